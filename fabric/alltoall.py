@@ -22,10 +22,10 @@ def _step(sources: npt.ArrayLike, destinations: npt.ArrayLike, chunks: npt.Array
 
 
 def direct(n: int) -> Steps:
-    """Each rank sends to all others at once, as NCCL does: one step of (n-1)/n of its row.
+    """Return one step, in which each rank sends (n-1)/n of its row to all others at once, as NCCL does.
 
-    Its n (n - 1) transfers stand in memory at once: 0.5 GB for 4,096 ranks, which :func:`pairwise` does not
-    need.
+    Its n (n - 1) transfers are in memory at the same time: 0.5 GB for 4,096 ranks, which :func:`pairwise`
+    does not need.
     """
 
     def make() -> Iterator[Step]:
@@ -38,10 +38,10 @@ def direct(n: int) -> Steps:
 
 
 def pairwise(n: int) -> Steps:
-    """In step k = 1 to n - 1 each rank sends to rank + k and receives from rank - k: one peer at a time.
+    """Return steps of one peer at a time.
 
-    (n-1)/n of a row, no receiver ever has two senders, and unequal chunks make a rank wait for the largest of
-    each step.
+    In step k = 1 to n - 1 each rank sends to rank + k and receives from rank - k. (n-1)/n of a row, no
+    receiver ever has two senders, and unequal chunks make a rank wait for the largest of each step.
     """
     ranks = frozen(np.arange(n))
 
@@ -54,7 +54,7 @@ def pairwise(n: int) -> Steps:
 
 
 def bruck(n: int) -> Steps:
-    """ceil(log2 n) steps: what has to go d ranks on goes 2^k of them in step k if bit k of d is set.
+    """Return ceil(log2 n) steps: what has to go d ranks on goes 2^k of them in step k if bit k of d is set.
 
     Every step carries about half a row: more bytes than :func:`direct`, fewer messages (Bruck et al., 1997).
     """
@@ -73,12 +73,12 @@ def bruck(n: int) -> Steps:
 
 
 def hierarchical(n: int, group: int | None = None) -> Steps:
-    """Two steps, within servers of ``group`` neighbouring ranks and then between them.
+    """Return two steps, within servers of ``group`` neighbouring ranks and then between the servers.
 
-    First each rank gives each other of its server all that goes to ranks of that one's place, in any server;
-    then ranks of equal place exchange. So m messages of m chunks go from one server to another, where
-    :func:`direct` has m*m of one. ``group`` without a value is that of a hierarchical ring. Raises ValueError
-    when it does not divide ``n``.
+    First each rank gives each other rank of its server all chunks for the ranks that have that other rank's
+    place in any server. Then ranks of equal place exchange. So m messages of m chunks go from one server to
+    another, while :func:`direct` has m*m of one. The default of ``group`` is that of a hierarchical ring.
+    Raises ValueError when the group does not divide ``n``.
     """
     m = nearest_group(n) if group is None else group
     if m < 1 or n % m:

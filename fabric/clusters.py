@@ -24,56 +24,63 @@ Key = TypeVar("Key", str, int)
 
 
 def fewest_parts(free: Mapping[Key, int], count: int) -> list[tuple[Key, int]]:
-    """Which part gives a job how many of ``count`` GPUs: all from the one that they fill most tightly, else
-    from as few as possible, those with the most free GPUs first. Of equals the first by name. Raises
-    ValueError where there are too few."""
+    """Return (part, GPUs) for each part that gives a job some of ``count`` GPUs; [] for a count of 0.
+
+    All come from the part that they fill most tightly, else from as few parts as possible, those with the
+    most free GPUs first. Of equals the first by name. Raises ValueError if there are too few.
+    """
     if not count:
         return []
     fitting = [(left, part) for part, left in free.items() if left >= count]
     if fitting:
         return [(min(fitting)[1], count)]
-    found = []
+    parts = []
     for part in sorted(free, key=lambda part: (-free[part], part)):
         taken = min(free[part], count)
         if taken:
-            found.append((part, taken))
+            parts.append((part, taken))
             count -= taken
         if not count:
-            return found
+            return parts
     raise ValueError(f"{count} GPUs too few are free")
 
 
 def best_fit_parts(free: Mapping[Key, int], count: int) -> list[tuple[Key, int]]:
-    """The same, except that of a job on several parts the rest comes from the one that it fills most tightly,
-    not from the one with the most free GPUs: large holes stay whole for the next large job."""
-    found = fewest_parts(free, count)
-    if len(found) < 2:
-        return found
-    whole = found[:-1]
+    """Return (part, GPUs) as :func:`fewest_parts`, except for the rest of a job on several parts.
+
+    The rest comes from the part that it fills most tightly, not from the one with the most free GPUs: large
+    holes stay whole for the next large job. Raises ValueError if there are too few.
+    """
+    parts = fewest_parts(free, count)
+    if len(parts) < 2:
+        return parts
+    whole = parts[:-1]
     taken = {part for part, _ in whole}
-    others = {part: left for part, left in free.items() if part not in taken}
-    return whole + fewest_parts(others, found[-1][1])
+    rest = {part: left for part, left in free.items() if part not in taken}
+    return whole + fewest_parts(rest, parts[-1][1])
 
 
 def gpus_together(free: Sequence[str], switch_of: Mapping[str, str | None], count: int) -> tuple[str, ...]:
-    """The GPUs of a job of which only the number is given: of the packet switch that they fill most tightly,
-    else of as few as possible, and dark ones last. This is how the controller places jobs.
+    """Return the GPUs of a job of which only the number is given, as the controller places jobs.
 
-    ``free``: GPUs in order, at least ``count``. ``switch_of``: the packet switch that each is lit to.
+    They are of the packet switch that they fill most tightly, else of as few as possible, and dark GPUs come
+    last. ``free``: GPUs in order, at least ``count``. ``switch_of``: the packet switch that each is lit to.
     """
     groups: dict[str, list[str]] = {}
     for gpu in free:
         groups.setdefault(switch_of.get(gpu) or "", []).append(gpu)
-    lit = {name: len(group) for name, group in groups.items() if name}
+    lit_counts = {name: len(group) for name, group in groups.items() if name}
     dark = groups.get("", [])
-    beside = min(count, sum(lit.values()))
-    found = [gpu for name, taken in fewest_parts(lit, beside) for gpu in groups[name][:taken]]
-    return (*found, *dark[: count - beside])
+    beside = min(count, sum(lit_counts.values()))
+    chosen = [gpu for name, taken in fewest_parts(lit_counts, beside) for gpu in groups[name][:taken]]
+    return (*chosen, *dark[: count - beside])
 
 
 def spares_for(ranks: Sequence[str], free: Sequence[str], switch_of: Mapping[str, str | None]) -> list[str]:
-    """The GPUs of ``free`` that are lit to a packet switch, first those where most of ``ranks`` are: the
-    order in which the controller takes spares."""
+    """Return the GPUs of ``free`` that are lit to a packet switch, as the controller takes spares.
+
+    The first are on the packet switches that have the most of ``ranks``.
+    """
     beside = Counter(switch_of.get(gpu) for gpu in ranks)
     return sorted((gpu for gpu in free if switch_of.get(gpu)), key=lambda gpu: -beside[switch_of.get(gpu)])
 
@@ -90,14 +97,13 @@ Pool = Literal["switch", "pod", "cluster"]
 
 @dataclass(frozen=True)
 class Policies:
-    """What decides where and when jobs of a cluster run, by name.
+    """Policies that decide when and on which GPUs the jobs of a cluster run, by name.
 
     ``placement`` and ``light`` may be ``controller``: then its own functions decide, GPU by GPU. ``light``
-    moves fibres so that jobs are on few switches; ``ideal`` is the bound where no link is ever short.
+    moves fibres so that jobs are on few switches; ``ideal`` is the bound for which no link is ever short.
     ``sharing``: when jobs that share links send. ``spare_ports``: a switch's ports without a fibre, as a
-    share of its GPUs. ``running``: whether fibres of running jobs may be moved, not only idle ones.
-    ``dark_s``: how long a moved job waits. ``every_s``: between two times at which light is moved
-    ``at-intervals``.
+    share of its GPUs. ``running``: whether fibres of running jobs may be moved, not only idle fibres.
+    ``dark_s``: how long a moved job waits. ``every_s``: time between two moves of light ``at-intervals``.
     """
 
     queueing: Queueing = "first-come"
@@ -112,13 +118,13 @@ class Policies:
 
 @dataclass(frozen=True)
 class FaultPolicies:
-    """What becomes of a job whose GPUs fail. ``unit_gpus``: GPUs that fail whole, of a server or a larger
+    """Treatment of a job whose GPUs fail. ``unit_gpus``: GPUs that fail together, of a server or a larger
     slice.
 
-    ``policy``: it waits for the repair, restarts elsewhere, or light puts spares from a ``pool`` in the place
-    of its GPUs; where there is none it waits. ``spares``: units that are kept for that, as a share of each
-    switch's; else free GPUs serve. A job goes on from its last checkpoint, which it writes every
-    ``checkpoint_s`` of work, and needs ``restart_s`` to start again.
+    ``policy``: the job waits for the repair, restarts elsewhere, or light puts spares from a ``pool`` in the
+    place of its GPUs. If there is no spare, the job waits. ``spares``: units that are kept for that, as a
+    share of each switch's; else free GPUs serve. A job goes on from its last checkpoint, which it writes
+    every ``checkpoint_s`` of work, and needs ``restart_s`` to start again.
     """
 
     policy: OnFault = "restart"
@@ -142,17 +148,20 @@ class Lattice:
     needed: bool = True
 
     def orders(self, gpus: int, shape: Sequence[int] = ()) -> list[tuple[int, ...]]:
-        """The sides that a job's block may have, as the first is preferred: those of its ``shape`` in any
-        order, where that has as many, else all that make so many GPUs, the squarest first."""
+        """Return the sides that a job's block may have, the preferred first; [] if no block fits.
+
+        These are the sides of the job's ``shape`` in any order, if the shape has as many dimensions as the
+        lattice. Otherwise all sides that make so many GPUs, the squarest first.
+        """
         if len(shape) == len(self.sides):
-            found = list(dict.fromkeys(itertools.permutations(shape)))
+            boxes = list(dict.fromkeys(itertools.permutations(shape)))
         else:
-            found = sorted(_boxes(gpus, len(self.sides)), key=lambda box: (max(box) - min(box), box))
-        return [box for box in found if all(a <= b for a, b in zip(box, self.sides, strict=True))]
+            boxes = sorted(_boxes(gpus, len(self.sides)), key=lambda box: (max(box) - min(box), box))
+        return [box for box in boxes if all(a <= b for a, b in zip(box, self.sides, strict=True))]
 
 
 def _boxes(cells: int, dimensions: int) -> list[tuple[int, ...]]:
-    """All boxes of so many cells."""
+    """Return all boxes of so many cells."""
     if dimensions == 1:
         return [(cells,)]
     sides = [side for side in range(1, cells + 1) if cells % side == 0]
@@ -185,22 +194,22 @@ class Cluster:
 
     @cached_property
     def links(self) -> FloatArray:
-        """Capacity of all links, level after level."""
+        """Capacity of all links, level after level, in units of a GPU's rate."""
         # Here, as processes of a lab know planes and compute nothing with them.
         import numpy as np
 
         return np.array([rate for level in self.capacity for rate in level])
 
     def loads(self, placed: Mapping[int, int], once_round: bool) -> list[tuple[int, float]]:
-        """The links that a job's GPUs share, and how many GPUs' rates it puts on each while it sends.
+        """Return the links that a job's GPUs share, each with the load while the job sends, in GPUs' rates.
 
         ``placed``: GPUs by leaf. A ``ring`` in the order of switches leaves each part once. Otherwise each
         GPU sends as much to every other: of a part's k GPUs out of n the rate k (n - k) / (n - 1) leaves.
         """
         total = sum(placed.values())
-        found: list[tuple[int, float]] = []
+        loads: list[tuple[int, float]] = []
         if len(placed) < 2:
-            return found
+            return loads
         for first, parts in zip(self.first_link, self.parts, strict=True):
             inside: defaultdict[int, int] = defaultdict(int)
             for leaf, count in placed.items():
@@ -208,21 +217,23 @@ class Cluster:
             if len(inside) == 1:
                 break
             for part, count in inside.items():
-                found.append((first + part, 1.0 if once_round else count * (total - count) / (total - 1)))
-        return found
+                loads.append((first + part, 1.0 if once_round else count * (total - count) / (total - 1)))
+        return loads
 
     def ring_loads(self, leaves: Sequence[int]) -> list[tuple[int, float]]:
-        """The same of a ring through GPUs in order, of which each is on one of ``leaves``: as many GPUs'
-        rates as the ring has edges out of a part."""
-        found: list[tuple[int, float]] = []
+        """Return the links and loads of a ring through GPUs in order, each of them on one of ``leaves``.
+
+        The load of a link is as many GPUs' rates as the ring has edges out of the part.
+        """
+        loads: list[tuple[int, float]] = []
         for first, parts in zip(self.first_link, self.parts, strict=True):
             leave = Counter(a for a, _ in _edges([parts[leaf] for leaf in leaves]))
-            found += [(first + part, float(edges)) for part, edges in leave.items()]
-        return found
+            loads += [(first + part, float(edges)) for part, edges in leave.items()]
+        return loads
 
 
 def _edges(ring: Sequence[int]) -> list[tuple[int, int]]:
-    """The edges of a ring that lead from one part to another."""
+    """Return the edges of a ring that lead from one part to another."""
     return [(a, b) for a, b in zip(ring, [*ring[1:], ring[0]], strict=True) if a != b]
 
 
@@ -256,22 +267,23 @@ class LitCluster(Cluster):
 
     @cached_property
     def links(self) -> FloatArray:
+        """Capacity of all links, the circuits between pairs last, in units of a GPU's rate."""
         import numpy as np
 
         below = [rate for level in self.capacity for rate in level]
         return np.array([*below, *(count * self.circuit for count in self.lit)])
 
     def loads(self, placed: Mapping[int, int], once_round: bool) -> list[tuple[int, float]]:
-        found = super().loads(placed, once_round)
+        loads = super().loads(placed, once_round)
         inside: dict[int, int] = {}
         for leaf in sorted(placed):
             inside[self.joined[leaf]] = inside.get(self.joined[leaf], 0) + placed[leaf]
         if len(inside) < 2:
-            return found
+            return loads
         total, parts = sum(placed.values()), list(inside)
         if once_round:
-            return found + self._on_circuits(parts)
-        return found + [
+            return loads + self._on_circuits(parts)
+        return loads + [
             (self._number[a, b], inside[a] * inside[b] / (total - 1))
             for a, b in itertools.combinations(parts, 2)
         ]
@@ -280,7 +292,10 @@ class LitCluster(Cluster):
         return super().ring_loads(leaves) + self._on_circuits([self.joined[leaf] for leaf in leaves])
 
     def _on_circuits(self, ring: Sequence[int]) -> list[tuple[int, float]]:
-        """What a ring puts on circuits, which carry as much each way: the more of both ways."""
+        """Return the load that a ring puts on circuits, in GPUs' rates.
+
+        Circuits carry as much each way, so the load is the greater of both ways.
+        """
         edges = Counter(_edges(ring))
         pairs = dict.fromkeys((min(edge), max(edge)) for edge in edges)
         return [(self._number[a, b], float(max(edges[a, b], edges[b, a]))) for a, b in pairs]

@@ -50,11 +50,11 @@ class Schedule:
 
 
 def chunk_bounds(length: int, chunks: int, bounds: Sequence[int] | None = None) -> list[tuple[int, int]]:
-    """Half-open element ranges that cut ``length`` elements into ``chunks`` parts.
+    """Return the half-open element ranges that cut ``length`` elements into ``chunks`` parts.
 
-    Sizes differ by at most one element; the first parts are the longer ones. Or chunk k is from the k-th of
-    ``bounds``, chunks + 1 offsets from 0 to ``length``, to the next, and may be empty. Raises ValueError for
-    bounds that are no such offsets.
+    Sizes differ by at most one element; the first parts are the longer ones. With ``bounds``, chunks + 1
+    offsets from 0 to ``length``, chunk k is from the k-th of them to the next, and may be empty. Raises
+    ValueError for bounds that are no such offsets.
     """
     if bounds is not None:
         offsets = [int(bound) for bound in bounds]
@@ -69,8 +69,11 @@ def chunk_bounds(length: int, chunks: int, bounds: Sequence[int] | None = None) 
 
 
 def all_reduce(name: str, ranks: int) -> Schedule:
-    """An all-reduce written out. Raises ValueError as :func:`fabric.schedules.steps_named`, and for whole
-    numbers, which no single vector holds."""
+    """Return an all-reduce written out, transfer by transfer.
+
+    Raises ValueError for a name or ranks that :func:`fabric.schedules.steps_named` rejects, and for whole
+    numbers, which no single vector holds.
+    """
     if parse_collective(name).bits is not None:
         raise ValueError(
             f"collective {name}: its sums and means are not of one size, so it has no one schedule"
@@ -79,7 +82,7 @@ def all_reduce(name: str, ranks: int) -> Schedule:
 
 
 def schedule_of(steps: Steps) -> Schedule:
-    """Every transfer of every chunk, one by one, in order of step: what a worker runs."""
+    """Return the schedule that a worker runs: every transfer of every chunk, in order of step."""
     transfers = []
     for number, step in enumerate(steps):
         columns = (step.sources, step.destinations, step.first, step.count)
@@ -93,8 +96,11 @@ def schedule_of(steps: Steps) -> Schedule:
 def local_bounds(
     schedule: Schedule, rank: int, bounds: Sequence[int], keep: npt.NDArray[np.bool_]
 ) -> list[int]:
-    """``bounds`` for a vector of which ``rank`` has only what it transfers and ``keep``, [chunks]; others are
-    empty there. Of an all-to-all each rank so has its row and its column instead of all rows."""
+    """Return ``bounds`` for a vector of which ``rank`` has only the chunks that it transfers or keeps.
+
+    ``keep`` [chunks]: chunks that it keeps. Other chunks are empty there. So in an all-to-all each rank has
+    its row and its column instead of all rows.
+    """
     touched = {t.chunk for t in schedule.transfers if rank in (t.source, t.destination)}
     touched |= set(np.flatnonzero(keep).tolist())
     spans = enumerate(itertools.pairwise(bounds))
@@ -105,11 +111,12 @@ def local_bounds(
 def apply_schedule(
     schedule: Schedule, vectors: Sequence[npt.NDArray[np.float32]], bounds: Sequence[int] | None = None
 ) -> list[npt.NDArray[np.float32]]:
-    """What every rank holds afterwards, computed in one process with the schedule's order of summation.
+    """Return the vector of every rank after the schedule.
 
-    ``vectors``: one 1-D array of equal length per rank; they are not changed. ``bounds``: of the chunks, as
-    in :func:`chunk_bounds`. Raises ValueError when there are not as many as the schedule has ranks, their
-    lengths differ, or the bounds do not fit.
+    It is computed in one process with the schedule's order of summation. ``vectors``: one 1-D array of equal
+    length per rank; they are not changed. ``bounds``: of the chunks, as in :func:`chunk_bounds`. Raises
+    ValueError when there are not as many as the schedule has ranks, their lengths differ, or the bounds do
+    not fit.
     """
     if len(vectors) != schedule.world_size:
         raise ValueError(f"{len(vectors)} vectors for a schedule of {schedule.world_size} ranks")
@@ -131,11 +138,12 @@ def apply_schedule(
 
 
 def lendable(schedule: Schedule) -> tuple[bool, ...]:
-    """Whether each transfer's receiver may read the sender's memory itself, not a copy made when sent.
+    """Return for each transfer whether its receiver may read the sender's memory instead of a copy.
 
     It may if the sender's next receive into the chunk cannot come before this transfer has been received,
-    because what it brings was computed from it. What is not received into any more during the schedule may
-    be lent, too: the sender must know by other means when the last transfers have been received.
+    because what that receive brings was computed from this transfer. A chunk that the sender does not receive
+    into again during the schedule may be lent, too: the sender must know by other means when the last
+    transfers have been received.
     """
     may = [True] * len(schedule.transfers)
     # All by (rank, chunk). Bits stand for the chunk's transfers, in order: a chunk depends on no other.

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ControlFaults:
-    """What happens to every message: ``delay_s`` is added to its time (emulated seconds); shares (0..1) of
-    them are lost, sent twice (``duplicate``) and held back (``reorder``). Raises ValueError naming the field.
+    """Faults of every message: ``delay_s`` is added to its time (emulated seconds).
+
+    Shares (0..1) of the messages are lost (``loss``), sent twice (``duplicate``) and held back (``reorder``).
+    Raises ValueError naming the field.
     """
 
     delay_s: float = 0.0

@@ -30,10 +30,10 @@ Link = TypeVar("Link")
 
 @dataclass(frozen=True)
 class RingJob:
-    """What a training job with a ring collective asks of the fabric.
+    """Demand of a training job with a ring collective on the fabric.
 
-    ``ranks``: GPU names in ring order; rank i sends to rank i + 1. ``bytes_per_edge``: bytes that each
-    ring edge carries per iteration. ``compute_s``: seconds of an iteration in which nothing is sent.
+    ``ranks``: GPU names in ring order; rank i sends to rank i + 1. ``bytes_per_edge``: bytes that each ring
+    edge carries per iteration. ``compute_s``: seconds of an iteration in which nothing is sent.
     """
 
     name: str
@@ -43,7 +43,7 @@ class RingJob:
 
     @classmethod
     def all_reduce(cls, name: str, ranks: Sequence[str], gradient_bytes: float, compute_s: float) -> RingJob:
-        """The job whose iteration computes for ``compute_s`` seconds, then all-reduces its gradient."""
+        """Return the job that computes for ``compute_s`` seconds, then all-reduces its gradient."""
         return cls(name, tuple(ranks), ring_edge_bytes(len(ranks), gradient_bytes), compute_s)
 
     @property
@@ -55,10 +55,10 @@ class RingJob:
 
 
 def check_jobs(fabric: Fabric, jobs: Iterable[RingJob]) -> tuple[RingJob, ...]:
-    """The jobs, if they can run side by side on the fabric.
+    """Return the jobs, if they can run at the same time on the fabric.
 
-    Raises ValueError naming the job and GPU when a GPU does not exist or is used twice, when a job has
-    no rank, when two jobs have one name, and when a quantity is negative or not finite.
+    Raises ValueError naming the job and GPU when a GPU does not exist or is used twice, when a job has no
+    rank, when two jobs have one name, and when a quantity is negative or not finite.
     """
     checked = tuple(jobs)
     names: set[str] = set()
@@ -83,7 +83,7 @@ def check_jobs(fabric: Fabric, jobs: Iterable[RingJob]) -> tuple[RingJob, ...]:
 
 
 def ring_edge_bytes(world_size: int, vector_bytes: float) -> float:
-    """Bytes that each ring edge carries in one all-reduce: ``2 (n-1)/n * vector_bytes``.
+    """Return the bytes that each ring edge carries in one all-reduce: ``2 (n-1)/n * vector_bytes``.
 
     Patarasuk and Yuan, 2009. Raises ValueError for a world size below 1.
     """
@@ -93,12 +93,12 @@ def ring_edge_bytes(world_size: int, vector_bytes: float) -> float:
 
 
 def max_min_rates(flows: Sequence[Sequence[Link]], capacities: Mapping[Link, float]) -> list[float]:
-    """Max-min fair rate of every flow, by progressive filling.
+    """Return the max-min fair rate of every flow, by progressive filling.
 
-    ``flows``: the directed links that each flow passes (one named twice is loaded twice).
-    ``capacities``: of every link, in any one unit; the rates come in the same unit. All rates rise
-    together; when a link is full the flows through it stop, the others go on (Bertsekas and Gallager,
-    Data Networks, 6.5.2). Time O(bottlenecks * links).
+    ``flows``: the directed links that each flow passes (one named twice is loaded twice). ``capacities``: of
+    every link, in any one unit; the rates are in the same unit. All rates rise together; when a link is full
+    the flows through it stop, the others go on (Bertsekas and Gallager, Data Networks, 6.5.2). Time
+    O(bottlenecks * links).
     """
     through: dict[Link, list[int]] = {}
     for index, path in enumerate(flows):
@@ -110,7 +110,7 @@ def max_min_rates(flows: Sequence[Sequence[Link]], capacities: Mapping[Link, flo
     while rising:
         shares = {link: left[link] / count for link, count in rising.items()}
         level = min(shares.values())
-        # Links that are full at one level but for rounding are full together.
+        # Links that are full at one level except for rounding are full together.
         full = [link for link, share in shares.items() if share <= level * (1 + 1e-12)]
         for index in {index for link in full for index in through[link] if math.isnan(rates[index])}:
             rates[index] = level
@@ -130,20 +130,23 @@ class Latencies:
     times: float = 0.0
 
     def by_port(self, view: PacketView) -> Mapping[Port, float]:
-        """Delay of the links behind each port by which frames leave, seconds; none where there is none."""
+        """Return the delay of the links behind each port by which frames leave, in seconds.
+
+        Return {} if no link delays.
+        """
         fabric = view.fabric
         if not (self.times and fabric.impaired):
             return {}
-        found = {}
+        delay_s = {}
         for edge in view.graph.edges:
             links = dict.fromkeys(fabric.link_at[port] for port in edge.path if port in fabric.link_at)
-            delays_s = (one.impairments.delay_s + one.impairments.jitter_s for one in links)
-            found[edge.out] = self.times * math.fsum(delays_s)
-        return found
+            delays_s = (link.impairments.delay_s + link.impairments.jitter_s for link in links)
+            delay_s[edge.out] = self.times * math.fsum(delays_s)
+        return delay_s
 
 
 def _latency_s(each_s: float, delays_s: Mapping[Port, float], path: Iterable[Hop]) -> float:
-    """Latency of a transfer that takes a path."""
+    """Return the latency in seconds of a transfer that takes a path."""
     return each_s + sum(delays_s.get(hop.out, 0.0) for hop in path) if delays_s else each_s
 
 
@@ -177,7 +180,7 @@ class RingModel:
             for link in passed:
                 users.setdefault(link, []).append(name)
         place = {name: number for number, name in enumerate(self.jobs)}
-        left, found = dict.fromkeys(self.jobs), []
+        left, groups = dict.fromkeys(self.jobs), []
         while left:
             group = [next(iter(left))]
             del left[group[0]]
@@ -186,8 +189,8 @@ class RingModel:
                     if other in left:
                         del left[other]
                         group.append(other)
-            found.append(sorted(group, key=place.__getitem__))
-        return found
+            groups.append(sorted(group, key=place.__getitem__))
+        return groups
 
     def rates_bps(self, names: Iterable[str]) -> dict[str, tuple[float, ...]]:
         """Return bits per second of every edge of these jobs while they send, and no others."""
@@ -206,11 +209,11 @@ class RingModel:
 
 
 def ring_rates(view: PacketView, jobs: Iterable[RingJob]) -> dict[str, tuple[float, ...]]:
-    """Bits per second of every ring edge (in the order of ``RingJob.edges``) by job name.
+    """Return the bits per second of every ring edge (in the order of ``RingJob.edges``) by job name.
 
-    All edges of all jobs send at once and share every directed link max-min fairly. Packets take the paths
-    of :class:`fabric.paths.Router`: where there are several, each edge takes one of them. Raises ValueError
-    naming the GPU when an edge has no path, and as :func:`check_jobs`.
+    All edges of all jobs send at once and share every directed link max-min fairly. Packets take the paths of
+    :class:`fabric.paths.Router`: if there are several, each edge takes one of them. Raises ValueError naming
+    the GPU when an edge has no path, and for jobs that :func:`check_jobs` rejects.
     """
     model = RingModel(view, jobs)
     return model.rates_bps(model.jobs)
@@ -219,23 +222,24 @@ def ring_rates(view: PacketView, jobs: Iterable[RingJob]) -> dict[str, tuple[flo
 def predict(
     view: PacketView, jobs: Iterable[RingJob], latencies: Latencies = Latencies()
 ) -> dict[str, float]:
-    """Seconds per iteration of every job, by name: compute, then its slowest ring edge.
+    """Return the seconds per iteration of every job, by name: compute, then its slowest ring edge.
 
     ``compute_s + max over edges of 8 * bytes_per_edge / rate``, with the rates of :func:`ring_rates`: those
     of all jobs sending all the time, the edge's latency, and the way of its receiver's word back over links
-    that delay; or, where that is longer, the 2(n-1) hops of a chunk's first part over edges of the mean
-    latency (:func:`_ring_s`). No bound of the time either way where jobs share a link. Raises
-    ValueError as :func:`ring_rates`.
+    that delay. Or, if that is longer, the 2(n-1) hops of a chunk's first part over edges of the mean latency
+    (:func:`_ring_s`). It bounds the time in neither direction if jobs share a link. Raises ValueError if
+    :func:`ring_rates` does.
     """
     model = RingModel(view, jobs, latencies)
     return model.iteration_s(model.jobs)
 
 
 def _ring_s(job: RingJob, rates_bps: Sequence[float], each_s: float, delay_s: Sequence[float]) -> float:
-    """Seconds of a ring's 2(n-1) steps over edges of these rates and delays; exact where all are alike.
+    """Return the seconds of a ring's 2(n-1) steps over edges of these rates and delays.
 
-    Ranks pass on parts of chunks. So an edge that is full all the time has its latency once, and where edges
-    wait for each other each step takes a latency and a part of a chunk.
+    The time is exact if all edges are equal. Ranks pass on parts of chunks. So an edge that is full all the
+    time has its latency once, and if edges wait for each other each step takes a latency and a part of a
+    chunk.
     """
     steps = 2 * (len(job.ranks) - 1)
     if not steps:
@@ -254,16 +258,16 @@ def steps_time(
     vector_bytes: float,
     latencies: Latencies = Latencies(),
 ) -> float:
-    """Least seconds of a collective over packet switches.
+    """Return the least seconds of a collective over packet switches.
 
-    ``ranks``: GPU of each rank. Sum over the steps of the longest that a link needs for all that passes it
-    in the step, ``8 * bytes / rate``, as steps follow each other; where ranks pass on parts of chunks
-    (:func:`fabric.steps.passes_on`) they do not, and it is the longest that a link needs for all steps.
-    Packets take the paths of :class:`fabric.paths.Router`. Each step has the longest latency of its
-    transfers; where they follow each other in parts, all steps together take at least their latencies and a
-    part of a transfer each. Words come back over links that delay: to the senders of a step of exchanges
-    before it, and to all at the end. What a step costs besides is left out. Raises ValueError as
-    :meth:`fabric.paths.Router.path`.
+    ``ranks``: GPU of each rank. The time is the sum over the steps of the longest that a link needs for all
+    that passes it in the step, ``8 * bytes / rate``, as steps follow each other. If ranks pass on parts of
+    chunks (:func:`fabric.steps.passes_on`), steps overlap, and the time is the longest that a link needs for
+    all steps. Packets take the paths of :class:`fabric.paths.Router`. Each step has the longest latency of
+    its transfers. If transfers follow each other in parts, all steps together take at least their latencies
+    and a part of a transfer each. Words come back over links that delay: to the senders of a step of
+    exchanges before it, and to all at the end. Other costs of a step are left out. Raises ValueError if
+    :meth:`fabric.paths.Router.path` does.
     """
     router, delays_s = view.router, latencies.by_port(view)
     chunk_bits = 8 * vector_bytes / steps.chunks
@@ -295,17 +299,17 @@ def steps_time(
 
 
 def _longest_s(chunks: Mapping[Hop, int], chunk_bits: float) -> float:
-    """Seconds of the hop that needs longest for its chunks."""
+    """Return the seconds of the hop that needs longest for its chunks."""
     return max((chunk_bits * count / hop.rate_bps for hop, count in chunks.items()), default=0.0)
 
 
 def all_reduce_time(steps: Steps, vector_bytes: float, rate_bps: float, *, lightpaths: bool = False) -> float:
-    """Seconds of an all-reduce whose steps follow each other and cost nothing but their transfers.
+    """Return the seconds of an all-reduce whose steps follow each other and cost nothing but their transfers.
 
-    Sum over the steps of ``8 * (most bytes that a rank sends or receives in the step) / rate_bps``, each
-    rank having one port of that rate in each direction. For halving-doubling at a power of two P that is
-    ``2 (P-1)/P * 8 vector_bytes / rate_bps``. ``lightpaths``: every pair of ranks has a wavelength of that
-    rate for itself, so what counts is the most bytes from one rank to another.
+    Sum over the steps of ``8 * (most bytes that a rank sends or receives in the step) / rate_bps``, each rank
+    having one port of that rate in each direction. For halving-doubling at a power of two P that is ``2
+    (P-1)/P * 8 vector_bytes / rate_bps``. ``lightpaths``: every pair of ranks has a wavelength of that rate
+    for itself, so what counts is the most bytes from one rank to another.
     """
     n = steps.world_size
     chunk_s = 8 * vector_bytes / steps.chunks / rate_bps
@@ -321,9 +325,9 @@ def all_reduce_time(steps: Steps, vector_bytes: float, rate_bps: float, *, light
 
 @lru_cache
 def byte_time(collective: str, ranks: int, *, lightpaths: bool = False, at_once: bool = False) -> float:
-    """:func:`all_reduce_time` of one byte at one bit per second.
+    """Return :func:`all_reduce_time`, in seconds, of one byte at one bit per second.
 
-    ``at_once``: where ranks pass on parts of chunks, it is what a port needs for all steps together.
+    ``at_once``: if ranks pass on parts of chunks, the time that a port needs for all steps together.
     """
     steps = steps_named(collective, ranks)
     if not (at_once and passes_on(steps)):

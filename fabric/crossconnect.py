@@ -19,7 +19,7 @@ from enum import StrEnum
 class CrossConnect:
     """One direction of light from an ingress to an egress.
 
-    ``wavelength`` is a channel index, or None where the switch passes every colour alike. ``name`` is a
+    ``wavelength`` is a channel index, or None if the switch passes every colour. ``name`` is a
     label and takes no part in equality.
     """
 
@@ -34,10 +34,10 @@ class CrossConnect:
 
 
 class Mode(StrEnum):
-    """What may happen to cross-connects that stand in the way of the wanted ones.
+    """Treatment of cross-connects that stand in the way of the requested ones.
 
-    SAFE: nothing; a wanted cross-connect whose port is busy is refused. UPDATE: those that use a wanted
-    port are removed. REPLACE: every one that is not wanted is removed.
+    SAFE: none is removed; a requested cross-connect whose port is busy is refused. UPDATE: cross-connects
+    that use a requested port are removed. REPLACE: every cross-connect that is not requested is removed.
     """
 
     SAFE = "safe"
@@ -88,7 +88,7 @@ class BusyError(ValueError):
 
 @dataclass(frozen=True)
 class Changes:
-    """What to do to one switch, in order: ``remove``, then ``add``. ``keep`` is never touched."""
+    """Changes of one switch, in order: ``remove``, then ``add``. ``keep`` is never touched."""
 
     keep: frozenset[CrossConnect]
     remove: frozenset[CrossConnect]
@@ -103,15 +103,15 @@ def _order(xc: CrossConnect) -> tuple[int, int, int]:
 
 
 def check_matching(cross_connects: Iterable[CrossConnect]) -> frozenset[CrossConnect]:
-    """The set, if it is a partial matching per wavelength. Raises MatchingError."""
+    """Return the set, if it is a partial matching per wavelength. Raises MatchingError."""
     chosen = frozenset(cross_connects)
     held: dict[tuple[str, int, int | None], CrossConnect] = {}
     colours = {xc.wavelength for xc in chosen} - {None}
     for xc in sorted(chosen, key=_order):
         for side, port in (("in", xc.ingress), ("out", xc.egress)):
             # A cross-connect without a wavelength passes all of them, so it clashes with each.
-            wanted = {None, *colours} if xc.wavelength is None else {None, xc.wavelength}
-            for colour in wanted:
+            clashing = {None, *colours} if xc.wavelength is None else {None, xc.wavelength}
+            for colour in clashing:
                 other = held.get((side, port, colour))
                 if other is not None:
                     raise MatchingError(port, other, xc)
@@ -120,7 +120,7 @@ def check_matching(cross_connects: Iterable[CrossConnect]) -> frozenset[CrossCon
 
 
 def _clashes(a: CrossConnect, b: CrossConnect) -> int | None:
-    """The port that two different cross-connects cannot share, or None."""
+    """Return the port that two different cross-connects cannot share, or None."""
     if a.wavelength is not None and b.wavelength is not None and a.wavelength != b.wavelength:
         return None
     if a.ingress == b.ingress:
@@ -130,25 +130,25 @@ def _clashes(a: CrossConnect, b: CrossConnect) -> int | None:
     return None
 
 
-def plan_changes(current: Iterable[CrossConnect], wanted: Iterable[CrossConnect], mode: Mode) -> Changes:
-    """The smallest change that makes every wanted cross-connect exist.
+def plan_changes(current: Iterable[CrossConnect], requested: Iterable[CrossConnect], mode: Mode) -> Changes:
+    """Return the smallest change that makes every requested cross-connect exist.
 
-    Raises MatchingError when ``wanted`` is not a partial matching, BusyError in SAFE mode when a wanted
-    port is in use by something that is not wanted.
+    Raises MatchingError when ``requested`` is not a partial matching, BusyError in SAFE mode when a
+    requested port is in use by a cross-connect that is not requested.
     """
-    target = check_matching(wanted)
+    target = check_matching(requested)
     present = frozenset(current)
     add = target - present
     if mode is Mode.REPLACE:
         remove = present - target
     else:
         in_the_way: set[CrossConnect] = set()
-        at: dict[tuple[str, int], list[CrossConnect]] = {}
+        by_end: dict[tuple[str, int], list[CrossConnect]] = {}
         for old in present - target:
             for end in (("in", old.ingress), ("out", old.egress)):
-                at.setdefault(end, []).append(old)
+                by_end.setdefault(end, []).append(old)
         for new in sorted(add, key=_order):
-            near = {*at.get(("in", new.ingress), ()), *at.get(("out", new.egress), ())}
+            near = {*by_end.get(("in", new.ingress), ()), *by_end.get(("out", new.egress), ())}
             for old in sorted(near, key=_order):
                 port = _clashes(new, old)
                 if port is None:

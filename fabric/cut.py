@@ -1,8 +1,9 @@
-"""Where a fabric is cut for several hosts: which node goes where, and which fibres cross.
+"""Cut a fabric for several hosts: the host of each node, and the fibres that cross.
 
 A packet switch and the GPUs that the initial light joins to it stay together. An optical switch is on one
-host, and all of its fibres reach it there. Of the divisions that leave each host about as many GPUs, one is
-looked for whose cut fibres have a small rate: from two starts, parts move and change places while that helps.
+host, and all of its fibres reach it there. Of the divisions that leave each host about as many GPUs, the
+search looks for one whose cut fibres have a small rate: from two starts, parts move and change places while
+that helps.
 """
 
 from __future__ import annotations
@@ -39,18 +40,18 @@ class Cut:
     @property
     def crossing_bps(self) -> dict[tuple[int, int], float]:
         """Rate of the fibres between two hosts, one way, by the hosts' numbers from 0."""
-        found: dict[tuple[int, int], float] = {}
+        rate_bps: dict[tuple[int, int], float] = {}
         for fibre in self.fibres:
             a, b = sorted(fibre.hosts)
-            found[a, b] = found.get((a, b), 0.0) + fibre.link.rate_bps
-        return dict(sorted(found.items()))
+            rate_bps[a, b] = rate_bps.get((a, b), 0.0) + fibre.link.rate_bps
+        return dict(sorted(rate_bps.items()))
 
 
 def cut(fabric: Fabric, hosts: int) -> Cut:
-    """Divide a fabric over so many hosts. The same fabric is always divided alike.
+    """Divide a fabric over so many hosts. Return the division; it is always the same for the same fabric.
 
-    Raises ValueError where it has fewer parts with GPUs that may be apart than there are hosts, or where what
-    joins its GPUs is not plugged port by port.
+    Raises ValueError if the fabric has fewer parts with GPUs that may be apart than there are hosts, or if
+    what joins its GPUs is not plugged port by port.
     """
     if hosts < 1:
         raise ValueError(f"{hosts} hosts; at least 1 is needed")
@@ -82,8 +83,10 @@ def cut(fabric: Fabric, hosts: int) -> Cut:
 
 
 def _units(fabric: Fabric) -> list[tuple[str, ...]]:
-    """Nodes that stay together, each once, in the fabric's order: a GPU is with the first packet switch that
-    it reaches by a cable or a lit circuit, else alone."""
+    """Return the groups of nodes that stay together, each node once, in the fabric's order.
+
+    A GPU is with the first packet switch that it reaches by a cable or a lit circuit, else alone.
+    """
     neighbours: nx.Graph[str] = nx.Graph()
     for link in fabric.links:
         neighbours.add_edge(link.a.node, link.b.node)
@@ -98,12 +101,12 @@ def _units(fabric: Fabric) -> list[tuple[str, ...]]:
             alone.append((gpu,))
         else:
             members[switch].append(gpu)
-    others = [(name,) for name in (*fabric.averagers, *fabric.optical_switches)]
-    return [*map(tuple, members.values()), *alone, *others]
+    optical = [(name,) for name in (*fabric.averagers, *fabric.optical_switches)]
+    return [*map(tuple, members.values()), *alone, *optical]
 
 
 def _in_order(weights: Sequence[int], hosts: int) -> dict[int, int]:
-    """The host of each unit with GPUs: neighbours in the fabric's order are together."""
+    """Return the host of each unit with GPUs: neighbours in the fabric's order are together."""
     total, before = sum(weights), 0
     place = {}
     for unit, weight in enumerate(weights):
@@ -114,7 +117,10 @@ def _in_order(weights: Sequence[int], hosts: int) -> dict[int, int]:
 
 
 def _heavy_first(weights: Sequence[int], hosts: int) -> dict[int, int]:
-    """The same with loads as even as possible: the heaviest first, each to the host with the least so far."""
+    """Return the host of each unit with GPUs, with loads as even as possible.
+
+    The heaviest unit is first, and each goes to the host with the least so far.
+    """
     load = [0] * hosts
     place = {}
     for unit in sorted((unit for unit, weight in enumerate(weights) if weight), key=lambda u: -weights[u]):
@@ -124,7 +130,10 @@ def _heavy_first(weights: Sequence[int], hosts: int) -> dict[int, int]:
 
 
 def _settled(near: Near, weights: Sequence[int], hosts: int, start: Mapping[int, int]) -> dict[int, int]:
-    """The host of every unit, from a start for those with GPUs, once no move or exchange improves it."""
+    """Return the host of every unit, once no move or exchange improves it.
+
+    ``start``: hosts of the units with GPUs from which the search starts.
+    """
     place = dict(start)
     load = [sum(weights[unit] for unit in place if place[unit] == host) for host in range(hosts)]
     if not all(load):
@@ -134,22 +143,24 @@ def _settled(near: Near, weights: Sequence[int], hosts: int, start: Mapping[int,
     room = max(load)
     # Those that join most to what has its place come first.
     while left := [unit for unit in range(len(weights)) if unit not in place]:
-        found = {(unit, host): _towards(near, place, unit, host) for unit in left for host in range(hosts)}
-        unit, host = max(found, key=lambda key: found[key])
+        rates_bps = {
+            (unit, host): _towards(near, place, unit, host) for unit in left for host in range(hosts)
+        }
+        unit, host = max(rates_bps, key=lambda key: rates_bps[key])
         place[unit] = host
     _improve(near, place, weights, load, room)
     return place
 
 
 def _crossing(near: Near, place: Mapping[int, int]) -> float:
-    """Rate of all fibres between hosts."""
+    """Return the rate of all fibres between hosts, bits per second."""
     return (
         sum(rate for unit in place for other, rate in near[unit].items() if place[other] != place[unit]) / 2
     )
 
 
 def _towards(near: Near, place: Mapping[int, int], unit: int, host: int) -> float:
-    """Rate of a unit's fibres to what is on a host."""
+    """Return the rate of a unit's fibres to units on a host, bits per second."""
     return sum(rate for other, rate in near[unit].items() if place.get(other) == host)
 
 
@@ -181,7 +192,7 @@ def _better(
         for host in range(len(load))
     }
     for (unit, host), gained in gain.items():
-        # What one gains would be lost in rounding: less than a bit a second is nothing.
+        # What one rates_bps would be lost in rounding: less than a bit a second is nothing.
         if gained > 1 and load[host] + weights[unit] <= room and load[place[unit]] > weights[unit]:
             yield [(unit, host)]
     for a, b in combinations(place, 2):

@@ -32,7 +32,10 @@ LONGEST_QUEUE_S = 0.5
 
 
 def payload_share(mtu_bytes: int) -> float:
-    """Payload over all bytes of a full packet, as the emulated links count: (MTU - 52) / (MTU + 14)."""
+    """Return the payload over all bytes of a full packet: (MTU - 52) / (MTU + 14).
+
+    These are the bytes that the emulated links count.
+    """
     return (mtu_bytes - IN_PACKET_BYTES) / (mtu_bytes + ETHERNET_BYTES)
 
 
@@ -63,17 +66,17 @@ class Frames:
     problem: str | None = None
 
     def queue_s(self, index: int, stated_s: float) -> float:
-        """Emulated seconds of queue of a link, whose stated queue is ``stated_s``."""
+        """Return the emulated seconds of queue of a link, whose stated queue is ``stated_s``."""
         return next((queue.queue_s for queue in self.short if queue.index == index), stated_s)
 
 
 def choose_frames(fabric: Fabric, time_scale: float, payload_scale: float) -> Frames:
-    """The largest frames of which every queue of a packet switch holds ``QUEUE_FRAMES``.
+    """Return the largest frames of which every queue of a packet switch holds ``QUEUE_FRAMES``.
 
     ``time_scale``: emulated seconds per real one; ``payload_scale``: real bytes per emulated one. A link
-    without a packet switch does not count: its sender waits for its own queue and loses nothing there.
-    A link on which even the smallest frames would need a queue of more than ``LONGEST_QUEUE_S``, and longer
-    than its own, is the ``problem`` of what is returned.
+    without a packet switch does not count: its sender waits for its own queue and loses nothing there. A link
+    on which even the smallest frames would need a queue of more than ``LONGEST_QUEUE_S``, and longer than its
+    own, is the ``problem`` of the result.
     """
     switches = fabric.packet_switches.keys()
     queues = {
@@ -102,14 +105,14 @@ def choose_frames(fabric: Fabric, time_scale: float, payload_scale: float) -> Fr
 
 
 def describe(fabric: Fabric, frames: Frames) -> list[str]:
-    """A sentence for each link of ``frames.short``: what was wrong with its queue and what was chosen."""
-    said = []
+    """Return a sentence for each link of ``frames.short``: what was wrong with its queue, and the choice."""
+    sentences = []
     for short in frames.short:
         link = fabric.links[short.index]
         longer = f" and a queue of {format_time(short.queue_s)}" if short.queue_s > short.stated_s else ""
-        said.append(
+        sentences.append(
             f"links[{short.index}], {link.a} - {link.b}: its queue of {format_time(short.stated_s)} as "
             f"emulated holds {short.frames:.1f} frames of {LARGEST_MTU_BYTES} bytes, too few for TCP to fill "
             f"the link; emulated with frames of {frames.mtu_bytes} bytes{longer}"
         )
-    return said
+    return sentences

@@ -1,9 +1,10 @@
-"""What TCP gives away where flows fill links both ways, as measured on emulated links.
+"""Look up the share of the rate that TCP reaches if flows fill links both ways, as measured on emulated
+links.
 
-Max-min sharing takes nothing of a link but headers. TCP takes more: acknowledgements go the way of others'
-payload, and of the flows of an exchange, which share two full links each, some are ahead of others, so that
-links stand empty at its end. The shares are what was left of the rest, the median of queues of 6, 20 and 60
-frames, once connections were warm (``python -m benchmarks full_load``, its ``warm``; AMD EPYC, two
+Max-min sharing takes nothing of a link but headers. TCP takes more: acknowledgements go the way of other
+flows' payload. Of the flows of an exchange, which share two full links each, some are ahead of others, so
+that links stand empty at its end. The shares are what was left of the rest, the median of queues of 6, 20 and
+60 frames, once connections were warm (``python -m benchmarks full_load``, its ``warm``; AMD EPYC, two
 processors, fast path, 2026-11-26).
 """
 
@@ -20,9 +21,10 @@ MEASURED = {1: 0.9839, 2: 0.985, 4: 0.9786, 8: 0.9789, 15: 0.9725}
 
 
 def left(flows: int) -> float:
-    """Share of payload's rate that ``flows`` at each end of a link leave to it; 1 where none go both ways.
+    """Return the share of the rate that ``flows`` at each end of a link leave to payload.
 
-    Between and beyond the measured numbers it is interpolated by their logarithm, and held.
+    The share is 1 if no flows go both ways. Between the measured numbers the share is interpolated by their
+    logarithm, and beyond them it is held.
     """
     if flows < 1:
         return 1.0
@@ -30,8 +32,11 @@ def left(flows: int) -> float:
 
 
 def flows_both_ways(steps: Iterable[tuple[IntArray, IntArray]]) -> int:
-    """Most flows that share both their sender's and their receiver's link in a step, if any rank sends and
-    receives in it. ``steps``: sources and destinations of each."""
+    """Return the most flows that share both their sender's and their receiver's link in a step.
+
+    Only steps count in which some rank sends and receives; 0 if there is none. ``steps``: sources and
+    destinations of each.
+    """
     most = 0
     for sources, destinations in steps:
         if not len(sources) or not np.intersect1d(sources, destinations).size:

@@ -15,9 +15,10 @@ from ringlight.fabric.steps import IntArray, Step, Steps, frozen
 
 
 def backwards(steps: Steps, name: str) -> Steps:
-    """The reduction that sends along ``steps``, a distribution, the other way in the opposite order.
+    """Return the reduction that sends along ``steps``, a distribution, the other way in the opposite order.
 
-    Where each rank in the end has a chunk of one, here that one has the sum of all of it.
+    If each rank in the end has a chunk of one rank in the distribution, that rank has the sum of all of it
+    here.
     """
 
     def make() -> Iterator[Step]:
@@ -28,7 +29,7 @@ def backwards(steps: Steps, name: str) -> Steps:
 
 
 def rooted(steps: Steps, root: int) -> Steps:
-    """``steps`` with rank ``root`` in the place of rank 0, root + 1 in that of rank 1, and so on round."""
+    """Return ``steps`` with rank ``root`` in the place of rank 0, root + 1 in that of rank 1, and so on."""
     n = steps.world_size
 
     def make() -> Iterator[Step]:
@@ -42,7 +43,7 @@ def rooted(steps: Steps, root: int) -> Steps:
 
 
 def ring_reduce_scatter(n: int) -> Steps:
-    """To rank + 1, n - 1 steps of 1/n of the vector: (n-1)/n of it per rank."""
+    """Return n - 1 steps to rank + 1 of 1/n of the vector: (n-1)/n of the vector per rank."""
     ranks = frozen(np.arange(n))
     to, ones = frozen((ranks + 1) % n), frozen(np.ones(n))
 
@@ -54,7 +55,7 @@ def ring_reduce_scatter(n: int) -> Steps:
 
 
 def ring_all_gather(n: int) -> Steps:
-    """To rank + 1, n - 1 steps of 1/n of the vector: (n-1)/n of it per rank."""
+    """Return n - 1 steps to rank + 1 of 1/n of the vector: (n-1)/n of the vector per rank."""
     ranks = frozen(np.arange(n))
     to, ones = frozen((ranks + 1) % n), frozen(np.ones(n))
 
@@ -66,7 +67,7 @@ def ring_all_gather(n: int) -> Steps:
 
 
 def doubling(n: int) -> Steps:
-    """All-gather by recursive doubling: log2 n steps, (n-1)/n of the vector per rank.
+    """Return an all-gather by recursive doubling: log2 n steps, (n-1)/n of the vector per rank.
 
     In step k rank i exchanges all that it has with i XOR 2^k (Thakur, Rabenseifner and Gropp, 2005). With n
     not a power of two, of the first 2(n - P) ranks, P = 2^floor(log2 n), the odd ones first give their chunk
@@ -97,24 +98,24 @@ def doubling(n: int) -> Steps:
 
 
 def _around(sources: IntArray, destinations: IntArray, n: int) -> Step:
-    """A step that sends every chunk but the receiver's own."""
+    """Return a step that sends every chunk but the receiver's own."""
     first = np.stack((np.zeros_like(destinations), destinations + 1), axis=1)
     count = np.stack((destinations, n - 1 - destinations), axis=1)
     return _in_two_runs(sources, destinations, first, count)
 
 
 def _in_two_runs(sources: IntArray, destinations: IntArray, first: IntArray, count: IntArray) -> Step:
-    """Transfers of two runs of chunks each, [transfers, 2], of which one may be empty."""
+    """Return a step of transfers of two runs of chunks each, [transfers, 2], of which one may be empty."""
     some = count > 0
     ends = (frozen(np.repeat(ranks, 2)[some.ravel()]) for ranks in (sources, destinations))
     return Step(next(ends), next(ends), frozen(first[some]), frozen(count[some]), "replace")
 
 
 def bruck_all_gather(n: int) -> Steps:
-    """All-gather in ceil(log2 n) steps for any n, (n-1)/n of the vector per rank (Bruck et al., 1997).
+    """Return an all-gather in ceil(log2 n) steps for any n (Bruck et al., 1997).
 
-    In step k rank i sends all that it has, the 2^k chunks from its own on, to rank i - 2^k; in the last step
-    only what is missing there.
+    It sends (n-1)/n of the vector per rank. In step k rank i sends all that it has, the 2^k chunks from its
+    own on, to rank i - 2^k; in the last step only the chunks that are missing there.
     """
     depth = (n - 1).bit_length()
     ranks = np.arange(n)
@@ -131,9 +132,9 @@ def bruck_all_gather(n: int) -> Steps:
 
 
 def tree(n: int) -> Steps:
-    """Broadcast from rank 0 along a binomial tree: ceil(log2 n) steps of the whole vector.
+    """Return a broadcast from rank 0 along a binomial tree: ceil(log2 n) steps of the whole vector.
 
-    In step k the ranks that have it, multiples of 2^(d-k) with d = ceil(log2 n), send it half as far.
+    In step k the ranks that have the vector, multiples of 2^(d-k) with d = ceil(log2 n), send it half as far.
     """
     depth = (n - 1).bit_length()
 
@@ -151,7 +152,7 @@ PIECES_PER_RANK = 4
 
 
 def chain(n: int) -> Steps:
-    """Broadcast from rank 0 to rank + 1 and on, in 4n pieces one behind the other: 5n - 2 steps."""
+    """Return a broadcast from rank 0 to rank + 1 and on, in 4n pieces one behind the other: 5n - 2 steps."""
     pieces = PIECES_PER_RANK * n
     steps = n - 2 + pieces if n > 1 else 0
 
@@ -164,10 +165,10 @@ def chain(n: int) -> Steps:
 
 
 def scatter_ring(n: int) -> Steps:
-    """Broadcast from rank 0: scatter along a binomial tree, then all-gather round a ring.
+    """Return a broadcast from rank 0: scatter along a binomial tree, then all-gather round a ring.
 
-    ceil(log2 n) + n - 1 steps; the root sends 2 (n-1)/n of the vector. Nobody is sent what the scatter left
-    there already (van de Geijn, 1994, without these).
+    ceil(log2 n) + n - 1 steps; the root sends 2 (n-1)/n of the vector. No rank receives chunks again that the
+    scatter left there (van de Geijn, 1994, does not leave these out).
     """
     depth = (n - 1).bit_length()
     gather = ring_all_gather(n)

@@ -22,8 +22,8 @@ _SHAPES = {
 }
 
 
-def plugged_graph(fabric: Fabric, lit: Iterable[tuple[Port, Port]] = ()) -> nx.MultiGraph[str]:
-    """Graph of all nodes and cables, and of the circuits in ``lit``, pairs of electrical ports.
+def plugged_graph(fabric: Fabric, circuits: Iterable[tuple[Port, Port]] = ()) -> nx.MultiGraph[str]:
+    """Return the graph of all nodes and cables, and of the lit ``circuits``, pairs of electrical ports.
 
     Nodes carry ``kind``, of GPUs also ``server`` and ``ip``; edges ``kind`` (``link`` or ``circuit``), both
     ``port`` and ``other_port`` as people write them, and of links ``rate_bps`` (bits per second, as real).
@@ -42,13 +42,13 @@ def plugged_graph(fabric: Fabric, lit: Iterable[tuple[Port, Port]] = ()) -> nx.M
     for link in (*fabric.links, *fabric.cables):
         ends = {"port": str(link.a), "other_port": str(link.b)}
         graph.add_edge(link.a.node, link.b.node, kind="link", rate_bps=float(link.rate_bps), **ends)
-    for a, b in lit:
+    for a, b in circuits:
         graph.add_edge(a.node, b.node, kind="circuit", port=str(a), other_port=str(b))
     return graph
 
 
 def mermaid(graph: nx.MultiGraph[str]) -> str:
-    """A flowchart; GPUs stand in their servers, circuits are dotted."""
+    """Return a flowchart for Mermaid. GPUs are drawn in their servers, and circuits are dotted."""
     ids = {name: f"n{number}" for number, name in enumerate(graph)}
     servers: dict[str, list[str]] = {}
     lines = ["flowchart LR"]
@@ -71,7 +71,7 @@ def mermaid(graph: nx.MultiGraph[str]) -> str:
 
 
 def dot(graph: nx.MultiGraph[str]) -> str:
-    """An undirected graph; circuits are dashed."""
+    """Return an undirected graph in DOT. Circuits are dashed."""
     lines = ["graph fabric {", "  rankdir=LR;"]
     for name, data in graph.nodes(data=True):
         lines.append(f"  {_quoted(name)} [shape={_SHAPES[data['kind']][2]}];")
@@ -92,7 +92,7 @@ def dot(graph: nx.MultiGraph[str]) -> str:
 
 
 def graphml(graph: nx.MultiGraph[str]) -> str:
-    """GraphML text as networkx, yEd and Gephi read it."""
+    """Return GraphML text that networkx, yEd and Gephi read."""
     import networkx as nx
 
     return "\n".join(nx.generate_graphml(graph)) + "\n"

@@ -1,4 +1,4 @@
-"""What a container of a user's image may be told and shown, for files and calls. All raise ValueError."""
+"""Check the mounts, devices and variables of a container of a user's image. All raise ValueError."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def target(text: str) -> str:
         raise ValueError(f"{text!r:.60} is no absolute path in the container")
     # Two slashes at the beginning are one everywhere but in pathlib.
     path = PurePosixPath("/", *path.parts[1:])
-    if str(path) in TAKEN or any(path.is_relative_to(one) for one in _KERNELS):
+    if str(path) in TAKEN or any(path.is_relative_to(folder) for folder in _KERNELS):
         raise ValueError(f"{text:.60}: a container has its own there")
     return str(path)
 

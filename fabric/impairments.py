@@ -1,7 +1,7 @@
-"""What a link does to the frames that pass it, besides its rate: delay, jitter, loss, bit errors, flapping.
+"""Impairments of the frames that pass a link, next to its rate: delay, jitter, loss, bit errors, flapping.
 
-The same in both directions, and for each by itself. A frame with a bit error is lost, as its check sequence
-tells. Loss and errors are independent of what was lost before.
+The same in both directions, and for each by itself. A frame with a bit error is lost, because its check
+sequence shows the error. Loss and errors are independent of what was lost before.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class Impairments:
 
     @property
     def loses(self) -> bool:
-        """Whether single frames are lost."""
+        """Return whether single frames are lost."""
         return self.loss > 0 or self.bit_errors > 0
 
     def dilated(self, factor: float) -> Impairments:
-        """The same with all times ``factor`` times as long."""
+        """Return the impairments with all times ``factor`` times as long."""
         return replace(
             self,
             delay_s=self.delay_s * factor,
@@ -58,11 +58,11 @@ class Impairments:
         )
 
     def frame_errors(self, frame_bytes: float) -> float:
-        """Share of frames of so many bytes, with Ethernet's header, that have a bit error."""
+        """Return the share of frames of so many bytes, with Ethernet's header, that have a bit error."""
         return -math.expm1(8 * (frame_bytes + CHECK_BYTES) * math.log1p(-self.bit_errors))
 
     def frame_loss(self, frame_bytes: float) -> float:
-        """Share of frames of so many bytes that do not arrive while the link is up."""
+        """Return the share of frames of so many bytes that do not arrive while the link is up."""
         return 1 - (1 - self.loss) * (1 - self.frame_errors(frame_bytes))
 
 
@@ -70,11 +70,12 @@ NONE = Impairments()
 
 
 def reno_bps(loss: float, rtt_s: float, time_out_s: float, payload_bytes: float) -> float:
-    """Most that one connection of TCP Reno carries, bits of payload per second.
+    """Return the most that one connection of TCP Reno carries, bits of payload per second.
 
-    ``loss``: share of segments that are lost, ``payload_bytes``: of a segment. Source: Padhye, Firoiu,
-    Towsley and Kurose, "Modeling TCP Throughput" (SIGCOMM 1998), the approximate form, without the limit by
-    the receiver's window, two segments for each acknowledgement.
+    It is infinite without loss, and 0 if all is lost. ``loss``: share of segments that are lost,
+    ``payload_bytes``: of a segment. Source: Padhye, Firoiu, Towsley and Kurose, "Modeling TCP Throughput"
+    (SIGCOMM 1998), the approximate form, without the limit by the receiver's window, two segments for each
+    acknowledgement.
     """
     if loss <= 0:
         return math.inf
@@ -91,10 +92,11 @@ DELAYED_ACK_S = 0.04
 
 
 def resumed_s(down_s: float, time_out_s: float) -> float:
-    """When TCP goes on over a link that was down for ``down_s``, seconds from when it went down.
+    """Return when TCP goes on over a link that was down for ``down_s`` seconds.
 
-    It sends one segment again after the time-out, then after twice as long each time (RFC 6298, 5.5), and the
-    acknowledgement of the first that arrives is delayed.
+    The result is in seconds from when the link went down. TCP sends one segment again after the time-out,
+    then after twice as long each time (RFC 6298, 5.5), and the acknowledgement of the first that arrives is
+    delayed.
     """
     again_s = time_out_s
     while again_s < down_s:

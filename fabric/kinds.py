@@ -51,7 +51,7 @@ _ALGORITHMS: dict[str, dict[str, Make]] = {
     **dict.fromkeys(_EXCHANGING, _EXCHANGES),
 }
 #: Kind -> names of its algorithms; the first is the default. ``hierarchical`` may say ``-group-M``, and the
-#: all-reduces have the options of :class:`fabric.schedules.Collective` but for bits.
+#: all-reduces have the options of :class:`fabric.schedules.Collective` except bits.
 KINDS: dict[str, tuple[str, ...]] = {
     "all-reduce": (*STEPS, "wrht"),
     **{kind: tuple(algorithms) for kind, algorithms in _ALGORITHMS.items()},
@@ -60,10 +60,10 @@ _GROUPED = re.compile(r"hierarchical-group-([1-9][0-9]{0,4})")
 
 
 def collective_steps(kind: str, algorithm: str, ranks: int, root: int = 0) -> Steps:
-    """A collective as its schedule; an empty ``algorithm`` is the kind's default.
+    """Return a collective as its schedule; an empty ``algorithm`` is the kind's default.
 
-    ``root``: rank that a broadcast begins at or a reduce ends at. Raises ValueError, naming what there is,
-    for another kind or algorithm, for no ranks, and for a root that is none of them.
+    ``root``: rank that a broadcast begins at or a reduce ends at. Raises ValueError, listing the known names,
+    for another kind or algorithm; also for no ranks, and for a root that is none of them.
     """
     if kind not in KINDS:
         raise ValueError(f"there is no collective {kind!r}; there are {', '.join(KINDS)}")
@@ -79,15 +79,15 @@ def collective_steps(kind: str, algorithm: str, ranks: int, root: int = 0) -> St
             raise ValueError(f"{kind} {name}: only gradients of a training are made whole numbers")
         return steps_named(name, ranks)
     algorithms = _ALGORITHMS[kind]
-    if kind in _EXCHANGING and (found := _GROUPED.fullmatch(name)):
-        return alltoall.hierarchical(ranks, int(found[1]))
+    if kind in _EXCHANGING and (match := _GROUPED.fullmatch(name)):
+        return alltoall.hierarchical(ranks, int(match[1]))
     if name not in algorithms:
         raise ValueError(f"{kind} has no algorithm {name!r}; there are {', '.join(algorithms)}")
     return gathers.rooted(algorithms[name](ranks), root)
 
 
 def vector_bytes(kind: str, ranks: int, size: int) -> int:
-    """Bytes of the schedule's vector for nccl-tests' ``size``.
+    """Return the bytes of the schedule's vector for nccl-tests' ``size``.
 
     That is the vector of an all-reduce, a broadcast or a reduce, all that an all-gather leaves at a rank or a
     reduce-scatter takes from it, and all that one rank sends in an all-to-all, its own part included.
@@ -96,9 +96,10 @@ def vector_bytes(kind: str, ranks: int, size: int) -> int:
 
 
 def bus_factor(kind: str, ranks: int) -> float:
-    """Bus bandwidth over algorithm bandwidth: the least that the busiest rank must send, over the size.
+    """Return bus bandwidth over algorithm bandwidth.
 
-    That of nccl-tests, doc/PERFORMANCE.md; algorithm bandwidth is the size of :func:`vector_bytes` over time.
+    That is the least that the busiest rank must send, over the size, as in nccl-tests, doc/PERFORMANCE.md.
+    Algorithm bandwidth is the size of :func:`vector_bytes` over time.
     """
     if kind == "all-reduce":
         return 2 * (ranks - 1) / ranks
@@ -106,14 +107,17 @@ def bus_factor(kind: str, ranks: int) -> float:
 
 
 def matrix_bounds(sizes: npt.ArrayLike) -> IntArray:
-    """Bounds of an all-to-all-v's chunks, [n * n + 1], from what rank i (row) sends to rank j (column)."""
+    """Return the bounds of an all-to-all-v's chunks, [n * n + 1].
+
+    ``sizes``: what rank i (row) sends to rank j (column).
+    """
     return frozen(np.concatenate(([0], np.cumsum(np.asarray(sizes, dtype=np.int64).ravel()))))
 
 
 def holds(kind: str, ranks: int, chunks: int, root: int = 0) -> BoolArray:
-    """Which chunks each rank has values of its own in before a collective, [ranks, chunks].
+    """Return which chunks each rank has values of its own in before a collective, [ranks, chunks].
 
-    Of all others it has nothing. Raises ValueError when the kind cannot divide so many chunks.
+    Of all other chunks the rank has nothing. Raises ValueError when the kind cannot divide so many chunks.
     """
     if kind == "broadcast":
         return _rows(ranks, np.full(chunks, root))
@@ -123,10 +127,10 @@ def holds(kind: str, ranks: int, chunks: int, root: int = 0) -> BoolArray:
 
 
 def needs(kind: str, ranks: int, chunks: int, root: int = 0) -> BoolArray:
-    """Which chunks each rank must have after a collective, [ranks, chunks].
+    """Return which chunks each rank must have after a collective, [ranks, chunks].
 
-    In each of them it must have the values of all ranks that :func:`holds` it, each added exactly once; in
-    others it may have anything. Raises ValueError likewise.
+    In each of them it must have the values of all ranks for which :func:`holds` is true, each added exactly
+    once; in other chunks it may have anything. Raises ValueError when the kind cannot divide so many chunks.
     """
     if kind == "reduce":
         return _rows(ranks, np.full(chunks, root))
@@ -136,13 +140,13 @@ def needs(kind: str, ranks: int, chunks: int, root: int = 0) -> BoolArray:
 
 
 def _rows(ranks: int, owner: IntArray) -> BoolArray:
-    """Rows of bits that place each chunk at its owner only."""
-    found: BoolArray = np.arange(ranks)[:, None] == owner
-    return found
+    """Return rows of bits that place each chunk at its owner only."""
+    owned: BoolArray = np.arange(ranks)[:, None] == owner
+    return owned
 
 
 def _parts(kind: str, ranks: int, chunks: int) -> IntArray:
-    """Which of the vector's equal parts each chunk belongs to."""
+    """Return the number of the vector's equal part to which each chunk belongs."""
     parts = ranks * ranks if kind in _EXCHANGING else ranks
     if chunks % parts:
         raise ValueError(f"{kind} of {ranks} ranks has a vector of {parts} parts; {chunks} chunks do not fit")

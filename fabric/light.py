@@ -14,7 +14,7 @@ from statistics import NormalDist
 from typing import Literal
 
 Modulation = Literal["nrz", "pam4"]
-#: Bits of PAM4 over decisions: 3/4 (six thresholds beside four levels, two bits each).
+#: Bits of PAM4 over decisions: 3/4 (six thresholds next to four levels, two bits each).
 _PAM4 = 0.75
 #: A codeword of RS(544, 514), of symbols of 10 bits, of which 15 can be wrong.
 _SYMBOLS, _SYMBOL_BITS, _CORRECTED = 544, 10, 15
@@ -36,52 +36,55 @@ class Optics:
     modulation: Modulation | None = None
 
     def is_enough(self, power_dbm: float) -> bool:
-        """Whether it is the sensitivity or more."""
+        """Return whether a power is the sensitivity or more."""
         # A hair less than the sensitivity is rounding, not loss.
         return power_dbm >= self.sensitivity_dbm - 1e-9
 
     def reads(self, power_dbm: float) -> bool:
-        """Whether a receiver can read light of that power, be it with errors."""
+        """Return whether a receiver can read light of that power, possibly with errors."""
         return self.is_enough(power_dbm) or bit_errors(self, power_dbm) < _DARK
 
 
 def bit_errors(optics: Optics, power_dbm: float) -> float:
-    """Share of bits that a receiver has wrong at a power, after error correction; 1 where it reads none.
+    """Return the share of bits that a receiver has wrong at a power, after error correction.
 
-    Q is proportional to the received power, as noise of a p-i-n receiver is thermal, and the error rate is
-    erfc(Q / sqrt 2) / 2 (Agrawal, Fiber-Optic Communication Systems, "Receiver Sensitivity"). ``nrz``: the
-    sensitivity is where that is 1e-12, and nothing is corrected. ``pam4``: 3/4 of that for Gray-coded levels;
-    the sensitivity is where it is 2.4e-4 before correction by RS(544, 514) of 10-bit symbols, as 400GBASE-DR4
-    has it (IEEE Std 802.3, clauses 119 and 124). A codeword that cannot be corrected counts as one error
-    somewhere in it. What few errors there are above the sensitivity is left out.
+    The share is 1 if the receiver reads nothing. Q is proportional to the received power, as noise of a p-i-n
+    receiver is thermal, and the error rate is erfc(Q / sqrt 2) / 2 (Agrawal, Fiber-Optic Communication
+    Systems, "Receiver Sensitivity"). ``nrz``: the sensitivity is the power at which that is 1e-12, and
+    nothing is corrected. ``pam4``: 3/4 of that for Gray-coded levels; the sensitivity is the power at which
+    it is 2.4e-4 before correction by RS(544, 514) of 10-bit symbols, as 400GBASE-DR4 has it (IEEE Std 802.3,
+    clauses 119 and 124). A codeword that cannot be corrected counts as one error somewhere in it. The few
+    errors above the sensitivity are left out.
     """
     if optics.is_enough(power_dbm):
         return 0.0
     if optics.modulation is None:
         return 1.0
     q = _Q[optics.modulation] * 10 ** ((power_dbm - optics.sensitivity_dbm) / 10)
-    found = math.erfc(q / math.sqrt(2)) / 2
+    error_rate = math.erfc(q / math.sqrt(2)) / 2
     if optics.modulation == "pam4":
-        wrong = -math.expm1(_SYMBOL_BITS * math.log1p(-_PAM4 * found))
+        wrong = -math.expm1(_SYMBOL_BITS * math.log1p(-_PAM4 * error_rate))
         intact = math.fsum(
             math.comb(_SYMBOLS, k) * wrong**k * (1 - wrong) ** (_SYMBOLS - k) for k in range(_CORRECTED + 1)
         )
-        found = 1.0 if intact <= 0 else -math.expm1(math.log(min(1.0, intact)) / (_SYMBOLS * _SYMBOL_BITS))
-    return found if found < _DARK else 1.0
+        error_rate = (
+            1.0 if intact <= 0 else -math.expm1(math.log(min(1.0, intact)) / (_SYMBOLS * _SYMBOL_BITS))
+        )
+    return error_rate if error_rate < _DARK else 1.0
 
 
 def received_dbm(launch_dbm: float, losses_db: Iterable[float]) -> float:
-    """Power at the end of a path with these losses (dB), sent with ``launch_dbm``."""
+    """Return the power (dBm) at the end of a path with these losses (dB), sent with ``launch_dbm``."""
     return launch_dbm - math.fsum(losses_db)
 
 
 def reach(budget_db: float, segment_db: float) -> int:
-    """Segments of ``segment_db`` dB that light passes on ``budget_db`` dB; 0 when not even one."""
+    """Return the number of segments of ``segment_db`` dB that light passes on ``budget_db`` dB, 0 or more."""
     # A hair more than the budget is rounding, not loss.
     return max(0, math.floor(budget_db / segment_db * (1 + 1e-12)))
 
 
-#: Where light is in a switch: an ingress and a wavelength, None where the switch passes every colour alike.
+#: Where light is in a switch: an ingress and a wavelength, None if the switch passes every colour.
 Spot = tuple[int, int | None]
 #: Cross-connects of one switch with their loss: ingress and wavelength to (egress, dB).
 Wires = Mapping[Spot, tuple[int, float]]
@@ -101,10 +104,11 @@ class Fibres:
 def arriving_dbm(
     fibres: Fibres, wires: Callable[[str], Wires], switch: str, ingress: int, wavelength: int | None
 ) -> float | None:
-    """Power of the light that comes in at an ingress on a wavelength (None: the strongest of all).
+    """Return the power (dBm) of the light that enters an ingress on a wavelength.
 
-    ``wires``: the cross-connects of a switch by its name. None where no light comes: a switch before this one
-    feeds nothing into the fibre, or light would run in a loop.
+    Without a wavelength (None) that is the strongest of all. ``wires``: the cross-connects of a switch by its
+    name. Return None if no light enters: a switch before this one feeds nothing into the fibre, or light
+    would run in a loop.
     """
     return _arriving(fibres, wires, (switch, ingress), wavelength, frozenset())
 
@@ -122,22 +126,24 @@ def _arriving(
     if port in seen:
         return None
     name, number = before
-    found = []
+    powers_dbm = []
     for (ingress, colour), (egress, loss_db) in wires(name).items():
         fits = colour is None or wavelength is None or colour == wavelength
         if egress != fibres.size[name] + number or not fits:
             continue
-        asked = wavelength if colour is None else colour
-        power = _arriving(fibres, wires, (name, ingress), asked, seen | {port})
+        incoming = wavelength if colour is None else colour
+        power = _arriving(fibres, wires, (name, ingress), incoming, seen | {port})
         if power is not None:
-            found.append(received_dbm(power, [loss_db, fibres.optics.fibre_db]))
-    return max(found, default=None)
+            powers_dbm.append(received_dbm(power, [loss_db, fibres.optics.fibre_db]))
+    return max(powers_dbm, default=None)
 
 
 def dimness(fibres: Fibres, wires: Callable[[str], Wires], switch: str) -> dict[Spot, float]:
-    """Ingresses of light that leaves a switch too weak for its receiver, with the share of bits that are
-    wrong there, 1 where none can be read."""
-    found = {}
+    """Return the ingresses of light that leaves a switch too weak for its receiver.
+
+    Each has the share of bits that are wrong there, 1 if the receiver can read none.
+    """
+    error_rates = {}
     for (ingress, colour), (egress, loss_db) in wires(switch).items():
         if (switch, egress - fibres.size[switch]) in fibres.far:
             continue
@@ -146,10 +152,10 @@ def dimness(fibres: Fibres, wires: Callable[[str], Wires], switch: str) -> dict[
             continue
         received = received_dbm(power, [loss_db, fibres.optics.fibre_db])
         if errors := bit_errors(fibres.optics, received):
-            found[ingress, colour] = errors
-    return found
+            error_rates[ingress, colour] = errors
+    return error_rates
 
 
 def most_loss_db(optics: Optics, losses_db: Sequence[float]) -> float:
-    """Loss of a path through all of these switches, dB: none of their fabric can lose more."""
+    """Return the loss of a path through all of these switches, dB: no path of their fabric can lose more."""
     return math.fsum([*losses_db, optics.fibre_db * (len(losses_db) + 1)])

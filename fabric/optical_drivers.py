@@ -20,9 +20,9 @@ _SONIC = ("sonic-ocs",)
 @dataclass(frozen=True)
 class DriverKind:
     """``products``: profiles that its switch may have besides those of `CLASSES`. ``profile``: the one it
-    has unless another is said. ``port``: TCP port of such a switch, None where it comes to the controller.
+    has unless another is said. ``port``: TCP port of such a switch, None if it comes to the controller.
 
-    ``protocol``: what the emulated switch serves for it, None where it cannot. ``login``: whether there is a
+    ``protocol``: what the emulated switch serves for it, None if it cannot. ``login``: whether there is a
     user to say. ``options``: what can be said in ``options``, as the driver describes it.
     """
 
@@ -88,12 +88,12 @@ RESERVED = frozenset(
 
 
 def protocols_of(profile: str) -> tuple[str, ...]:
-    """What a switch of that profile speaks, of what is emulated; a class's speaks all of it."""
+    """Return the emulated protocols of a switch of that profile. A switch of a class has all of them."""
     kinds = DRIVERS.values()
     spoken = [kind.protocol for kind in kinds if profile in CLASSES or profile in kind.products]
     return tuple(dict.fromkeys(name for name in spoken if name is not None))
 
 
 def driver_of(text: str) -> str:
-    """The name of a driver as it is written everywhere; it may be written with underscores."""
+    """Return the name of a driver as it is written everywhere; ``text`` may have underscores."""
     return text.replace("_", "-")

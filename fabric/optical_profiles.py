@@ -27,7 +27,7 @@ PortNames = Literal["number", "1.module.port", "shelf.module.port"]
 
 @dataclass(frozen=True)
 class Profile:
-    """How a switch behaves in time (seconds) and in light (dB, dBm).
+    """Behaviour of a switch in time (seconds) and in light (dB, dBm).
 
     A command occupies the device for ``command_s`` + ``command_per_xc_s`` for each cross-connect that it
     changes; only then does anything happen to the light. A new cross-connect is dark for ``dark_s`` plus a
@@ -51,17 +51,17 @@ class Profile:
     port_names: PortNames = "1.module.port"
 
     def dark_bounds_s(self, commands: int = 1) -> tuple[float, float, float]:
-        """Least, typical and most seconds without packets on the wire while a cross-connect is moved.
+        """Return the least, typical and most seconds without packets while a cross-connect is moved.
 
         ``commands``: 1 when one command removes and adds, 2 when a second one adds as soon as the first has
-        removed; the client's own time between the two comes on top.
+        removed. The client's own time between the two is not included.
         """
         between = (commands - 1) * (self.command_s + self.command_per_xc_s)
         least = between + self.dark_s + self.retrain_s
         return least, least + self.dark_jitter_s / 2, least + self.dark_jitter_s
 
     def losing(self, loss_db: float | None) -> Profile:
-        """The same device with exactly that insertion loss on every path; None for its own."""
+        """Return the same device with exactly that insertion loss (dB) on every path; None for its own."""
         if loss_db is None:
             return self
         return replace(
@@ -69,11 +69,14 @@ class Profile:
         )
 
     def dark_for(self, dark_s: float | None) -> Profile:
-        """The same device whose new cross-connects are all dark for exactly so long; None for its own."""
+        """Return the same device whose new cross-connects are all dark for exactly so many seconds.
+
+        None stands for the device's own time.
+        """
         return self if dark_s is None else replace(self, dark_s=dark_s, dark_jitter_s=0.0)
 
     def dilated(self, factor: float) -> Profile:
-        """The same device in a run whose time passes ``factor`` times slower."""
+        """Return the same device in a run whose time passes ``factor`` times slower."""
         return replace(
             self,
             command_s=self.command_s * factor,
@@ -84,7 +87,7 @@ class Profile:
         )
 
     def declared(self) -> dict[str, float | str]:
-        """What a testbed tells a controller about this device: the fields above and the dark bounds (s)."""
+        """Return the description of the device for a controller: the fields and the dark bounds (s)."""
         least, typical, most = self.dark_bounds_s()
         return asdict(self) | {"dark_min_s": least, "dark_typ_s": typical, "dark_max_s": most}
 

@@ -1,7 +1,7 @@
-"""What a comparison of two fabrics could have shown at all: statistics of ratios, pure functions.
+"""Judge what a comparison of two fabrics could have shown at all: statistics of ratios, pure functions.
 
-"No slower" says little where a run could not have shown a slowdown that matters. From how far single
-iterations (or all-reduces) lie apart follows how small a slowdown would still have stood out.
+"No slower" means little if a run could not have shown a slowdown that matters. From how far single iterations
+(or all-reduces) lie apart follows how small a slowdown would still have stood out.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from dataclasses import dataclass
 
 
 def told_apart(over: Sequence[float], under: Sequence[float]) -> float:
-    """Half of the 95 % confidence interval of the ratio of two samples' means: a ratio further than that from
-    1 would have been told from 1, so it is the smallest slowdown that the measurement could have shown.
+    """Return half of the 95 % confidence interval of the ratio of two samples' means.
 
-    First-order error propagation, ``(s/r)^2 = (s_a/a)^2 / n_a + (s_b/b)^2 / n_b`` with the samples' standard
-    deviations s_a, s_b, and Student's t with Welch's degrees of freedom. Each sample has two members or more,
-    all positive and taken as independent: what differs from run to run, and not within one, is not in it.
+    A ratio further than that from 1 would have been distinguished from 1, so it is the smallest slowdown that
+    the measurement could have shown. First-order error propagation, ``(s/r)^2 = (s_a/a)^2 / n_a + (s_b/b)^2 /
+    n_b`` with the samples' standard deviations s_a, s_b, and Student's t with Welch's degrees of freedom.
+    Each sample has two members or more, all positive and taken as independent: what differs from run to run,
+    and not within one, is not in it.
     """
     means = [statistics.fmean(sample) for sample in (over, under)]
     terms = [
@@ -47,12 +48,17 @@ class SetUpLine:
     waits: float
 
     def break_even_s(self, allowed_s: float) -> float:
-        """The set-up at which the all-reduce takes ``allowed_s`` seconds, on a line that rises; below 0 if
-        always longer."""
+        """Return the set-up at which the all-reduce takes ``allowed_s``, both in seconds.
+
+        The line must rise. The set-up is below 0 if the all-reduce always takes longer.
+        """
         return (allowed_s - self.free_s) / self.waits
 
 
 def set_up_line(points: Sequence[tuple[float, float]]) -> SetUpLine:
-    """The least-squares line through (set-up, all-reduce) in seconds, of two different set-ups or more."""
+    """Return the least-squares line through (set-up, all-reduce) in seconds.
+
+    ``points`` have two different set-ups or more.
+    """
     slope, intercept = statistics.linear_regression([x for x, _ in points], [y for _, y in points])
     return SetUpLine(intercept, slope)

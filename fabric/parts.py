@@ -1,8 +1,8 @@
-"""What a fabric is plugged together from: GPUs and their ports, packet switches, optical switches, fibres.
+"""Parts of a fabric: GPUs and their ports, packet switches, optical switches, fibres.
 
-Optical switches are dual-sided, numbered as on the vendors' fronts: a switch of size N has N duplex
-faceplate ports 1..N; faceplate port p takes light in at ingress p and gives light out at egress N + p.
-A cross-connect (ingress p, egress N + q) carries one direction of light from faceplate p to faceplate q.
+Optical switches are dual-sided, numbered as on the vendors' fronts: a switch of size N has N duplex faceplate
+ports 1..N; faceplate port p takes light in at ingress p and gives light out at egress N + p. A cross-connect
+(ingress p, egress N + q) carries one direction of light from faceplate p to faceplate q.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ class Port:
 
     @classmethod
     def parse(cls, text: str) -> Port:
-        """``"tor0:3"``; a bare ``"g0"`` means port 0. Raises ValueError."""
+        """Return the port of a text such as ``"tor0:3"``; a bare ``"g0"`` means port 0.
+
+        Raises ValueError for a text that is not a port.
+        """
         node, _, number = text.partition(":")
         if not node or text.endswith(":") or (number and not (number.isascii() and number.isdigit())):
             raise ValueError(f"{text!r} is not a port; write node:number, such as tor0:3")
@@ -36,7 +39,10 @@ class Port:
 
 
 def canonical(circuits: Iterable[Sequence[str]]) -> list[tuple[str, str]]:
-    """Circuits with port names written in one way (``g0:0``), in order. Raises ValueError."""
+    """Return the circuits, sorted, with port names written in one way (``g0:0``).
+
+    Raises ValueError for a text that is not a port.
+    """
     return sorted((str(Port.parse(a)), str(Port.parse(b))) for a, b in circuits)
 
 
@@ -52,12 +58,12 @@ class Gpu:
 
     @classmethod
     def numbered(cls, name: str, server: str, model: str, index: int) -> Gpu:
-        """GPU with the addresses of a fabric's GPU number ``index``, counted from 0."""
+        """Return the GPU with the addresses of a fabric's GPU number ``index``, counted from 0."""
         high, low = divmod(index + 1, 250)
         return cls(name, server, model, f"10.82.{high}.{low + 1}", f"02:52:4c:00:{high:02x}:{low + 1:02x}")
 
 
-#: Who writes a packet switch's tables where nothing else is said.
+#: Controller that writes a packet switch's tables by default.
 OURS = "ringlight"
 
 
@@ -65,10 +71,10 @@ OURS = "ringlight"
 class PacketSwitch:
     """An electrical packet switch (aggregation switch) under OpenFlow; ports 1..ports.
 
-    ``controller``: who writes its tables. ``ringlight``: we. ``none``: nobody, it learns and floods as a
-    plain Ethernet switch. ``app``: the applications that run beside our controller. Otherwise another
-    controller, at ``tcp:HOST:PORT``. ``forgets_moved``: of one of others, whether its flows that name a GPU
-    are deleted when the GPU has moved.
+    ``controller``: the controller that writes its tables. ``ringlight``: ours. ``none``: none; the switch
+    learns and floods as a plain Ethernet switch. ``app``: the applications that run next to our controller.
+    Otherwise another controller, at ``tcp:HOST:PORT``. ``forgets_moved``: at a switch of another controller,
+    whether its flows that name a GPU are deleted when the GPU has moved.
     """
 
     name: str
@@ -79,7 +85,7 @@ class PacketSwitch:
 
     @property
     def is_ours(self) -> bool:
-        """Whether our controller writes its tables."""
+        """Return whether our controller writes its tables."""
         return self.controller == OURS
 
 
@@ -87,7 +93,7 @@ class PacketSwitch:
 class OpticalSwitch:
     """A dual-sided optical switch with ``size`` ingress and ``size`` egress ports.
 
-    ``wavelengths``: channels that it tells apart (a WSS), or None where it passes every colour alike.
+    ``wavelengths``: channels that it tells apart (a WSS), or None if it passes every colour.
     ``loss_db``: insertion loss of a pass, ``dark_s``: dark time of a new cross-connect, seconds, where these
     are not the profile's. ``access``: what the driver needs to get at it and is said in the fabric file, by
     its keys in an inventory entry; with an ``address`` it is a real switch, or one that runs elsewhere.
@@ -106,18 +112,23 @@ class OpticalSwitch:
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether no testbed makes it, so that none of a testbed's packets pass it."""
+        """Return whether no testbed makes the switch, so that none of a testbed's packets pass it."""
         return "address" in self.access
 
     @property
     def has_datapath(self) -> bool:
-        """Whether a testbed runs it as a process with light paths of its own; else it is elsewhere, or an
-        Open vSwitch patch panel."""
+        """Return whether a testbed runs the switch as a process with light paths of its own.
+
+        Return False for a switch that is elsewhere, and for an Open vSwitch patch panel.
+        """
         return self.driver != "openflow" and not self.is_elsewhere
 
     @property
     def device(self) -> Profile:
-        """How it behaves in time and in light: its profile, with what is its own."""
+        """Return the switch's behaviour in time and in light.
+
+        It is the profile, with the switch's own loss and dark time.
+        """
         return PROFILES[self.profile].losing(self.loss_db).dark_for(self.dark_s)
 
     @property
@@ -128,11 +139,11 @@ class OpticalSwitch:
         return most if self.loss_db is None else self.loss_db
 
     def ingress(self, faceplate: int) -> int:
-        """Ingress number of a faceplate port (1..size)."""
+        """Return the ingress number of a faceplate port (1..size)."""
         return faceplate
 
     def egress(self, faceplate: int) -> int:
-        """Egress number of a faceplate port (size+1..2*size)."""
+        """Return the egress number of a faceplate port (size+1..2*size)."""
         return self.size + faceplate
 
 
@@ -151,7 +162,7 @@ class Link:
     impairments: Impairments = NONE
 
     def other(self, port: Port) -> Port:
-        """The far end, seen from ``port``."""
+        """Return the far end, seen from ``port``."""
         return self.b if port == self.a else self.a
 
 
@@ -174,7 +185,7 @@ class Onic:
 
 
 class Wss(NamedTuple):
-    """What the wavelength-selective switches of a plane are; see :class:`OpticalSwitch`."""
+    """Kind of the wavelength-selective switches of a plane; see :class:`OpticalSwitch`."""
 
     driver: str
     profile: str
@@ -194,7 +205,10 @@ class Plugged(NamedTuple):
 # Points of a sweep have planes of the same nodes, and to make those of thousands takes longest of all.
 @lru_cache(maxsize=16)
 def servers_of_one(name: str, nodes: tuple[str, ...], model: str, first: int) -> tuple[Gpu, ...]:
-    """GPUs ``nodes``, each in a server <name>-s<i> of its own; ``first``: how many the fabric has before."""
+    """Return GPUs ``nodes``, each in a server <name>-s<i> of its own.
+
+    ``first``: how many GPUs the fabric has before them.
+    """
     return tuple(Gpu.numbered(node, f"{name}-s{i}", model, first + i) for i, node in enumerate(nodes))
 
 
@@ -219,5 +233,5 @@ class Counts:
     copper_cables: int = 0
 
     def per_gpu(self) -> dict[str, float]:
-        """Counts by name, divided by the number of GPUs."""
+        """Return the counts by name, divided by the number of GPUs."""
         return {name: count / self.gpus for name, count in asdict(self).items() if name != "gpus"}

@@ -51,7 +51,7 @@ class Hop:
 
 
 def hashed(source_ip: str, destination_ip: str, options: Sequence[Hop]) -> Hop:
-    """The option with the highest hash of both addresses and its port (rendezvous hashing)."""
+    """Return the option with the highest hash of both addresses and its port (rendezvous hashing)."""
 
     pair = f"{source_ip} {destination_ip} ".encode()
     weights = [hashlib.blake2b(pair + hop.text, digest_size=8).digest() for hop in options]
@@ -63,7 +63,7 @@ def hashed(source_ip: str, destination_ip: str, options: Sequence[Hop]) -> Hop:
 
 
 def dealt(number: int, options: Sequence[Hop]) -> tuple[int, Hop]:
-    """What is left of a GPU's number, and its option: by next node, then by cable."""
+    """Return what is left of a GPU's number, and its option: by next node, then by cable."""
     nodes = sorted({hop.into.node for hop in options})
     left, index = divmod(number, len(nodes))
     cables = sorted(hop for hop in options if hop.into.node == nodes[index])
@@ -104,11 +104,15 @@ class Router:
         """The GPUs' numbers for dealing: by the place of their switch in the fabric, then by their own."""
         place = {name: index for index, name in enumerate(self._fabric.packet_switches)}
         dark = len(place)
-        at = {gpu: min((place[h.out.node] for h in last), default=dark) for gpu, last in self._last.items()}
-        return {gpu: number for number, gpu in enumerate(sorted(at, key=lambda gpu: at[gpu]))}
+        switch_place = {
+            gpu: min((place[h.out.node] for h in last), default=dark) for gpu, last in self._last.items()
+        }
+        return {
+            gpu: number for number, gpu in enumerate(sorted(switch_place, key=lambda gpu: switch_place[gpu]))
+        }
 
     def distances(self, destination: str) -> Mapping[str, int]:
-        """Links to go to a GPU from every packet switch that reaches it."""
+        """Return the number of links to a GPU from every packet switch that reaches it."""
         doors = self._doors[destination]
         if doors not in self._distances:
             links = dict.fromkeys(doors, 1)
@@ -124,9 +128,9 @@ class Router:
         return self._distances[doors]
 
     def options(self, switch: str, destination: str) -> tuple[Hop, ...]:
-        """The next links on shortest paths from a packet switch to a GPU, by next node, then port.
+        """Return the next links on shortest paths from a packet switch to a GPU, by next node, then port.
 
-        Empty where it cannot be reached.
+        Return () if the GPU cannot be reached.
         """
         doors = self._doors[destination]
         if switch in doors:
@@ -134,13 +138,16 @@ class Router:
         if (switch, doors) not in self._options:
             links = self.distances(destination)
             nearer = links.get(switch, 0) - 1
-            found = [hop for hop in self._between.get(switch, ()) if links.get(hop.into.node) == nearer]
-            found.sort(key=lambda hop: (hop.into.node, hop.out))
-            self._options[switch, doors] = tuple(found)
+            hops = [hop for hop in self._between.get(switch, ()) if links.get(hop.into.node) == nearer]
+            hops.sort(key=lambda hop: (hop.into.node, hop.out))
+            self._options[switch, doors] = tuple(hops)
         return self._options[switch, doors]
 
     def path(self, source: str, destination: str) -> tuple[Hop, ...]:
-        """The links from one GPU to another. Raises NoPathError naming both when there is no way."""
+        """Return the links from one GPU to another.
+
+        Raises NoPathError naming both when there is no way, and ValueError for a GPU that does not exist.
+        """
         fabric = self._fabric
         for gpu in (source, destination):
             if gpu not in fabric.gpus:
@@ -164,7 +171,10 @@ class Router:
         return tuple(way)
 
     def ways(self, destination: str) -> Mapping[str, int]:
-        """How many shortest paths lead to a GPU from itself, one, and every packet switch that reaches it."""
+        """Return the number of shortest paths to a GPU by node.
+
+        It is 1 from the GPU itself. Every packet switch that reaches the GPU has an entry.
+        """
         if destination not in self._ways:
             ways = {destination: 1}
             for switch in self.distances(destination):  # the nearest come first
@@ -173,7 +183,7 @@ class Router:
         return self._ways[destination]
 
     def count(self, source: str, destination: str) -> int:
-        """How many shortest paths lead from one GPU to another; 0 when there is no way."""
+        """Return how many shortest paths lead from one GPU to another; 0 when there is no way."""
         hop = self._first.get(source)
         return self.ways(destination).get(hop.into.node, 0) if hop else 0
 
@@ -202,7 +212,7 @@ class PacketView:
 
 
 def most_paths(fabric: Fabric, graph: ElectricalGraph) -> int:
-    """How many shortest paths there are between two GPUs, at most."""
+    """Return how many shortest paths there are between two GPUs, at most."""
     router = Router(fabric, graph)
     arriving: dict[str, dict[str, None]] = {}
     for edge in graph.edges:
@@ -213,7 +223,7 @@ def most_paths(fabric: Fabric, graph: ElectricalGraph) -> int:
 
 
 def without_ports(fabric: Fabric, graph: ElectricalGraph, down: Collection[Port]) -> ElectricalGraph:
-    """The graph without the links between packet switches that have a port of ``down`` at either end."""
+    """Return the graph without the links between packet switches that end at a port of ``down``."""
 
     def stays(edge: Edge) -> bool:
         ends = edge.out, edge.into

@@ -26,7 +26,7 @@ class Phase:
 class PhasePlan:
     """The phases of one iteration, in an order in which each rank goes through its own.
 
-    ``phase_of`` [ranks]: of each operation of a rank's program the number of its phase, -1 where it does not
+    ``phase_of`` [ranks]: of each operation of a rank's program the number of its phase, -1 if it does not
     communicate.
     """
 
@@ -36,11 +36,11 @@ class PhasePlan:
     @property
     def of_rank(self) -> tuple[tuple[int, ...], ...]:
         """Numbers of the phases that each rank goes through, in order."""
-        found: list[list[int]] = [[] for _ in self.phase_of]
+        numbers: list[list[int]] = [[] for _ in self.phase_of]
         for number, phase in enumerate(self.phases):
             for rank in phase.ranks:
-                found[rank].append(number)
-        return tuple(map(tuple, found))
+                numbers[rank].append(number)
+        return tuple(map(tuple, numbers))
 
 
 class Turn(NamedTuple):
@@ -67,19 +67,22 @@ class Turns:
         self._waits: dict[Turn, int] = {}
 
     def begin(self) -> list[Turn]:
-        """The turns that may have light before anything was sent."""
+        """Return the turns that may have light before anything was sent."""
         ready = []
         for rank in range(len(self._of_rank)):
             ready += self._free(rank, 0)
         return ready
 
     def present(self, rank: int) -> Turn | None:
-        """The turn that a rank has not ended; None when it has ended all."""
+        """Return the turn that a rank has not ended; None when the rank has ended all."""
         return self._turn(rank, self._ended[rank])
 
     def ended(self, rank: int) -> tuple[Turn | None, list[Turn]]:
-        """A rank has ended its present turn: the turn if it is over for all now, and those that may have
-        light since. Raises ValueError for a rank that has ended all."""
+        """Record that a rank has ended its present turn.
+
+        Return the turn, if it is over for all ranks now, else None; and the turns that may have light since.
+        Raises ValueError for a rank that has ended all.
+        """
         turn = self.present(rank)
         if turn is None:
             raise ValueError(f"rank {rank} has ended all of its {self._ended[rank]} turns")
@@ -96,7 +99,10 @@ class Turns:
         return turn, ready
 
     def _free(self, rank: int, number: int) -> list[Turn]:
-        """A rank is free for its ``number``-th turn; that, if all are free for it."""
+        """Record that a rank is free for its ``number``-th turn.
+
+        Return the turn, if all its ranks are free for it, else [].
+        """
         turn = self._turn(rank, number)
         if turn is None:
             return []
@@ -128,7 +134,7 @@ class Progress:
         self.ended = 0
 
     def end(self, operation: int) -> int:
-        """An operation has ended; how many turns have ended with it.
+        """Record that an operation has ended. Return how many turns have ended with it.
 
         All operations of an iteration end before any of the next.
         """

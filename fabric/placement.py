@@ -77,7 +77,7 @@ class Regrouping:
     optimal: bool
 
     def document(self) -> dict[str, Any]:
-        """What moves and what that changes, as the controller's resource has it."""
+        """Return the moves and their effect, as the controller's resource has them."""
         return {
             "moves": [
                 {"gpu": m.gpu, "from": None if m.source is None else str(m.source), "to": str(m.destination)}
@@ -97,19 +97,17 @@ def regroup(
     *,
     movable: Collection[str] | None = None,
 ) -> Regrouping:
-    """The assignment of GPUs to aggregation switches with the fewest crossing bytes, then the fewest moves.
+    """Return the assignment of GPUs to aggregation switches with the fewest crossing bytes, then moves.
 
-    ``circuits_now``: the duplex circuits that are lit, pairs of electrical ports. ``jobs``: the jobs to
-    bring together. ``movable``: names of the GPUs whose fibres may be moved, all if None; give it to
-    protect GPUs of running jobs that are not in ``jobs``. A movable GPU that no listed job uses may give
-    its place away: it stays lit, and its move counts. Circuits that do not end at a GPU, and dark GPUs
-    that no listed job uses, are left as they are. A GPU that stays on its aggregation switch keeps its
-    port; one that moves gets the lowest port that is free once all moved GPUs are unplugged, in the
-    order of ``fabric.gpus``. The same arguments give the same answer.
-
-    Raises ValueError naming the GPU, job, port or switch: as :func:`fabric.cost.check_jobs` and
-    :func:`fabric.topology.circuit_cross_connects`, when a job's GPU has no way to an aggregation switch,
-    and when a dark GPU finds no free port or may not be moved.
+    ``circuits_now``: the duplex circuits that are lit, pairs of electrical ports. ``jobs``: the jobs to bring
+    together. ``movable``: names of the GPUs whose fibres may be moved, all if None; give it to protect GPUs
+    of running jobs that are not in ``jobs``. A movable GPU that no listed job uses may give its place away:
+    it stays lit, and its move counts. Circuits that do not end at a GPU, and dark GPUs that no listed job
+    uses, are left as they are. A GPU that stays on its aggregation switch keeps its port. A GPU that moves
+    gets the lowest port that is free once all moved GPUs are unplugged, in the order of ``fabric.gpus``. The
+    same arguments give the same answer. Raises ValueError naming the GPU, job, port or switch: if
+    :func:`fabric.cost.check_jobs` or :func:`fabric.topology.circuit_cross_connects` does, when a job's GPU
+    has no way to an aggregation switch, and when a dark GPU finds no free port or may not be moved.
     """
     circuits = tuple(circuits_now)
     problem = _problem(fabric, circuits, check_jobs(fabric, jobs), movable)
@@ -233,10 +231,10 @@ def _problem(
     for where_, ports in free_ports.items():
         capacity[where_] = len(ports)
     for index, name in enumerate(groups):
-        wanted, there_are = group.count(index), int(capacity[index].sum())
-        if wanted > there_are:
+        needed, there_are = group.count(index), int(capacity[index].sum())
+        if needed > there_are:
             dark = next(g for g, o, h in zip(items, group, home, strict=True) if o == index and h < 0)
-            raise ValueError(f"no free port for GPU {dark}: {name} reaches {there_are} for {wanted} GPUs")
+            raise ValueError(f"no free port for GPU {dark}: {name} reaches {there_are} for {needed} GPUs")
 
     rings = []
     first = 0
@@ -256,7 +254,7 @@ def _problem(
 
 
 def _choose_ports(fabric: Fabric, problem: _Problem, place: IntArray) -> dict[str, Port]:
-    """The new port of every item that changes its switch."""
+    """Return the new port of every item that changes its switch."""
     movers: dict[str, tuple[int, int]] = {}
     staying: set[Port] = set()
     for gpu, o, old, new in zip(problem.items, problem.group, problem.home, place, strict=True):
@@ -269,9 +267,9 @@ def _choose_ports(fabric: Fabric, problem: _Problem, place: IntArray) -> dict[st
 
 
 def _crossing_edges(ring: IntArray, place: IntArray) -> int:
-    at = place[ring]
+    switches = place[ring]
     # An edge of a dark item (-1) crosses, even to another dark one.
-    return 0 if len(ring) < 2 else int(np.count_nonzero((at != np.roll(at, -1)) | (at < 0)))
+    return 0 if len(ring) < 2 else int(np.count_nonzero((switches != np.roll(switches, -1)) | (switches < 0)))
 
 
 def _crossing(problem: _Problem, place: IntArray) -> float:
@@ -279,18 +277,18 @@ def _crossing(problem: _Problem, place: IntArray) -> float:
 
 
 def _comparable(problem: _Problem, crossing_bytes: float) -> float:
-    """Crossing bytes in units of the lightest edge, without the digits in which equal sums may differ."""
+    """Return crossing bytes in units of the lightest edge, without digits in which equal sums may differ."""
     return round(crossing_bytes / problem.unit, 4)
 
 
 def _score(problem: _Problem, place: IntArray) -> Score:
-    """(crossing, moves): what is minimised, in this order."""
+    """Return (crossing, moves): what is minimised, in this order."""
     moves = int(np.count_nonzero(place != problem.home))
     return _comparable(problem, _crossing(problem, place)), moves
 
 
 def _crossing_bound(problem: _Problem) -> float:
-    """Crossing bytes below which no placement can go, each job looked at alone.
+    """Return the crossing bytes below which no placement can go, each job considered alone.
 
     A ring on k > 1 switches has at least k crossing edges, and k is at least the number of switches whose
     capacities together hold the job.
@@ -308,7 +306,7 @@ def _crossing_bound(problem: _Problem) -> float:
 
 
 def _solve(problem: _Problem) -> tuple[IntArray, bool]:
-    """The best placement found, and whether it is proven optimal."""
+    """Return the best placement found, and whether it is proven optimal."""
     bound = _comparable(problem, _crossing_bound(problem))
     if not np.any(problem.home < 0) and _score(problem, problem.home)[0] <= bound:
         return problem.home.copy(), True
@@ -346,14 +344,17 @@ def _search(problem: _Problem) -> IntArray:
 
 
 def _stay(problem: _Problem) -> IntArray:
-    """The present placement, dark items put where there is room."""
+    """Return the present placement, with dark items put where there is room."""
     place = problem.home.copy()
     _fill(problem, place)
     return place
 
 
 def _demand(problem: _Problem, items: IntArray, switches: IntArray) -> IntArray:
-    """Ports that the movable ones of these items need on these switches; same shape as ``capacity``."""
+    """Return the ports that the movable ones of these items need on these switches.
+
+    The shape is that of ``capacity``.
+    """
     demand = np.zeros_like(problem.capacity)
     loose = problem.group[items] >= 0
     np.add.at(demand, (problem.group[items][loose], switches[loose]), 1)
@@ -361,7 +362,7 @@ def _demand(problem: _Problem, items: IntArray, switches: IntArray) -> IntArray:
 
 
 def _pack(problem: _Problem, order: list[int], by_stay: bool) -> IntArray:
-    """A placement made ring by ring; ``by_stay`` prefers few moves to tight packing."""
+    """Return a placement made ring by ring; ``by_stay`` prefers few moves to tight packing."""
     free = problem.capacity.copy()
     place = np.where(problem.group < 0, problem.home, -1)
     for job in order:
@@ -384,22 +385,25 @@ def _pack(problem: _Problem, order: list[int], by_stay: bool) -> IntArray:
 
 
 def _ports_for(problem: _Problem, items: IntArray) -> IntArray:
-    """Ports of each optical switch that the movable ones of these items need, all on one switch."""
+    """Return the ports of each optical switch that the movable items need, all on one switch."""
     groups = problem.group[items]
     return np.bincount(groups[groups >= 0], minlength=len(problem.capacity))
 
 
 def _before(groups: IntArray) -> IntArray:
-    """How many earlier items of its group stand before each."""
+    """Return for each item how many earlier items of its group there are."""
     order = np.argsort(groups, kind="stable")
     ordered = groups[order]
-    found = np.empty_like(order)
-    found[order] = np.arange(len(order)) - np.searchsorted(ordered, ordered)
-    return found
+    counts = np.empty_like(order)
+    counts[order] = np.arange(len(order)) - np.searchsorted(ordered, ordered)
+    return counts
 
 
 def _cut(problem: _Problem, ring: IntArray, free: IntArray, by_stay: bool) -> list[tuple[int, IntArray]]:
-    """Arcs of the ring from its first item on, each as long as some switch can hold. Uses ``free`` up."""
+    """Return arcs of the ring from its first item on, each as long as some switch can hold.
+
+    Use ``free`` up.
+    """
     arcs = []
     count = len(problem.switches)
     group_of, home = problem.group[ring], problem.home[ring]
@@ -436,13 +440,13 @@ def _cut(problem: _Problem, ring: IntArray, free: IntArray, by_stay: bool) -> li
 
 
 def _relabel(problem: _Problem, place: IntArray) -> IntArray:
-    """The same bins on other switches, so that the fewest ring items move (Hungarian method)."""
+    """Return the same bins on other switches, so that the fewest ring items move (Hungarian method)."""
     count = len(problem.switches)
     loose = np.flatnonzero((problem.group >= 0) & (place >= 0))
     demand = _demand(problem, loose, place[loose])
     stay = np.zeros((count, count))
-    lit = loose[problem.home[loose] >= 0]
-    np.add.at(stay, (place[lit], problem.home[lit]), 1)
+    placed = loose[problem.home[loose] >= 0]
+    np.add.at(stay, (place[placed], problem.home[placed]), 1)
     fits = np.all(demand[:, :, None] <= problem.capacity[:, None, :], axis=0)
     for ring, _ in problem.rings:
         # A bin that touches a GPU which cannot move must stay beside it.
@@ -457,7 +461,7 @@ def _relabel(problem: _Problem, place: IntArray) -> IntArray:
 
 
 def _matching(cost: npt.NDArray[np.float64]) -> IntArray:
-    """A column for each row of a square matrix, each column once, so that the sum is least."""
+    """Return a column for each row of a square matrix, each column once, so that the sum is least."""
     rows = np.arange(len(cost))
     if len(rows) <= FEW_SWITCHES:
         ways = np.array(list(itertools.permutations(rows.tolist())), dtype=np.int64)
@@ -481,18 +485,18 @@ def _matching(cost: npt.NDArray[np.float64]) -> IntArray:
             least = float(length[left].min())
             nearest = np.flatnonzero(length[left] == least)
             unused = nearest[of_column[left[nearest]] < 0]
-            at = unused[-1] if len(unused) else nearest[0]
-            column = int(left[at])
+            chosen = unused[-1] if len(unused) else nearest[0]
+            column = int(left[chosen])
             ends.append(column)
-            left[at] = left[-1]
+            left[chosen] = left[-1]
             left = left[:-1]
             if len(unused):
                 break
             row = int(of_column[column])
             reached.append(row)
         row_price[first] += least
-        others = np.array(reached[1:], dtype=np.int64)
-        row_price[others] += least - length[of_row[others]]
+        reached_rows = np.array(reached[1:], dtype=np.int64)
+        row_price[reached_rows] += least - length[of_row[reached_rows]]
         column_price[ends] -= least - length[ends]
         while column >= 0:
             row = int(path[column])
@@ -502,7 +506,7 @@ def _matching(cost: npt.NDArray[np.float64]) -> IntArray:
 
 
 def _fill(problem: _Problem, place: IntArray) -> None:
-    """Puts items without a place (-1) where there is room: at home if possible, else on the first switch."""
+    """Put items without a place (-1) where there is room: at home if possible, else on the first switch."""
     placed = np.flatnonzero(place >= 0)
     free = problem.capacity - _demand(problem, placed, place[placed])
     homeless = []
@@ -519,7 +523,7 @@ def _fill(problem: _Problem, place: IntArray) -> None:
 
 
 def _refine(problem: _Problem, start: IntArray) -> IntArray:
-    """Local search: moves and swaps of single items while they lower (crossing bytes, moves)."""
+    """Move and swap single items while that lowers (crossing bytes, moves). Return the placement."""
     # Whoever has no neighbour is beside an item that is nowhere.
     nobody = len(problem.items)
     place: list[int] = [*start.tolist(), -1]
@@ -597,20 +601,23 @@ def _refine(problem: _Problem, start: IntArray) -> IntArray:
 
 
 def _try_all(problem: _Problem, incumbent: IntArray) -> IntArray | None:
-    """The best placement where there are few; ``incumbent`` among equals. None where there are many."""
+    """Return the best placement if there are few, ``incumbent`` among equals.
+
+    Return None if there are many.
+    """
     rings = np.concatenate([ring for ring, _ in problem.rings])
     items = rings[problem.group[rings] >= 0]
     reached = [np.flatnonzero(problem.capacity[group]).tolist() for group in problem.group[items]]
     if math.prod(map(len, reached)) > FEW_PLACEMENTS:
         return None
-    found = [incumbent]
+    candidates = [incumbent]
     for switches in itertools.product(*reached):
         place = np.where(problem.group < 0, problem.home, -1)
         place[items] = switches
         if np.all(_demand(problem, items, place[items]) <= problem.capacity):
             _fill(problem, place)
-            found.append(place)
-    return min(found, key=lambda place: _score(problem, place))
+            candidates.append(place)
+    return min(candidates, key=lambda place: _score(problem, place))
 
 
 class _Programme:
@@ -634,7 +641,7 @@ class _Programme:
         self.high.append(high)
 
     def solve(self, cost: dict[int, float]) -> tuple[npt.NDArray[np.float64] | None, bool]:
-        """Minimum over 0 <= x <= upper: (x or None, whether it is proven)."""
+        """Return the minimum over 0 <= x <= upper: (x or None, whether the minimum is proven)."""
         from scipy.optimize import Bounds, LinearConstraint, milp
         from scipy.sparse import coo_array
 
@@ -655,11 +662,11 @@ class _Programme:
 
 
 def _solve_exactly(problem: _Problem, incumbent: IntArray, bound: float) -> tuple[IntArray, bool]:
-    """The best placement, and whether that is proven; never worse than ``incumbent``.
+    """Return the best placement, never worse than ``incumbent``, and whether that is proven.
 
     x[i, s]: ring item i goes to switch s. y[o, s]: idle items of optical switch o that stay on s (which of
-    them is of no matter; the rest find room, for there are as many ports as items). w[e, s] >= x[u, s] -
-    x[v, s]: the sum over s is 1 where edge e = (u, v) crosses and 0 where it does not.
+    them is of no matter; the rest find room, for there are as many ports as items). w[e, s] >= x[u, s] - x[v,
+    s]: the sum over s is 1 where edge e = (u, v) crosses and 0 where it does not.
     """
     programme = _Programme()
     x: dict[tuple[int, int], int] = {}
@@ -676,7 +683,7 @@ def _solve_exactly(problem: _Problem, incumbent: IntArray, bound: float) -> tupl
     for where, count in sorted(idle.items()):
         y[where] = programme.variable(count, integer=True)
     for (o, s), room in np.ndenumerate(problem.capacity):
-        terms = [(column, 1.0) for (i, at), column in x.items() if at == s and problem.group[i] == o]
+        terms = [(column, 1.0) for (i, switch), column in x.items() if switch == s and problem.group[i] == o]
         terms += [(y[o, s], 1.0)] if (o, s) in y else []
         if terms:
             programme.row(terms, 0, float(room))
@@ -712,7 +719,7 @@ def _solve_exactly(problem: _Problem, incumbent: IntArray, bound: float) -> tupl
     moves |= dict.fromkeys(y.values(), -1.0)
 
     def improve(best: IntArray, cost: dict[int, float]) -> tuple[IntArray, bool]:
-        """The better of ``best`` and the solver's placement, and whether the latter is proven minimal.
+        """Return the better of ``best`` and the solver's placement, and whether the latter is proven minimal.
 
         HiGHS has been known to return an infeasible solution as optimal, so it is checked.
         """

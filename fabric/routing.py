@@ -45,7 +45,7 @@ class RuleBatch:
 
 
 def forwarding_rules(fabric: Fabric, graph: ElectricalGraph) -> frozenset[Rule]:
-    """The rules under which packets take the paths of :class:`fabric.paths.Router`.
+    """Return the rules under which packets take the paths of :class:`fabric.paths.Router`.
 
     ``graph`` is :func:`fabric.topology.electrical_graph`. A GPU whose circuit is dark gets no rules.
     """
@@ -76,7 +76,7 @@ def _rules_by_sender(fabric: Fabric, router: Router, destination: str) -> Iterab
 def rule_batches(
     fabric: Fabric, old: frozenset[Rule], new: frozenset[Rule], graph: ElectricalGraph
 ) -> list[RuleBatch]:
-    """The change from ``old`` to ``new`` in an order that never makes a loop.
+    """Return the change from ``old`` to ``new`` in an order that never makes a loop.
 
     ``graph`` is the new electrical graph. Batch k holds what changes on the switches k + 1 links from the
     destination, so a switch is pointed along new paths only after all switches further down already are;
@@ -103,6 +103,9 @@ def rule_batches(
 
 
 def out_port(rules: Mapping[RuleKey, int], switch: str, ip: str, source_ip: str = "") -> int | None:
-    """The port by which a switch sends a packet; None when it drops it. ``rules``: port by rule's key."""
+    """Return the port by which a switch sends a packet; None when it drops it.
+
+    ``rules``: port by rule's key.
+    """
     port = rules.get((switch, ip, source_ip))
     return rules.get((switch, ip, "")) if port is None else port

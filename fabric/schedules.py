@@ -28,7 +28,7 @@ def _at_least_one(name: str, ranks: int) -> None:
 
 
 def ring(world_size: int) -> Steps:
-    """Reduce-scatter, then all-gather, to rank + 1: 2(n-1) steps of 1/n of the vector each.
+    """Return reduce-scatter, then all-gather, to rank + 1: 2(n-1) steps of 1/n of the vector each.
 
     Every rank sends 2 (n-1)/n of the vector (Patarasuk and Yuan, 2009).
     """
@@ -36,13 +36,13 @@ def ring(world_size: int) -> Steps:
     _at_least_one("a ring", n)
     sources = frozen(np.arange(n))
     destinations = frozen((sources + 1) % n)
-    one = frozen(np.ones(n))
+    counts = frozen(np.ones(n))
 
     def make() -> Iterator[Step]:
         for step in range(n - 1):
-            yield Step(sources, destinations, (sources - step) % n, one, "reduce")
+            yield Step(sources, destinations, (sources - step) % n, counts, "reduce")
         for step in range(n - 1):
-            yield Step(sources, destinations, (sources + 1 - step) % n, one, "replace")
+            yield Step(sources, destinations, (sources + 1 - step) % n, counts, "replace")
 
     return Steps("ring", n, n, 2 * (n - 1), make)
 
@@ -52,11 +52,12 @@ _VALUE_BITS, _SCALE_BITS = 32, 16
 
 
 def ring_of_bits(world_size: int, bits: int) -> Steps:
-    """:func:`ring` of whole numbers in place of float32 values, sizes as parts of the float32 vector.
+    """Return a :func:`ring` of whole numbers in place of float32 values.
 
-    First the scales of the blocks (``fabric.optinc.blocks``), of which the largest count: 2(n-1) steps. Then
-    the codes' sums in B + ceil(log2 n) bits each, n-1 steps, and their means in B bits, n-1 steps. Good for
-    times and bytes; what each rank computes is in ``fabric.optinc``. Raises ValueError as ``sum_bits``.
+    Sizes are parts of the float32 vector. First the scales of the blocks (``fabric.optinc.blocks``), of which
+    the largest count: 2(n-1) steps. Then the codes' sums in B + ceil(log2 n) bits each, n-1 steps, and their
+    means in B bits, n-1 steps. Good for times and bytes; the values that each rank computes are in
+    ``fabric.optinc``. Raises ValueError if ``sum_bits`` does.
     """
     n = world_size
     _at_least_one("a ring", n)
@@ -79,25 +80,26 @@ def ring_of_bits(world_size: int, bits: int) -> Steps:
 
 
 def strides(size: int, count: int) -> tuple[int, ...]:
-    """At most ``count`` steps of rings through all of ``size`` ranks, 1 first, growing about geometrically.
+    """Return at most ``count`` steps of rings through all of ``size`` ranks.
 
-    A ring of step p leads from rank i to i + p, and through all ranks when p and ``size`` have no common
-    divisor; as the steps grow so, few hops lead from any rank to any other.
+    The first step is 1, and they grow about geometrically. A ring of step p leads from rank i to i + p, and
+    through all ranks when p and ``size`` have no common divisor. Because the steps grow so, few hops lead
+    from any rank to any other.
     """
     left = [p for p in range(1, size) if math.gcd(p, size) == 1]
-    found: list[int] = []
+    chosen: list[int] = []
     for k in range(min(count, len(left))):
-        wanted = k / count * math.log(size)
-        found.append(min(left, key=lambda p: abs(math.log(p) - wanted)))
-        left.remove(found[-1])
-    return tuple(found)
+        target = k / count * math.log(size)
+        chosen.append(min(left, key=lambda p: abs(math.log(p) - target)))
+        left.remove(chosen[-1])
+    return tuple(chosen)
 
 
 def coprime_rings(world_size: int, rings: int = 2) -> Steps:
-    """``rings`` rings at once (:func:`strides`), each with its part of the vector: 2(n-1) steps.
+    """Return ``rings`` rings at once (:func:`strides`), each with its part of the vector: 2(n-1) steps.
 
-    For fabrics that join a rank to several others, as TopoOpt's graphs (Wang et al., NSDI 2023). Fewer
-    rings where there are not so many steps without a common divisor with n.
+    For fabrics that join a rank to several others, as TopoOpt's graphs (Wang et al., NSDI 2023). There are
+    fewer rings if not so many steps have no common divisor with n.
     """
     n = world_size
     _at_least_one("coprime rings", n)
@@ -105,23 +107,23 @@ def coprime_rings(world_size: int, rings: int = 2) -> Steps:
     ring_of, place = np.divmod(np.arange(len(by) * n), n)
     sources = frozen(place * by[ring_of] % n)
     destinations = frozen((place + 1) * by[ring_of] % n)
-    part, one = ring_of * n, frozen(np.ones(len(place)))
+    part, counts = ring_of * n, frozen(np.ones(len(place)))
 
     def make() -> Iterator[Step]:
         for step in range(n - 1):
-            yield Step(sources, destinations, part + (place - step) % n, one, "reduce")
+            yield Step(sources, destinations, part + (place - step) % n, counts, "reduce")
         for step in range(n - 1):
-            yield Step(sources, destinations, part + (place + 1 - step) % n, one, "replace")
+            yield Step(sources, destinations, part + (place + 1 - step) % n, counts, "replace")
 
     return Steps("coprime-rings", n, len(by) * n, 2 * (n - 1), make)
 
 
 def halving_doubling(world_size: int) -> Steps:
-    """Recursive halving, then doubling: 2 log2 n steps, 2 (n-1)/n of the vector per rank.
+    """Return recursive halving, then doubling: 2 log2 n steps, 2 (n-1)/n of the vector per rank.
 
-    In step k rank i exchanges half of what it still adds up with i XOR 2^k; then the same way back
-    (Thakur, Rabenseifner and Gropp, 2005). With n not a power of two, the ranks from P = 2^floor(log2 n)
-    on first add their whole vector to rank - P and at the end get the sum from there: two more steps.
+    In step k rank i exchanges half of what it still adds up with i XOR 2^k; then the same way back (Thakur,
+    Rabenseifner and Gropp, 2005). With n not a power of two, the ranks from P = 2^floor(log2 n) on first add
+    their whole vector to rank - P and at the end get the sum from there: two more steps.
     """
     n = world_size
     _at_least_one("halving-doubling", n)
@@ -132,16 +134,16 @@ def halving_doubling(world_size: int) -> Steps:
     whole = (frozen(np.zeros(n - power)), frozen(np.full(n - power, power)))
 
     def halves() -> list[tuple[IntArray, IntArray, IntArray, IntArray]]:
-        """(partner, first chunk kept, first chunk given, chunks of each) of the halving steps."""
+        """Return (partner, first chunk kept, first chunk given, chunks of each) of the halving steps."""
         low = np.zeros(power, dtype=np.int64)
-        found = []
+        steps = []
         for k in range(depth):
             half = power >> (k + 1)
             upper = ranks >> k & 1
             kept, given = low + upper * half, low + (1 - upper) * half
-            found.append((frozen(ranks ^ (1 << k)), frozen(kept), frozen(given), frozen([half] * power)))
+            steps.append((frozen(ranks ^ (1 << k)), frozen(kept), frozen(given), frozen([half] * power)))
             low = kept
-        return found
+        return steps
 
     def make() -> Iterator[Step]:
         if len(extra):
@@ -157,10 +159,10 @@ def halving_doubling(world_size: int) -> Steps:
 
 
 def recursive_doubling(world_size: int) -> Steps:
-    """In step k rank i exchanges the whole vector with i XOR 2^k: log2 n steps of the whole vector.
+    """Return log2 n steps of the whole vector, in step k between rank i and rank i XOR 2^k.
 
-    With n not a power of two the extra ranks are folded in and out as in :func:`halving_doubling`: two
-    more steps. (Thakur, Rabenseifner, Gropp, 2005.)
+    With n not a power of two the extra ranks are folded in and out as in :func:`halving_doubling`: two more
+    steps. (Thakur, Rabenseifner, Gropp, 2005.)
     """
     n = world_size
     _at_least_one("recursive doubling", n)
@@ -180,9 +182,10 @@ def recursive_doubling(world_size: int) -> Steps:
 
 
 def binary_tree(world_size: int) -> Steps:
-    """Reduce to rank 0 along a binomial tree, then broadcast: 2 ceil(log2 n) steps of the whole vector.
+    """Return reduce to rank 0 along a binomial tree, then broadcast.
 
-    In step k the ranks that are odd multiples of 2^k send to the even multiple below.
+    These are 2 ceil(log2 n) steps of the whole vector. In step k the ranks that are odd multiples of 2^k send
+    to the even multiple below.
     """
     n = world_size
     _at_least_one("a binary tree", n)
@@ -199,19 +202,22 @@ def binary_tree(world_size: int) -> Steps:
 
 
 def nearest_group(world_size: int) -> int:
-    """The divisor m of n = ``world_size`` with the least m + n/m: the fewest steps of a hierarchical ring."""
+    """Return the divisor m of n = ``world_size`` with the least m + n/m.
+
+    It gives the fewest steps of a hierarchical ring.
+    """
     return min(
         (m for m in range(1, world_size + 1) if world_size % m == 0), key=lambda m: (m + world_size // m, m)
     )
 
 
 def hierarchical_ring(world_size: int, group: int | None = None) -> Steps:
-    """Rings inside groups of ``group`` neighbours, and rings across the groups.
+    """Return rings inside groups of ``group`` neighbours, and rings across the groups.
 
-    Reduce-scatter inside each group (m - 1 steps of 1/m), ring all-reduce across the G = n/m groups among
-    the ranks of equal place (2(G - 1) steps of 1/n), all-gather inside each group: 2(m + n/m) - 4 steps,
-    2 (n-1)/n of the vector per rank. ``group`` without a value is the divisor with the fewest steps; for a
-    prime world size that is the plain ring. Raises ValueError when ``group`` does not divide ``world_size``.
+    Reduce-scatter inside each group (m - 1 steps of 1/m), ring all-reduce across the G = n/m groups among the
+    ranks of equal place (2(G - 1) steps of 1/n), all-gather inside each group: 2(m + n/m) - 4 steps, 2
+    (n-1)/n of the vector per rank. The default of ``group`` is the divisor with the fewest steps; for a prime
+    world size that is the plain ring. Raises ValueError when ``group`` does not divide ``world_size``.
     """
     n = world_size
     _at_least_one("a hierarchical ring", n)
@@ -223,7 +229,7 @@ def hierarchical_ring(world_size: int, group: int | None = None) -> Steps:
     place, team = ranks % m, ranks // m
     beside = frozen(team * m + (place + 1) % m)
     across = frozen((ranks + m) % n)
-    part, one = frozen(np.full(n, groups)), frozen(np.ones(n))
+    part, counts = frozen(np.full(n, groups)), frozen(np.ones(n))
 
     def make() -> Iterator[Step]:
         for step in range(m - 1):
@@ -231,9 +237,9 @@ def hierarchical_ring(world_size: int, group: int | None = None) -> Steps:
         # A rank now has the sum of its group in part place + 1; so have those of its place elsewhere.
         base = (place + 1) % m * groups
         for step in range(groups - 1):
-            yield Step(ranks, across, base + (team - step) % groups, one, "reduce")
+            yield Step(ranks, across, base + (team - step) % groups, counts, "reduce")
         for step in range(groups - 1):
-            yield Step(ranks, across, base + (team + 1 - step) % groups, one, "replace")
+            yield Step(ranks, across, base + (team + 1 - step) % groups, counts, "replace")
         for step in range(m - 1):
             yield Step(ranks, beside, (place + 1 - step) % m * groups, part, "replace")
 
@@ -241,11 +247,11 @@ def hierarchical_ring(world_size: int, group: int | None = None) -> Steps:
 
 
 def both_ways(steps: Steps, name: str) -> Steps:
-    """A collective on one half of the vector and its mirror image on the other, at once; called ``name``.
+    """Return a collective called ``name``: ``steps`` on half of the vector, mirrored on the other half.
 
-    In the mirror rank i does what rank n - 1 - i does in ``steps``. On a ring of two fibres every step then
-    uses both where it used one, and carries half as much on each. Ranks with only one neighbour send it both
-    halves. The steps have no wavelengths yet.
+    Both run at once. In the mirror rank i does what rank n - 1 - i does in ``steps``. On a ring of two fibres
+    every step then uses both fibres instead of one, and carries half as much on each. Ranks with only one
+    neighbour send it both halves. The steps have no wavelengths yet.
     """
     n, chunks = steps.world_size, steps.chunks
 
@@ -269,7 +275,7 @@ def both_ways(steps: Steps, name: str) -> Steps:
 
 
 def bidirectional_ring(world_size: int) -> Steps:
-    """Half of the vector along :func:`ring`, the other half the other way round, at once.
+    """Return half of the vector along :func:`ring`, the other half the other way round, at once.
 
     2(n-1) steps, in each of which every rank sends 1/(2n) of the vector to either neighbour.
     """
@@ -278,16 +284,16 @@ def bidirectional_ring(world_size: int) -> Steps:
 
 
 def bidirectional_hierarchical_ring(world_size: int, group: int | None = None) -> Steps:
-    """Hierarchical ring with half of the vector each way round, inside the groups and across.
+    """Return a hierarchical ring with half of the vector each way round, inside the groups and across.
 
-    Raises ValueError likewise.
+    Raises ValueError when ``group`` does not divide ``world_size``.
     """
     _at_least_one("a bidirectional hierarchical ring", world_size)
     return both_ways(hierarchical_ring(world_size, group), "bidirectional-hierarchical-ring")
 
 
 def _whole(sources: npt.ArrayLike, destinations: npt.ArrayLike, op: Op) -> Step:
-    """Every transfer carries the vector's only chunk."""
+    """Return a step in which every transfer carries the vector's only chunk."""
     to = frozen(destinations)
     return Step(frozen(sources), to, frozen(np.zeros(len(to))), frozen(np.ones(len(to))), op)
 
@@ -325,7 +331,7 @@ class Collective:
     ``group``: of a hierarchical ring or WRHT.
     ``reach``: segments that a lightpath of WRHT may pass. ``bits``: of whole numbers that a ring adds up in
     place of float32 values (:func:`ring_of_bits`). ``exchange``: WRHT's all-to-all step at the top
-    where it fits. ``striped``: each transfer spread over the wavelengths that its step leaves free.
+    if it fits. ``striped``: each transfer spread over the wavelengths that its step leaves free.
     """
 
     algorithm: str
@@ -338,7 +344,7 @@ class Collective:
 
     @property
     def averaged(self) -> bool:
-        """Whether averagers do it, so that there are no steps of it."""
+        """Return whether averagers run the collective, so that it has no steps."""
         return self.algorithm == _OPTINC
 
     def __str__(self) -> str:
@@ -352,16 +358,16 @@ class Collective:
 
 
 def parse_collective(name: str) -> Collective:
-    """Raises ValueError, naming what there is, for another name."""
-    found = _NAME.fullmatch(name)
-    if found is None:
+    """Return the collective of a name. Raises ValueError, listing the known names, for another name."""
+    match = _NAME.fullmatch(name)
+    if match is None:
         there = ", ".join([*STEPS, _WRHT, _OPTINC])
         raise ValueError(f"there is no collective {name!r}; there are {there}")
     wavelengths, group, reach, bits = (
-        int(found[key]) if found[key] else None for key in ("wavelengths", "group", "reach", "bits")
+        int(match[key]) if match[key] else None for key in ("wavelengths", "group", "reach", "bits")
     )
-    flags = bool(found["exchange"]), bool(found["striped"])
-    read = Collective(found["algorithm"], wavelengths, group, reach, bits, *flags)
+    flags = bool(match["exchange"]), bool(match["striped"])
+    read = Collective(match["algorithm"], wavelengths, group, reach, bits, *flags)
     grouped = read.algorithm in _GROUPED
     for option, fits in (
         ("wavelengths", grouped or read.striped or read.algorithm == _RINGS),
@@ -384,53 +390,67 @@ def parse_collective(name: str) -> Collective:
 
 
 def fitting_group(nodes: int, wavelengths: int) -> int:
-    """Group size of a hierarchical ring on a ring of wavelengths: the divisor of ``nodes`` with the fewest
-    steps among those that the wavelengths carry. Neighbouring groups' rings overlap on as many lightpaths as
-    a group has nodes."""
+    """Return the group size of a hierarchical ring on a ring of wavelengths.
+
+    It is the divisor of ``nodes`` with the fewest steps among those that the wavelengths carry. Neighbouring
+    groups' rings overlap on as many lightpaths as a group has nodes.
+    """
     fit = (m for m in range(1, min(nodes, wavelengths) + 1) if nodes % m == 0)
     return min(fit, key=lambda m: (m + nodes // m, m))
 
 
 def steps_named(name: str, ranks: int) -> Steps:
-    """A collective by the name that a scenario uses (:class:`Collective`); WRHT without a number of
-    wavelengths is for one. Raises ValueError for another name, a striped one, and less than one rank."""
-    found = parse_collective(name)
-    if found.striped:
+    """Return a collective by the name that a scenario uses (:class:`Collective`).
+
+    WRHT without a number of wavelengths is for one. Raises ValueError for another name, a striped one, and
+    less than one rank.
+    """
+    collective = parse_collective(name)
+    if collective.striped:
         raise ValueError(f"collective {name}: a transfer on several wavelengths at once is only simulated")
-    return unstriped_steps(found, ranks)
+    return unstriped_steps(collective, ranks)
 
 
-def unstriped_steps(found: Collective, ranks: int) -> Steps:
-    """Steps as :func:`steps_named`, before any striping."""
-    if found.averaged:
-        raise ValueError(f"collective {found}: averagers do it, so it has no steps between ranks")
-    if found.algorithm == _WRHT:
-        top: Literal["exchange", "collect"] = "exchange" if found.exchange else "collect"
-        return wrht(ranks, found.wavelengths or 1, found.group, top=top, reach=found.reach)
-    if found.algorithm in _GROUPED and (found.group or found.wavelengths):
+def unstriped_steps(collective: Collective, ranks: int) -> Steps:
+    """Return the steps of a collective before any striping.
+
+    Raises ValueError for a collective of averagers, and for less than one rank.
+    """
+    if collective.averaged:
+        raise ValueError(f"collective {collective}: averagers do it, so it has no steps between ranks")
+    if collective.algorithm == _WRHT:
+        top: Literal["exchange", "collect"] = "exchange" if collective.exchange else "collect"
+        return wrht(ranks, collective.wavelengths or 1, collective.group, top=top, reach=collective.reach)
+    if collective.algorithm in _GROUPED and (collective.group or collective.wavelengths):
         make = (
-            hierarchical_ring if found.algorithm == "hierarchical-ring" else bidirectional_hierarchical_ring
+            hierarchical_ring
+            if collective.algorithm == "hierarchical-ring"
+            else bidirectional_hierarchical_ring
         )
-        return make(ranks, found.group or fitting_group(ranks, found.wavelengths or 1))
-    if found.bits is not None:
-        return ring_of_bits(ranks, found.bits)
-    if found.algorithm == _RINGS and found.wavelengths and not found.striped:
-        return coprime_rings(ranks, found.wavelengths)
-    return STEPS[found.algorithm](ranks)
+        return make(ranks, collective.group or fitting_group(ranks, collective.wavelengths or 1))
+    if collective.bits is not None:
+        return ring_of_bits(ranks, collective.bits)
+    if collective.algorithm == _RINGS and collective.wavelengths and not collective.striped:
+        return coprime_rings(ranks, collective.wavelengths)
+    return STEPS[collective.algorithm](ranks)
 
 
 def fitted(name: str, ranks: int, wavelengths: int, reach: int | None) -> str:
-    """A collective's name with what the ring of wavelengths that carries it decides, where it does not say.
+    """Return a collective's name, completed with what the ring of wavelengths decides.
 
-    WRHT uses all ``wavelengths`` and relays where light gets only ``reach`` segments (None: any number) and
-    that is too few, a hierarchical ring has the groups that they carry, and striped ones fill them.
+    The ring decides only what the name leaves open. WRHT uses all ``wavelengths``. It uses relays if light
+    gets only ``reach`` segments (None: any number) and that is too few. A hierarchical ring has the groups
+    that the wavelengths carry, and striped collectives fill them.
     """
-    found = parse_collective(name)
-    if found.wavelengths is None and (found.striped or found.algorithm in _GROUPED):
-        found = replace(found, wavelengths=wavelengths)
-    if found.algorithm == _WRHT and found.reach is None and reach:
+    collective = parse_collective(name)
+    if collective.wavelengths is None and (collective.striped or collective.algorithm in _GROUPED):
+        collective = replace(collective, wavelengths=wavelengths)
+    if collective.algorithm == _WRHT and collective.reach is None and reach:
         longest = plan(
-            ranks, found.wavelengths or 1, found.group, "exchange" if found.exchange else "collect"
+            ranks,
+            collective.wavelengths or 1,
+            collective.group,
+            "exchange" if collective.exchange else "collect",
         ).longest_segments
-        found = replace(found, reach=reach if reach < longest else None)
-    return str(found)
+        collective = replace(collective, reach=reach if reach < longest else None)
+    return str(collective)

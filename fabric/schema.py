@@ -80,7 +80,10 @@ class ServerSpec(Strict):
 
 
 def _of_switches(value: object) -> object:
-    """``ringlight``, ``none``, ``app`` or ``tcp:HOST:PORT``."""
+    """Return the value, if it is ``ringlight``, ``none``, ``app`` or ``tcp:HOST:PORT``.
+
+    Raises ValueError for another value.
+    """
     if value in (OURS, "none", "app"):
         return value
     if not isinstance(value, str) or not value.startswith("tcp:"):
@@ -132,11 +135,14 @@ def _driver(value: object) -> object:
 
 
 def _address(value: object) -> object:
-    """``host:port``. What is wrong is not repeated: somebody may have written a password into it."""
-    found = (
+    """Return the value, if it is ``host:port``.
+
+    Raises ValueError for another value, without repeating it: it may have a password in it.
+    """
+    match = (
         re.fullmatch(r"(?:\[[^\]\s@]+\]|[^:\s/@]+):([0-9]{1,5})", value) if isinstance(value, str) else None
     )
-    if found is None or not 0 < int(found[1]) < 1 << 16:
+    if match is None or not 0 < int(match[1]) < 1 << 16:
         raise ValueError("this is not host:port, such as '10.0.0.5:3083'")
     return value
 
@@ -209,8 +215,8 @@ class OpticalSwitchSpec(Strict):
         kind = DRIVERS.get(self.driver)
         if self.address is not None and kind is not None and kind.port is None:
             raise ValueError(f"address: {self.driver} has none; its switch connects to the controller")
-        said = {key: getattr(self, key) for key in ("username", "password_env", "password_file")}
-        for key in (key for key, value in said.items() if value is not None):
+        stated = {key: getattr(self, key) for key in ("username", "password_env", "password_file")}
+        for key in (key for key, value in stated.items() if value is not None):
             if self.address is None:
                 raise ValueError(f"{key}: goes with an address; an emulated switch has users of its own")
             if kind is not None and not kind.login:
@@ -232,17 +238,17 @@ class OpticalSwitchSpec(Strict):
         return self
 
     def access(self) -> dict[str, object]:
-        """Keys and values of an inventory entry that are said here."""
-        said = {key: getattr(self, key) for key in ("address", "username", "password_env", "password_file")}
-        return {key: value for key, value in said.items() if value is not None} | self.options
+        """Return the keys and values of an inventory entry that are given here."""
+        stated = {key: getattr(self, key) for key in ("address", "username", "password_env", "password_file")}
+        return {key: value for key, value in stated.items() if value is not None} | self.options
 
 
 def _layers(value: object) -> object:
-    """``4-7`` as the first and the last layer."""
-    found = re.fullmatch(r"(\d+)-(\d+)", value) if isinstance(value, str) else None
-    if found is None or not 1 <= int(found[1]) <= int(found[2]):
+    """Return ``4-7`` as the first and the last layer."""
+    match = re.fullmatch(r"(\d+)-(\d+)", value) if isinstance(value, str) else None
+    if match is None or not 1 <= int(match[1]) <= int(match[2]):
         raise ValueError(f"{value!r} are no layers; write the first and the last, such as '4-6'")
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])
 
 
 class ImperfectSpec(Strict):
@@ -292,8 +298,10 @@ class FlapSpec(Strict):
 
 
 class ImpairmentsSpec(Strict):
-    """What a link does to frames (:mod:`fabric.impairments`). ``loss``: share of frames; ``errors``: share of
-    bits."""
+    """Impairments of frames on a link (:mod:`fabric.impairments`).
+
+    ``loss``: share of frames; ``errors``: share of bits.
+    """
 
     delay: Duration = 0.0
     jitter: Duration = 0.0
@@ -326,7 +334,7 @@ class LinkSpec(ImpairmentsSpec):
 
 
 class _WssSpec(Strict):
-    """What a grid's or ring's wavelength-selective switches are; the keys as of optical switches."""
+    """Kind of a grid's or ring's wavelength-selective switches; the keys as of optical switches."""
 
     driver: Literal["scpi"] = "scpi"
     profile: str
@@ -377,7 +385,7 @@ class RingSpec(Strict):
 
     A ring named r has GPUs r0, r1, … clockwise, each a server r-s0, … of its own, and WSSs r-w0, …
     ``wavelengths``: channels in each direction. ``rate``: that of ONE wavelength. ``reconfigure``: whether
-    every step of a collective sets all of its light anew, or only what does not stand.
+    every step of a collective sets all of its light again, or only what does not stand.
     """
 
     nodes: int = Field(ge=2, le=4096)
@@ -406,7 +414,7 @@ class _TreeSpec(Strict):
         return self
 
     def with_uplinks(self, tree: Tree) -> Tree:
-        """The tree, its links between switches at ``uplink_rate`` where that is given."""
+        """Return the tree, its links between switches at ``uplink_rate`` if that is given."""
         return tree if self.uplink_rate is None else tree.with_uplinks(self.uplink_rate)
 
 
@@ -417,7 +425,7 @@ class FatTreeSpec(_TreeSpec):
     gpus_per_edge: int | None = Field(default=None, ge=1, le=4096)
 
     def tree(self) -> Tree:
-        """Raises ValueError for an odd k."""
+        """Return the fat tree. Raises ValueError for an odd k."""
         return self.with_uplinks(
             fat_tree(
                 self.k,
@@ -472,12 +480,14 @@ class AveragingSpec(_UnitSpec):
     queue: Duration = QUEUE_S
 
     def tree(self) -> Tree:
-        """The packet switch with the servers' links."""
+        """Return the packet switch with the servers' links."""
         return leaf_spine(1, self.servers, self.rate, queue_s=self.queue)
 
     def written(self) -> tuple[dict[str, AveragerSpec], tuple[LinkSpec, ...]]:
-        """The averagers and their cables, as they would be written out: the servers in order, the averager
-        above the others last. Raises ValueError where the servers do not fill two levels.
+        """Return the averagers and their cables, as they would be written out.
+
+        The servers are in order, and the averager above the others is last. Raises ValueError if the servers
+        do not fill two levels, or are too many for the ports of an averager.
         """
         ports = round(self.servers ** (1 / self.levels))
         if ports**self.levels != self.servers:
@@ -504,7 +514,7 @@ _MOST_EACH_WAY = 4096
 
 
 class _InterconnectSpec(Strict):
-    """``gpus`` GPUs g0, g1, …, each in a server s0, … of its own where its kind says nothing else. ``rate``:
+    """``gpus`` GPUs g0, g1, …, each in a server s0, … of its own unless its kind says otherwise. ``rate``:
     of a GPU in all, each way."""
 
     gpus: int = Field(ge=2, le=16384)
@@ -585,7 +595,10 @@ class DemandRingSpec(_InterconnectSpec):
 
 
 def _each_way(rate_bps: float, wavelength_bps: float) -> int:
-    """Wavelengths in each of a ring's two directions. Raises ValueError where that is no number of them."""
+    """Return the wavelengths in each of a ring's two directions.
+
+    Raises ValueError if they are no whole number.
+    """
     each_way = rate_bps / wavelength_bps / 2
     if abs(each_way - round(each_way)) > 1e-9 * each_way or each_way < 1:
         raise ValueError(
@@ -685,7 +698,10 @@ class HopRingSpec(Strict):
     dark: Duration = 0.0
 
     def fabric(self) -> Fabric:
-        """Raises ValueError."""
+        """Return the ring as it is plugged together.
+
+        Raises ValueError for a reach that is not less than ``gpus``.
+        """
         if self.reach >= self.gpus:
             raise ValueError(f"reach: {self.reach}; of {self.gpus} servers it is at most {self.gpus - 1}")
         gpus = [Gpu.numbered(f"g{index}", f"s{index}", self.gpu, index) for index in range(self.gpus)]
@@ -722,7 +738,7 @@ InterconnectSpec = Annotated[
 
 
 class FabricSpec(Strict):
-    """``servers`` and ``packet_switches`` may be left out where there is a grid, a ring or a short form.
+    """``servers`` and ``packet_switches`` may be left out if there is a grid, a ring or a short form.
 
     ``fat_tree``, ``leaf_spine`` and ``averaging`` are short forms: servers, switches, averagers and links are
     added before what is written out. ``paths``: how one of several shortest paths is chosen
@@ -775,20 +791,20 @@ class FabricSpec(Strict):
 
     @property
     def trees(self) -> dict[str, Tree]:
-        """What the short forms stand for, by key. Raises ValueError that begins with the key."""
-        found = {}
+        """Return the trees of the short forms, by key. Raises ValueError that begins with the key."""
+        trees = {}
         shorts = {"fat_tree": self.fat_tree, "leaf_spine": self.leaf_spine, "averaging": self.averaging}
         for key, short in shorts.items():
             if short is not None:
                 try:
-                    found[key] = short.tree()
+                    trees[key] = short.tree()
                 except ValueError as error:
                     raise ValueError(f"{key}: {error}") from None
-        return found
+        return trees
 
 
 def _packet_switch(spec: FabricSpec, name: str, dpid: int, ports: int) -> PacketSwitch:
-    """Raises ValueError."""
+    """Return a packet switch. Raises ValueError if its controller does not fit ``moved_flows``."""
     entry = spec.packet_switches.get(name) or PacketSwitchSpec(ports=ports)
     controller = entry.controller or spec.controller
     has_flows = controller not in (OURS, "none")
@@ -802,12 +818,11 @@ def _packet_switch(spec: FabricSpec, name: str, dpid: int, ports: int) -> Packet
 
 
 def build_fabric(spec: FabricSpec) -> Fabric:
-    """The fabric that a checked specification describes.
+    """Return the fabric that a checked specification describes.
 
     GPUs get addresses 10.82.x.y and MACs 02:52:4c:00:xx:yy by their position in the file (those of
-    ``servers`` first, then the grids', the rings' and the trees'), packet switches get datapath ids 1, 2, …
-    likewise (those of ``packet_switches`` first).
-    Raises ValueError naming what is wrong.
+    ``servers`` first, then the grids', the rings' and the trees'). Packet switches get datapath ids 1, 2, …
+    by their position as well (those of ``packet_switches`` first). Raises ValueError naming what is wrong.
     """
     if spec.interconnect is not None:
         return _interconnected(spec.interconnect)
@@ -823,16 +838,16 @@ def build_fabric(spec: FabricSpec) -> Fabric:
             if name in gpus:
                 raise ValueError(f"servers.{server}.gpus.{name}: {gpus[name].server} has that GPU too")
             gpus[name] = Gpu.numbered(name, server, model, len(gpus))
-    grids, rings, lit = {}, {}, dict[str, Plugged]()
+    grids, rings, plugged = {}, {}, dict[str, Plugged]()
     for name, g in spec.grids.items():
         grids[name] = grid = make_grid(name, g.rows, g.columns, g.wavelengths)
         made = plugged_grid(grid, g.gpu, g.rate, g.queue, g.tuning, g.wss.made(), len(gpus))
-        lit[f"grids.{name}"] = made
+        plugged[f"grids.{name}"] = made
         _add(gpus, f"grids.{name}", made.gpus)
     for name, r in spec.rings.items():
         rings[name] = ring = make_ring(name, r.nodes, r.wavelengths, r.reconfigure)
         made = plugged_ring(ring, r.gpu, r.rate, r.queue, r.wss.made(), len(gpus))
-        lit[f"rings.{name}"] = made
+        plugged[f"rings.{name}"] = made
         _add(gpus, f"rings.{name}", made.gpus)
     ports = [(name, entry.ports) for name, entry in spec.packet_switches.items()]
     trees = spec.trees
@@ -854,7 +869,7 @@ def build_fabric(spec: FabricSpec) -> Fabric:
         )
         for name, entry in spec.optical_switches.items()
     }
-    wss = [switch for made in lit.values() for switch in made.switches]
+    wss = [switch for made in plugged.values() for switch in made.switches]
     servers = dict.fromkeys(gpu.server for gpu in gpus.values())
     names = [*servers, *gpus, *(name for name, _ in ports), *optical, *(switch.name for switch in wss)]
     names += averagers
@@ -863,7 +878,7 @@ def build_fabric(spec: FabricSpec) -> Fabric:
             raise ValueError(f"the name {name} is used by two nodes")
     optical |= {switch.name: switch for switch in wss}
 
-    onics = {onic.gpu: onic for made in lit.values() for onic in made.onics}
+    onics = {onic.gpu: onic for made in plugged.values() for onic in made.onics}
     # NIC port 1 is there where something is that it may lead to.
     limits = dict.fromkeys(gpus, (0, 1 if averagers else 0))
     limits |= {gpu: (0, onic.ports - 1) for gpu, onic in onics.items()}
@@ -873,7 +888,7 @@ def build_fabric(spec: FabricSpec) -> Fabric:
     links: list[Link] = []
     cables: list[Link] = []
     used: dict[Port, str] = {}
-    groups = {where: made.links for where, made in lit.items()}
+    groups = {where: made.links for where, made in plugged.items()}
     groups |= {name: list(tree.links) for name, tree in trees.items()}
     for where, group in groups.items():
         for port in (port for link in group for port in (link.a, link.b)):
@@ -936,26 +951,30 @@ def build_fabric(spec: FabricSpec) -> Fabric:
 def _impaired(
     links: Sequence[Link], entries: Sequence[ImpairedSpec], limits: dict[str, tuple[int, int]]
 ) -> list[Link]:
-    """The links with what is said of some by their ends. Raises ValueError."""
+    """Return the links with the impairments that are given for some by their ends.
+
+    Raises ValueError for ends that no link joins, or that are named twice.
+    """
     if not entries:
         return list(links)
-    said: dict[frozenset[Port], Impairments] = {}
+    by_ends: dict[frozenset[Port], Impairments] = {}
     known = {frozenset((link.a, link.b)) for link in links}
     for index, entry in enumerate(entries):
         where = f"impaired[{index}].ends"
         ends = frozenset(_port(where, text, limits) for text in entry.ends)
         if ends not in known:
             raise ValueError(f"{where}: no link joins {' and '.join(entry.ends)}")
-        if ends in said:
+        if ends in by_ends:
             raise ValueError(f"{where}: {' and '.join(entry.ends)} are named twice")
-        said[ends] = entry.impairments()
+        by_ends[ends] = entry.impairments()
     return [
-        replace(link, impairments=said.get(frozenset((link.a, link.b)), link.impairments)) for link in links
+        replace(link, impairments=by_ends.get(frozenset((link.a, link.b)), link.impairments))
+        for link in links
     ]
 
 
 def _cable(where: str, link: Link, averagers: Collection[str], gpus: Collection[str]) -> Link:
-    """The link as an averager has it. Raises ValueError for what an averager is not plugged into."""
+    """Return the link as an averager has it. Raises ValueError for what an averager is not plugged into."""
     for cable in (link, replace(link, a=link.b, b=link.a)):
         a, b = cable.a, cable.b
         if b.node in averagers and b.number > 0:
@@ -982,16 +1001,18 @@ _KEYED = re.compile(r"[^\s:.\[\]]+(\.[^\s:.\[\]]+|\[\d+\])*: ")
 
 
 def under(where: str, problem: object) -> str:
-    """A problem of the section ``where`` as ``path: sentence``: most name a key of the section, others are a
-    sentence about all of it."""
+    """Return a problem of the section ``where`` as ``path: sentence``.
+
+    Most problems name a key of the section, others are a sentence about all of it.
+    """
     text = str(problem)
     return f"{where}.{text}" if _KEYED.match(text) else f"{where}: {text}"
 
 
 def _with_short_form(spec: FabricSpec) -> tuple[dict[str, AveragerSpec], list[tuple[str, LinkSpec]]]:
-    """Averagers and links of the file with their places in it, those of ``averaging`` first.
+    """Return averagers and links of the file with their places in it, those of ``averaging`` first.
 
-    Raises ValueError as :meth:`AveragingSpec.written`, and for an averager that is there twice.
+    Raises ValueError if :meth:`AveragingSpec.written` does, and for an averager that is there twice.
     """
     links = [(f"links[{index}]", link) for index, link in enumerate(spec.links)]
     if spec.averaging is None:

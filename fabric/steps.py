@@ -1,4 +1,4 @@
-"""What a schedule is made of: steps of arrays, and when a rank may go on to the next.
+"""Parts of a schedule: steps of arrays, and when a rank may go on to the next.
 
 A ring of 4,096 ranks has 33 million transfers, too many to list. So a schedule yields one step at a time, and
 a step holds its transfers as arrays. numpy is the only import.
@@ -45,7 +45,7 @@ class Step:
 class Steps:
     """A collective of ``world_size`` ranks over a vector of ``chunks`` parts in ``steps`` steps.
 
-    The parts are equal unless who runs it says otherwise. Iterating makes the steps anew, one at a time.
+    The parts are equal unless who runs it says otherwise. Iterating makes the steps again, one at a time.
     ``step_by_step``: a rank sends nothing of a step before it has received all of the earlier ones, as an
     exchange with one partner after another does (MPI_Sendrecv); otherwise it passes on at once what it has
     received.
@@ -63,10 +63,10 @@ class Steps:
 
 
 def passes_on(steps: Steps) -> bool:
-    """Whether ranks gain time by passing on parts of chunks before they have the whole of a step.
+    """Return whether ranks gain time by passing on parts of chunks before they have the whole of a step.
 
-    They do not in a schedule of exchanges, nor where each has as much for the same one in every step, as on a
-    ring: there whole chunks arrive no later.
+    They gain none in a schedule of exchanges, nor if each rank has as much for the same rank in every step,
+    as on a ring: there whole chunks arrive no later.
     """
     if steps.step_by_step:
         return False
@@ -82,8 +82,10 @@ def passes_on(steps: Steps) -> bool:
 
 
 def streams(steps: Steps) -> bool:
-    """Return whether each rank sends to the same one in every step, and in each step after the first what it
-    received in the step before, as on a ring."""
+    """Return whether each rank sends to the same rank in every step, and passes on what it received.
+
+    In each step after the first a rank sends what it received in the step before, as on a ring.
+    """
     if steps.step_by_step:
         return False
     before: Step | None = None
@@ -127,11 +129,11 @@ class WrittenSteps:
         return cls(steps.name, steps.world_size, steps.chunks, steps.step_by_step, rows)
 
     def __hash__(self) -> int:
-        # Thousands of transfers; whoever looks one up has mostly the same object.
+        # Thousands of transfers; a look-up mostly has the same object.
         return hash((self.name, self.world_size, self.chunks, len(self.rows)))
 
     def steps(self) -> Steps:
-        """The schedule itself."""
+        """Return the schedule itself."""
         made = []
         for op, rows in self.rows:
             sources, destinations, first, count = map(frozen, np.reshape(rows, (-1, 4)).T)
@@ -146,26 +148,26 @@ def _columns(step: Step) -> tuple[IntArray, IntArray, IntArray, IntArray]:
 
 
 def without_steps(name: str, world_size: int) -> Steps:
-    """A collective in which no rank sends anything to another."""
+    """Return a collective in which no rank sends anything to another."""
     return Steps(name, world_size, 1, 0, lambda: iter(()))
 
 
 def frozen(values: npt.ArrayLike) -> IntArray:
-    """A read-only array of 64-bit integers."""
+    """Return a read-only array of 64-bit integers."""
     array = np.array(values, dtype=np.int64)
     array.flags.writeable = False
     return array
 
 
 def frozen_bool(values: npt.ArrayLike) -> BoolArray:
-    """A read-only array of booleans."""
+    """Return a read-only array of booleans."""
     array = np.array(values, dtype=np.bool_)
     array.flags.writeable = False
     return array
 
 
 def check_ranks(steps: Steps, ranks: int) -> None:
-    """Raises ValueError when the schedule is not one for ``ranks`` ranks, or below 1."""
+    """Raise ValueError when the schedule is not one for ``ranks`` ranks, or below 1."""
     if steps.world_size != ranks:
         raise ValueError(f"{steps.name}: a schedule of {steps.world_size} ranks for {ranks} ranks")
 
@@ -175,23 +177,23 @@ Pair = tuple[str, str]
 
 
 def pairs_of(ranks: Sequence[str], steps: Steps) -> tuple[Pair, ...]:
-    """Pairs that send in a collective, each once, in order of first use. ``ranks``: nodes by rank.
+    """Return the pairs that send in a collective, each once, in order of first use. ``ranks``: nodes by rank.
 
     Raises ValueError for a world size that differs.
     """
     if len(ranks) != steps.world_size:
         raise ValueError(f"{len(ranks)} nodes for a schedule of {steps.world_size} ranks")
-    found: dict[Pair, None] = {}
+    pairs: dict[Pair, None] = {}
     for step in steps:
         for source, destination in zip(step.sources.tolist(), step.destinations.tolist(), strict=True):
-            found[ranks[source], ranks[destination]] = None
-    return tuple(found)
+            pairs[ranks[source], ranks[destination]] = None
+    return tuple(pairs)
 
 
 def compact(steps: Steps) -> Steps:
-    """The same collective with steps that are alike made one object: good for its time, not for its sums.
+    """Return the same collective with equal steps made one object: good for its time, not for its sums.
 
-    Steps are alike when the same arrays travel the same way; which chunks they are is that of the first.
+    Steps are equal when the same arrays travel the same way; their chunks are those of the first.
     """
     known: dict[object, Step] = {}
     order = []

@@ -27,20 +27,23 @@ def is_text(text: str) -> bool:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return what JSON says. Raises HalfCharacterError for a text in it that UTF-8 cannot encode,
-    JSONDecodeError for what is no JSON, UnicodeDecodeError, and RecursionError."""
-    found = json.loads(text)
+    """Return the value of a JSON text.
+
+    Raises HalfCharacterError for a text in it that UTF-8 cannot encode, JSONDecodeError for what is no JSON,
+    UnicodeDecodeError, and RecursionError.
+    """
+    document = json.loads(text)
     if isinstance(text, str):
         suspect = "\\u" in text or not is_text(text)
     else:
         # Python takes UTF-16, and surrogates that are encoded as if they were characters.
         suspect = b"\\u" in text or not _is_utf8(text)
-    if suspect and (where := next(_halves(found, ""), None)) is not None:
+    if suspect and (where := next(_halves(document, ""), None)) is not None:
         whole = text if isinstance(text, str) else text.decode("utf-8", "replace")
         half = _HALF.search(whole)
         what = f"{where or 'the text'}: half of a character, which UTF-8 cannot encode"
         raise HalfCharacterError(what, whole, half.start() if half else 0)
-    return found
+    return document
 
 
 def cleaned(value: Any) -> Any:
@@ -61,7 +64,7 @@ def cleaned(value: Any) -> Any:
 
 def visible(text: str) -> str:
     """Return a text for a terminal, in which Python's escapes stand for what would control that."""
-    return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return _CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def _is_utf8(data: bytes) -> bool:
@@ -73,7 +76,7 @@ def _is_utf8(data: bytes) -> bool:
 
 
 def _halves(value: Any, where: str) -> Iterator[str]:
-    """Dotted paths of the texts that cannot be encoded; of a key, the path of what has it."""
+    """Yield dotted paths of the texts that cannot be encoded; of a key, the path of what has it."""
     match value:
         case str():
             if not is_text(value):

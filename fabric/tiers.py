@@ -12,25 +12,27 @@ from ringlight.fabric.topology import Fabric
 
 
 def leaves_of(fabric: Fabric) -> dict[str, str]:
-    """The packet switch that each GPU is plugged into, or lit to at first. Raises ValueError for a GPU that
-    is joined to none."""
-    lit = {a: b for pair in fabric.circuits for a, b in (pair, pair[::-1])}
-    found: dict[str, str] = {}
+    """Return the packet switch that each GPU is plugged into, or lit to at first.
+
+    Raises ValueError for a GPU that is joined to none.
+    """
+    far_end = {a: b for pair in fabric.circuits for a, b in (pair, pair[::-1])}
+    leaf_of: dict[str, str] = {}
     for gpu in fabric.gpus:
         port = Port(gpu, 0)
         link = fabric.link_at.get(port)
-        end = None if link is None else lit.get(port, link.other(port))
+        end = None if link is None else far_end.get(port, link.other(port))
         if end is None or end.node not in fabric.packet_switches:
             raise ValueError(f"GPU {gpu} is joined to no packet switch")
-        found[gpu] = end.node
-    return found
+        leaf_of[gpu] = end.node
+    return leaf_of
 
 
 def cluster_of(fabric: Fabric) -> Cluster:
-    """The cluster that a fabric of packet switches in tiers is.
+    """Return the cluster of a fabric of packet switches in tiers.
 
     GPUs are on the switch that they are plugged into, or lit to at first. Raises ValueError for a fabric
-    without packet switches, for GPUs of unequal rates, and for one that is joined to no switch.
+    without packet switches, for GPUs of unequal rates, and for a GPU that is joined to no switch.
     """
     if not fabric.packet_switches:
         raise ValueError("a trace is replayed on tiers of packet switches; there are none")
@@ -57,22 +59,25 @@ def cluster_of(fabric: Fabric) -> Cluster:
 
 
 def _part_of(joined: Mapping[str, int], between: Sequence[tuple[str, str, float]]) -> dict[str, int]:
-    """The part that each packet switch is in, of which those of the leaves are known."""
-    found = dict(joined)
+    """Return the part that each packet switch is in. The parts of the leaves are known."""
+    part_of = dict(joined)
     ends = [end for x, y, _ in between for end in ((x, y), (y, x))]
-    while more := {b: found[a] for a, b in ends if a in found and b not in found}:
-        found |= more
-    return found
+    while more := {b: part_of[a] for a, b in ends if a in part_of and b not in part_of}:
+        part_of |= more
+    return part_of
 
 
 def _circuits(fabric: Fabric, rate: float, part: Mapping[str, int]) -> tuple[int, float, tuple[int, ...]]:
-    """Ports of each part on the optical switch that joins them, the rate of a circuit, and the circuits of
-    each pair that are lit at first. Raises ValueError for parts that are not alike or on several switches."""
-    lit = {a: b for pair in fabric.circuits for a, b in (pair, pair[::-1])}
+    """Return the ports of each part on the optical switch, the rate of a circuit, and the lit circuits.
+
+    The optical switch is the one that joins the parts. The rate is in GPUs' rates, and lit are the circuits
+    of each pair at first. Raises ValueError for parts that are not alike or on several switches.
+    """
+    far_end = {a: b for pair in fabric.circuits for a, b in (pair, pair[::-1])}
     ports: dict[Port, Link] = {}
     for link in fabric.links:
         for here, there in ((link.a, link.b), (link.b, link.a)):
-            free = lit.get(here) is None or lit[here].node in part
+            free = far_end.get(here) is None or far_end[here].node in part
             if here.node in part and there.node in fabric.optical_switches and free:
                 ports[here] = link
     on = {end.node for link in ports.values() for end in (link.a, link.b)} & fabric.optical_switches.keys()
@@ -96,7 +101,7 @@ def _circuits(fabric: Fabric, rate: float, part: Mapping[str, int]) -> tuple[int
 
 
 def _tiers(leaves: Sequence[str], between: Sequence[tuple[str, str, float]]) -> dict[str, int]:
-    """How far each switch is from the nearest that has GPUs."""
+    """Return the distance of each switch from the nearest that has GPUs."""
     beside: defaultdict[str, set[str]] = defaultdict(set)
     for a, b, _ in between:
         beside[a].add(b)
@@ -112,8 +117,11 @@ def _tiers(leaves: Sequence[str], between: Sequence[tuple[str, str, float]]) -> 
 def _levels(
     leaves: Sequence[str], tier: Mapping[str, int], between: Sequence[tuple[str, str, float]]
 ) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[float, ...], ...], tuple[int, ...]]:
-    """Parts that are joined by switches of the lowest tiers alone, as long as there are several; and those
-    that no packet switch joins, by leaf, none where all are joined."""
+    """Return the levels of parts, the capacity of each part, and the parts that no packet switch joins.
+
+    A level's parts are joined by switches of the lowest tiers alone, as long as there are several. The parts
+    that no packet switch joins are by leaf; none if all are joined.
+    """
     found_parts, found_capacity = [], []
     apart: tuple[int, ...] = ()
     for level in range(max(tier.values(), default=0) + 1):

@@ -40,7 +40,7 @@ class Fabric:
     ``circuits`` are the duplex circuits lit when the fabric is first switched on, each a pair of
     electrical ports. ``onics`` are by GPU, ``grids`` and ``rings`` by name. ``paths``: how one of several
     shortest paths is chosen, see ``fabric.paths``. ``optics``: of its transmitters, receivers and fibres.
-    ``interconnect``: what joins the GPUs where nothing is plugged port by port. ``divided``: the
+    ``interconnect``: what joins the GPUs if nothing is plugged port by port. ``divided``: the
     switches whose light is divided by what the GPUs send. ``averagers``: by name, with cables of their own.
     """
 
@@ -73,13 +73,13 @@ class Fabric:
         if link is not None and link.other(ends[0]) == ends[1]:
             return link
         if ":" not in a and ":" not in b:
-            found = [link for link in self.links if {link.a.node, link.b.node} == {a, b}]
-            if len(found) == 1:
-                return found[0]
-            if found:
-                listed = ", ".join(f"{link.a} {link.b}" for link in found)
+            links = [link for link in self.links if {link.a.node, link.b.node} == {a, b}]
+            if len(links) == 1:
+                return links[0]
+            if links:
+                listed = ", ".join(f"{link.a} {link.b}" for link in links)
                 raise ValueError(
-                    f"there are {len(found)} links between {a} and {b}: {listed}; name one by its ports"
+                    f"there are {len(links)} links between {a} and {b}: {listed}; name one by its ports"
                 )
             raise ValueError(f"there is no link between {a} and {b}")
         if link is None:
@@ -95,7 +95,7 @@ class Fabric:
 
     @cached_property
     def impaired(self) -> bool:
-        """Whether any link does something to frames besides its rate."""
+        """Return whether any link has impairments next to its rate."""
         return any(link.impairments != NONE for link in self.links)
 
     @cached_property
@@ -127,11 +127,11 @@ CrossConnects = Mapping[str, Iterable[CrossConnect]]
 
 
 def trace(fabric: Fabric, cross_connects: CrossConnects, source: Port) -> tuple[Port, ...]:
-    """The ports that light sent at ``source`` passes, ending where it stops.
+    """Return the ports that light sent at ``source`` passes, ending where it stops.
 
     The first entry is ``source``. The last is a port of a GPU or packet switch when the light arrives
-    somewhere, else the optical port where it goes dark or where its colour decides (a WSS). Raises
-    ValueError when the light runs in a loop.
+    somewhere, else the optical port where it goes dark or where its colour decides (a WSS). Raises ValueError
+    when the light runs in a loop.
     """
     return _trace(fabric, _by_ingress(cross_connects), source)
 
@@ -163,8 +163,10 @@ def _trace(
 
 
 def path_dbm(fabric: Fabric, path: Sequence[Port]) -> float:
-    """Power of light (dBm) at the end of a path as of :func:`trace`, which passes a switch where two of its
-    ports are of one."""
+    """Return the power of light (dBm) at the end of a path as :func:`trace` returns it.
+
+    The path passes a switch wherever two consecutive ports belong to one.
+    """
     fibres = [fabric.optics.fibre_db for a, b in pairwise(path) if a.node != b.node]
     passed = [
         fabric.optical_switches[a.node].insertion_loss_db for a, b in pairwise(path) if a.node == b.node
@@ -173,7 +175,7 @@ def path_dbm(fabric: Fabric, path: Sequence[Port]) -> float:
 
 
 def is_electrical(fabric: Fabric, port: Port) -> bool:
-    """Whether the port belongs to a GPU or a packet switch."""
+    """Return whether the port belongs to a GPU or a packet switch."""
     return port.node in fabric.gpus or port.node in fabric.packet_switches
 
 
@@ -202,24 +204,24 @@ class ElectricalGraph:
     @cached_property
     def leaving(self) -> Mapping[str, Sequence[Edge]]:
         """The edges from each node that has any."""
-        found: dict[str, list[Edge]] = {}
+        edges: dict[str, list[Edge]] = {}
         for edge in self.edges:
-            found.setdefault(edge.out.node, []).append(edge)
-        return found
+            edges.setdefault(edge.out.node, []).append(edge)
+        return edges
 
     def heads(self, tail: str) -> list[str]:
-        """The nodes that a node's edges lead to, each once."""
+        """Return the nodes that a node's edges lead to, each once."""
         return list(dict.fromkeys(edge.into.node for edge in self.leaving.get(tail, ())))
 
 
 def electrical_graph(fabric: Fabric, cross_connects: CrossConnects) -> ElectricalGraph:
-    """What packets see: GPUs and packet switches, joined where light or copper arrives.
+    """Return the graph that packets see: GPUs and packet switches, joined where light or copper arrives.
 
-    Light that is too weak for the receiver joins nothing (:func:`path_dbm`). Raises ValueError as
-    :func:`trace`.
+    Light that is too weak for the receiver joins nothing (:func:`path_dbm`). Raises ValueError when light
+    runs in a loop.
     """
     gpus, switches = tuple(sorted(fabric.gpus)), tuple(sorted(fabric.packet_switches))
-    found: dict[str, dict[str, list[Edge]]] = {name: {} for name in (*gpus, *switches)}
+    joined: dict[str, dict[str, list[Edge]]] = {name: {} for name in (*gpus, *switches)}
     by_ingress = _by_ingress(cross_connects)
     for port in fabric.electrical_ports:
         path = _trace(fabric, by_ingress, port)
@@ -229,15 +231,15 @@ def electrical_graph(fabric: Fabric, cross_connects: CrossConnects) -> Electrica
         if len(path) > 2 and not fabric.optics.reads(path_dbm(fabric, path)):
             continue
         rate_bps = min(fabric.link_at[p].rate_bps for p in path if p in fabric.link_at)
-        found[port.node].setdefault(end.node, []).append(Edge(port, end, rate_bps, path))
-    edges = tuple(edge for heads in found.values() for between in heads.values() for edge in between)
+        joined[port.node].setdefault(end.node, []).append(Edge(port, end, rate_bps, path))
+    edges = tuple(edge for heads in joined.values() for between in heads.values() for edge in between)
     return ElectricalGraph(gpus, switches, edges)
 
 
 def optical_neighbour(fabric: Fabric, port: Port) -> Port | None:
-    """The faceplate port of the optical circuit switch that a port's fibre is plugged into, if any.
+    """Return the faceplate port of the optical circuit switch that a port's fibre is plugged into, if any.
 
-    None for an O-NIC, whose light is not of circuits between ports.
+    Return None for an O-NIC, whose light is not of circuits between ports.
     """
     link = fabric.link_at.get(port)
     if link is None or port.node in fabric.onics:
@@ -248,14 +250,16 @@ def optical_neighbour(fabric: Fabric, port: Port) -> Port | None:
 
 
 def channels(fabric: Fabric, port: Port) -> int | None:
-    """Wavelengths of the optical switch that a port is plugged into; None where it is none, or tells none
-    apart."""
+    """Return the wavelengths of the optical switch that a port is plugged into.
+
+    Return None if the port is on no such switch, or on one that does not distinguish wavelengths.
+    """
     switch = fabric.optical_switches.get(fabric.link_at[port].other(port).node)
     return None if switch is None else switch.wavelengths
 
 
 def circuit_switches(fabric: Fabric) -> list[str]:
-    """The optical switches that join ports by circuits: no WSS, and none that is divided by demand."""
+    """Return the optical switches that join ports by circuits: no WSS, and none that is divided by demand."""
     switches = fabric.optical_switches.values()
     return [switch.name for switch in switches if switch.wavelengths is None and switch.duplex]
 
@@ -263,14 +267,14 @@ def circuit_switches(fabric: Fabric) -> list[str]:
 def circuit_cross_connects(
     fabric: Fabric, circuits: Iterable[tuple[Port, Port]]
 ) -> dict[str, frozenset[CrossConnect]]:
-    """The cross-connects that light the given duplex circuits, by optical switch.
+    """Return the cross-connects that light the given duplex circuits, by optical switch.
 
-    Each circuit is a pair of electrical ports on one common optical circuit switch. Every such switch of
-    the fabric has an entry, if only an empty one; a WSS makes no circuits and has none, nor has a switch
+    Each circuit is a pair of electrical ports on one common optical circuit switch. Every such switch of the
+    fabric has an entry, if only an empty one. A WSS makes no circuits and has no entry, nor has a switch
     whose light is divided by demand. Raises ValueError naming the ports when a circuit cannot be made or two
     circuits want one port.
     """
-    wanted: dict[str, set[CrossConnect]] = {name: set() for name in circuit_switches(fabric)}
+    groups: dict[str, set[CrossConnect]] = {name: set() for name in circuit_switches(fabric)}
     holder: dict[Port, str] = {}
     for a, b in circuits:
         near, far = optical_neighbour(fabric, a), optical_neighbour(fabric, b)
@@ -284,5 +288,5 @@ def circuit_cross_connects(
             holder[port] = f"{a}-{b}"
         switch = fabric.optical_switches[near.node]
         for here, there in ((near, far), (far, near)):
-            wanted[switch.name].add(CrossConnect(switch.ingress(here.number), switch.egress(there.number)))
-    return {name: frozenset(group) for name, group in wanted.items()}
+            groups[switch.name].add(CrossConnect(switch.ingress(here.number), switch.egress(there.number)))
+    return {name: frozenset(group) for name, group in groups.items()}

@@ -17,14 +17,14 @@ from ringlight.fabric.parts import (
 )
 from ringlight.fabric.topology import Fabric, PathChoice
 
-#: Seconds that a link's queue holds where nothing else is said.
+#: Seconds that a link's queue holds by default.
 QUEUE_S = 0.02
 
 
 @dataclass(frozen=True)
 class Tree:
     """A tiered fabric: names of GPUs in order, ports by packet switch, and links (the GPUs' first).
-    ``circuits``: what is lit at first, where GPUs' fibres pass an optical switch."""
+    ``circuits``: what is lit at first, if GPUs' fibres pass an optical switch."""
 
     gpus: tuple[str, ...]
     switches: dict[str, int]
@@ -32,19 +32,21 @@ class Tree:
     circuits: tuple[tuple[Port, Port], ...] = ()
 
     def fabric(self, model: str = "gpu", paths: PathChoice = "hash") -> Fabric:
-        """Fabric of this tree alone, each GPU in a server of its own."""
+        """Return the fabric of this tree alone, each GPU in a server of its own."""
         gpus = {gpu.name: gpu for gpu in self.numbered(model, 0)}
         switches = {name: PacketSwitch(name, i, n) for i, (name, n) in enumerate(self.switches.items(), 1)}
         return Fabric(gpus, switches, {}, self.links, paths=paths)
 
     def numbered(self, model: str, first: int) -> list[Gpu]:
-        """GPUs of the tree, with addresses from number ``first`` on; g3's server is s3."""
+        """Return the GPUs of the tree, with addresses from number ``first`` on; g3's server is s3."""
         return [Gpu.numbered(name, f"s{i}", model, first + i) for i, name in enumerate(self.gpus)]
 
     def through(self, optical: str, spare_ports: int) -> Tree:
-        """Copy of the tree whose GPUs reach their switches through an optical switch, lit as they were
-        plugged. Its ports are taken in order: first the GPUs', then those of the switches, each with
-        ``spare_ports`` more, whose fibres are dark."""
+        """Return a copy of the tree whose GPUs reach their switches through an optical switch.
+
+        It is lit as the GPUs were plugged. The ports of the optical switch are taken in order: first the
+        GPUs', then those of the switches, each with ``spare_ports`` more, whose fibres are dark.
+        """
         nics, uplinks = self.links[: len(self.gpus)], self.links[len(self.gpus) :]
         own: dict[str, list[Link]] = {}
         for link in nics:
@@ -58,9 +60,11 @@ class Tree:
         return Tree(self.gpus, switches, (*fibres, *uplinks), tuple((link.a, link.b) for link in nics))
 
     def lit(self, optical: str) -> Tree:
-        """Copy of a tree of two tiers whose leaves' uplinks end at an optical switch in place of spines, lit
-        so that all pairs of leaves have as many circuits, or one more or fewer. Its ports are the uplinks'
-        in their order."""
+        """Return a copy of a tree of two tiers with an optical switch in place of spines.
+
+        The leaves' uplinks end at the optical switch. It is lit so that all pairs of leaves have as many
+        circuits, or one more or fewer. Its ports are the uplinks' in their order.
+        """
         nics, uplinks = self.links[: len(self.gpus)], self.links[len(self.gpus) :]
         fibres = tuple(replace(link, b=Port(optical, number)) for number, link in enumerate(uplinks, 1))
         free: dict[str, list[Port]] = {}
@@ -79,7 +83,7 @@ class Tree:
         return Tree(self.gpus, switches, (*nics, *fibres), tuple(circuits))
 
     def with_uplinks(self, rate_bps: float) -> Tree:
-        """Copy of the tree whose links between switches have another rate, bits per second."""
+        """Return a copy of the tree whose links between switches have another rate, bits per second."""
         return replace(
             self,
             links=tuple(
@@ -93,7 +97,7 @@ def _linked(
     gpus: Sequence[str], switches: Iterable[str], nics: Iterable[tuple[str, str]],
     uplinks: Iterable[tuple[str, str]], rate_bps: float, uplink_bps: float, queue_s: float,
 ) -> Tree:  # fmt: skip
-    """A tree whose switches' ports are taken one after the other, in the order of the links."""
+    """Return a tree whose switches' ports are taken one after the other, in the order of the links."""
     ports = dict.fromkeys(switches, 0)
 
     def port(node: str) -> Port:
@@ -115,15 +119,14 @@ def fat_tree(
     oversubscription: float = 1.0,
     queue_s: float = QUEUE_S,
 ) -> Tree:
-    """A three-tier fat tree of switches with k ports (Al-Fares et al., SIGCOMM 2008).
+    """Return a three-tier fat tree of switches with k ports (Al-Fares et al., SIGCOMM 2008).
 
     k pods p0, p1, …; in each k/2 edge switches p0-e0, … and k/2 aggregation switches p0-a0, …; (k/2)^2 core
     switches c0, … Edge switches have ``gpus_per_edge`` GPUs (k/2 without it) of ``rate_bps`` bits per second
     each; GPUs are g0, g1, … pod by pod, edge switch by edge switch. Aggregation switch i of every pod is
-    joined to cores i*k/2 to (i+1)*k/2 - 1. Every link between switches has the rate at which an edge
-    switch's uplinks together are ``oversubscription`` times slower than its GPUs. Ports are taken in order:
-    first those to GPUs (on an edge switch) or edge switches, then those upwards.
-
+    joined to cores i*k/2 to (i+1)*k/2 - 1. Every link between switches has the rate at which an edge switch's
+    uplinks together are ``oversubscription`` times slower than its GPUs. Ports are taken in order: first
+    those to GPUs (on an edge switch) or edge switches, then those upwards.
     Raises ValueError for an odd k.
     """
     if k % 2:
@@ -153,10 +156,10 @@ def leaf_spine(
     oversubscription: float = 1.0,
     queue_s: float = QUEUE_S,
 ) -> Tree:
-    """Two tiers: every leaf switch is joined to every spine switch by ``cables`` links.
+    """Return two tiers: every leaf switch is joined to every spine switch by ``cables`` links.
 
-    Leaves are leaf0, …, spines spine0, …, GPUs g0, g1, … leaf by leaf, ``gpus_per_leaf`` of ``rate_bps``
-    bits per second on each. A leaf's uplinks together are ``oversubscription`` times slower than its GPUs. A
+    Leaves are leaf0, …, spines spine0, …, GPUs g0, g1, … leaf by leaf, ``gpus_per_leaf`` of ``rate_bps`` bits
+    per second on each. A leaf's uplinks together are ``oversubscription`` times slower than its GPUs. A
     single leaf has no spine. A leaf's first ports are its GPUs', then the cables of spine0, of spine1, …
     """
     names = [f"leaf{i}" for i in range(leaves)]

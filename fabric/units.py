@@ -24,7 +24,7 @@ def _finite(text: str, value: float) -> float:
 
 
 def parse_rate(text: str) -> float:
-    """``"40 Gbit/s"`` as bits per second. Raises ValueError with the expected form."""
+    """Return a rate such as ``"40 Gbit/s"`` in bits per second. Raises ValueError with the expected form."""
     match = _RATE.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is not a rate; write a number and a unit, such as '40 Gbit/s'")
@@ -32,7 +32,7 @@ def parse_rate(text: str) -> float:
 
 
 def parse_time(text: str) -> float:
-    """``"25 ms"`` as seconds. Raises ValueError with the expected form."""
+    """Return a time such as ``"25 ms"`` in seconds. Raises ValueError with the expected form."""
     match = _TIME.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is not a time; write a number and a unit, such as '25 ms'")
@@ -40,7 +40,10 @@ def parse_time(text: str) -> float:
 
 
 def parse_size(text: str) -> int:
-    """``"553.4 MB"`` or ``"64 MiB"`` as bytes. Raises ValueError with the expected form."""
+    """Return a size such as ``"553.4 MB"`` or ``"64 MiB"`` in bytes.
+
+    Raises ValueError with the expected form.
+    """
     match = _SIZE.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is not a size; write a number and a unit, such as '64 MiB'")
@@ -51,7 +54,7 @@ def parse_size(text: str) -> int:
 
 
 def format_rate(bits_per_second: float) -> str:
-    """Bits per second for people: ``format_rate(3.2e7) == '32 Mbit/s'``."""
+    """Return bits per second for people: ``format_rate(3.2e7) == '32 Mbit/s'``."""
     for factor, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(bits_per_second) >= factor:
             return f"{bits_per_second / factor:.4g} {prefix}bit/s"
@@ -59,7 +62,7 @@ def format_rate(bits_per_second: float) -> str:
 
 
 def format_time(seconds: float) -> str:
-    """Seconds for people: ``format_time(0.025) == '25 ms'``."""
+    """Return seconds for people: ``format_time(0.025) == '25 ms'``."""
     if seconds == 0 or abs(seconds) >= 1:
         return f"{seconds:.4g} s"
     for factor, prefix in ((1e-3, "m"), (1e-6, "µ")):
@@ -69,7 +72,7 @@ def format_time(seconds: float) -> str:
 
 
 def format_size(size: float) -> str:
-    """Bytes for people: ``format_size(1_200_000) == '1.2 MB'``."""
+    """Return bytes for people: ``format_size(1_200_000) == '1.2 MB'``."""
     for factor, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(size) >= factor:
             return f"{size / factor:.4g} {prefix}B"

@@ -1,4 +1,4 @@
-"""What a GPU's utilisation may mean: definitions, each a pure function of what GPUs did in a run.
+"""Define what a GPU's utilisation may mean: definitions, each a pure function of what GPUs did in a run.
 
 A counter such as ``nvidia-smi``'s utilization.gpu is the share of time in which one or more kernels were
 executing. Whether waiting for the network counts, then, depends on how the collective is made: a kernel that
@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Activity:
-    """What one GPU did in a run; seconds, all of one clock.
+    """Activity of one GPU in a run; seconds, all of one clock.
 
-    ``compute_s``: computing. ``exchange_s``: in the collective, waiting for others included. ``moving_s``:
-    of these, while bytes moved at its port. ``full_rate_s``: what those bytes take at the port's full rate.
+    ``compute_s``: computing. ``exchange_s``: in the collective, waiting for others included. ``moving_s``: of
+    these, while bytes moved at its port. ``full_rate_s``: what those bytes take at the port's full rate.
     ``overlapped_s``: how long the run would have been had every iteration's computing hidden behind its
     collective, or the other way round. ``total_s``: from the start of the job to its end. ``window_s``: of
     the longest run that this one is compared with.
@@ -76,16 +76,16 @@ DEFINITIONS: Mapping[str, Definition] = {
 
 
 def mean_share(definition: Definition, gpus: Sequence[Activity]) -> float:
-    """Utilisation (0..1) of some GPUs."""
+    """Return the utilisation (0..1) of some GPUs."""
     return math.fsum(definition.share(gpu) for gpu in gpus) / len(gpus)
 
 
 def waiting_counted(before: float, after: float, gain: float) -> float:
-    """Which share of the time without computing must count for utilisation to rise by ``gain``.
+    """Return the share of the time without computing that must count for utilisation to rise by ``gain``.
 
     ``before`` and ``after``: shares of time (0..1) spent computing. With w counted of the rest, utilisation
-    is ``u + w (1 - u)``, and ``w = (after - gain before) / (gain (1 - before) - (1 - after))``. A gain from
-    1 to ``after / before`` has a share from 1 to 0; another has none. Raises ValueError where every share
+    is ``u + w (1 - u)``, and ``w = (after - gain before) / (gain (1 - before) - (1 - after))``. A gain from 1
+    to ``after / before`` has a share from 1 to 0; another gain has none. Raises ValueError if every share
     gives that gain, or none does.
     """
     slope = gain * (1 - before) - (1 - after)

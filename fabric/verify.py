@@ -1,4 +1,4 @@
-"""Whether a schedule does what its kind of collective has to do: counted, not computed.
+"""Check that a schedule does what its kind of collective has to do: counted, not computed.
 
 Of every chunk at every rank the checker counts how often the value of each rank that contributed to it is in
 there. It knows nothing of algorithms, so it judges any schedule, also one that was read from a file.
@@ -16,19 +16,19 @@ CHECK_LIMIT = 1 << 24
 
 
 def checkable(kind: str, ranks: int, chunks: int) -> None:
-    """Raises ValueError where a schedule of so many ranks and chunks is too large for :func:`verify`."""
+    """Raise ValueError if a schedule of so many ranks and chunks is too large for :func:`verify`."""
     contributors = ranks if kind in ("all-reduce", "reduce-scatter", "reduce") else 1
     if ranks * chunks * contributors > CHECK_LIMIT:
         raise ValueError(f"{ranks} GPUs and {chunks} chunks are more than can be checked")
 
 
 def verify(kind: str, steps: Steps, root: int = 0) -> Steps:
-    """The schedule, if it is one for ``kind`` (``fabric.kinds``).
+    """Return the schedule, if it is one for ``kind`` (``fabric.kinds``).
 
     Raises ValueError, naming step, rank and chunk, when a transfer is none of these ranks and chunks, sends
     or adds to what is not there, or fills a place that another fills in the same step, and when a rank does
-    not end with all contributions, each exactly once, in every chunk that it needs. Takes memory for
-    ranks * chunks * (ranks that contribute to one chunk) integers.
+    not end with all contributions, each exactly once, in every chunk that it needs. Takes memory for ranks *
+    chunks * (ranks that contribute to one chunk) integers.
     """
     n, chunks = steps.world_size, steps.chunks
     before, after = holds(kind, n, chunks, root), needs(kind, n, chunks, root)
@@ -57,7 +57,10 @@ def verify(kind: str, steps: Steps, root: int = 0) -> Steps:
 
 
 def _own(before: BoolArray) -> IntArray:
-    """Counts at the start, [ranks, chunks, contributor]: the k-th is the chunk's k-th rank that holds it."""
+    """Return counts at the start, [ranks, chunks, contributor].
+
+    The k-th contributor is the chunk's k-th rank that holds it.
+    """
     place = np.cumsum(before, axis=0) - 1
     contributors = max(1, int(before.sum(axis=0).max(initial=0)))
     counts = np.zeros((*before.shape, contributors), dtype=np.int64)
@@ -67,7 +70,7 @@ def _own(before: BoolArray) -> IntArray:
 
 
 def _apply(step: Step, counts: IntArray, there: BoolArray) -> None:
-    """Do a step, on counts and on what is defined. Raises ValueError for what cannot be done."""
+    """Apply a step to the counts and to what is defined. Raises ValueError for what cannot be done."""
     n, chunks = there.shape
     arrays = (step.sources, step.destinations, step.first, step.count)
     if len({len(a) for a in arrays}) > 1:
@@ -92,7 +95,7 @@ def _apply(step: Step, counts: IntArray, there: BoolArray) -> None:
         return
     places, times = np.unique(destinations * chunks + chunk, return_counts=True)
     if (times > 1).any():
-        rank, one = divmod(int(places[np.argmax(times)]), chunks)
-        raise ValueError(f"rank {rank} gets chunk {one} twice at once")
+        rank, piece = divmod(int(places[np.argmax(times)]), chunks)
+        raise ValueError(f"rank {rank} gets chunk {piece} twice at once")
     counts[destinations, chunk] = sent
     there[destinations, chunk] = True

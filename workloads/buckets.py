@@ -27,18 +27,21 @@ class Buckets:
     _pending: int = 0
 
     def begin(self) -> None:
-        """A new pass."""
+        """Begin a new pass."""
         self.parameters, self._pending = [], 0
 
     def add(self, parameters: int, ready: Handle) -> None:
-        """Gradients of so many parameters are ready."""
+        """Add gradients of so many parameters that are ready with ``ready``.
+
+        Close the bucket if it is full.
+        """
         self._pending += parameters
         limit = self.training.bucket_bytes if self.parameters else self.training.first_bucket_bytes
         if parameters and self._pending * self.training.gradient_bytes >= limit:
             self.close(ready)
 
     def close(self, ready: Handle) -> None:
-        """Reduces what there is."""
+        """Close the bucket: reduce its gradients over the ranks, if there are any."""
         if not self._pending:
             return
         if self.ranks > 1:

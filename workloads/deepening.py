@@ -23,16 +23,16 @@ Cut = tuple[bool, int, int, int]
 _NUMBERED = re.compile(r"\d+")
 
 
-def deepened(workload: Workload, stages: int, wanted: int) -> Workload:
-    """The workload with ``wanted`` pipeline stages in place of ``stages``, blocks of ranks in order.
+def deepened(workload: Workload, stages: int, target: int) -> Workload:
+    """Return the workload with ``target`` pipeline stages in place of ``stages``, blocks of ranks in order.
 
-    Raises ValueError naming what the recording does not show: no stage between the first and the last, stages
-    between that differ, an order of turns that is no known schedule's.
+    Raises ValueError for fewer stages, and naming what the recording does not show: no stage between the
+    first and the last, stages between that differ, an order of turns that is no known schedule's.
     """
-    if wanted == stages:
+    if target == stages:
         return workload
-    if wanted < stages:
-        raise ValueError(f"pp: {wanted} stages are fewer than the {stages} of the recording")
+    if target < stages:
+        raise ValueError(f"pp: {target} stages are fewer than the {stages} of the recording")
     if stages < 3:
         raise ValueError(
             f"pp: a recording of {stages} stages shows none between the first and the last; record 3 or more"
@@ -40,12 +40,12 @@ def deepened(workload: Workload, stages: int, wanted: int) -> Workload:
     inner = workload.ranks // stages
     _check_alike(workload, stages, inner)
     name = _schedule(workload, stages, inner)
-    recorded = [0, *[1] * (wanted - 2), stages - 1]
+    recorded = [0, *[1] * (target - 2), stages - 1]
     programs: list[Program] = []
-    program_of = np.empty(wanted * inner, dtype=np.int64)
+    program_of = np.empty(target * inner, dtype=np.int64)
     groups: dict[tuple[int, ...], int] = {}
-    communicators = np.full((wanted * inner, workload.communicators.shape[1]), -1)
-    peers = np.full((wanted * inner, workload.peers.shape[1]), -1)
+    communicators = np.full((target * inner, workload.communicators.shape[1]), -1)
+    peers = np.full((target * inner, workload.peers.shape[1]), -1)
     names = list(workload.names)
     own: dict[tuple[int, int], int] = {}
     for stage, like in enumerate(recorded):
@@ -56,22 +56,22 @@ def deepened(workload: Workload, stages: int, wanted: int) -> Workload:
             if (stage, which) not in own:
                 own[stage, which] = len(programs)
                 turned = _reordered(
-                    workload, old, stages, inner, schedule(name, wanted, _count(workload, old), 1)[stage]
+                    workload, old, stages, inner, schedule(name, target, _count(workload, old), 1)[stage]
                 )
                 programs.append(_renamed(turned, names, moved * _blocks(workload, inner)))
             program_of[new] = own[stage, which]
             for slot, group in enumerate(workload.communicators[old].tolist()):
                 if group >= 0:
-                    ranks = _group(workload.groups[group], like, stage, stages, wanted, inner)
+                    ranks = _group(workload.groups[group], like, stage, stages, target, inner)
                     communicators[new, slot] = groups.setdefault(ranks, len(groups))
             for slot, peer in enumerate(workload.peers[old].tolist()):
                 if peer >= 0:
-                    peers[new, slot] = _peer(old, peer, stage, stages, wanted, inner)
+                    peers[new, slot] = _peer(old, peer, stage, stages, target, inner)
     return check(
         replace(
             workload,
-            name=f"{workload.name}, widened to pp {wanted}",
-            ranks=wanted * inner,
+            name=f"{workload.name}, widened to pp {target}",
+            ranks=target * inner,
             programs=tuple(programs),
             program_of=frozen(program_of),
             groups=tuple(frozen(ranks) for ranks in groups),
@@ -83,23 +83,23 @@ def deepened(workload: Workload, stages: int, wanted: int) -> Workload:
 
 
 def _steps(workload: Workload, rank: int, inner: int) -> list[tuple[int, bool, bool]]:
-    """Messages of a rank in order: operation, whether it comes in, whether it is of a forward pass."""
+    """Return messages of a rank in order: operation, whether it comes in, whether it is of a forward pass."""
     program = workload.programs[int(workload.program_of[rank])]
-    found = []
+    steps = []
     for k in np.flatnonzero((program.kind == Kind.SEND) | (program.kind == Kind.RECEIVE)).tolist():
         peer = int(workload.peers[rank, int(program.slot[k])])
         way = (peer - rank) // inner
         if (peer - rank) % inner or way not in (1, -1):
             raise ValueError(f"pp: rank {rank} sends to or hears rank {peer}, which is not on the next stage")
         comes = int(program.kind[k]) == Kind.RECEIVE
-        found.append((k, comes, (way < 0) == comes))
-    return found
+        steps.append((k, comes, (way < 0) == comes))
+    return steps
 
 
 def _turns(workload: Workload, rank: int, inner: int) -> list[Cut]:
-    """The turns of a rank, in order.
+    """Return the turns of a rank, in order.
 
-    A turn begins where it hears something and ends where it sends. The first stage hears nothing before a
+    A turn begins where the rank receives and ends where it sends. The first stage receives nothing before a
     forward pass: all of these are as long as the first. The last sends nothing behind one, and need not be
     cut: its order does not depend on how many stages there are.
     """
@@ -114,17 +114,17 @@ def _turns(workload: Workload, rank: int, inner: int) -> list[Cut]:
     starts += [(k, forward) for k, comes, forward in messages if comes]
     starts.sort()
     count = {True: 0, False: 0}
-    found = []
+    turns = []
     for (start, forward), (end, _) in pairwise([*starts, (len(program), True)]):
-        found.append((forward, count[forward], start, end))
+        turns.append((forward, count[forward], start, end))
         count[forward] += 1
-    if not found or found[0][2] != 0 or count[True] != count[False]:
+    if not turns or turns[0][2] != 0 or count[True] != count[False]:
         raise ValueError(f"pp: what rank {rank} does cannot be cut into passes forward and backward")
-    return found
+    return turns
 
 
 def _count(workload: Workload, rank: int) -> int:
-    """Micro-batches: the forward passes of a stage."""
+    """Return the number of micro-batches: the forward passes of a stage."""
     program = workload.programs[int(workload.program_of[rank])]
     # As many messages of either kind, and half of them each way; the ends have one neighbour.
     slots = program.slot[np.isin(program.kind, (Kind.SEND, Kind.RECEIVE))]
@@ -132,24 +132,24 @@ def _count(workload: Workload, rank: int) -> int:
 
 
 def _schedule(workload: Workload, stages: int, inner: int) -> str:
-    """The schedule that the recorded stages follow."""
-    found = {"gpipe", "1f1b"}
+    """Return the schedule that the recorded stages follow."""
+    names = {"gpipe", "1f1b"}
     for stage in range(stages - 1):
         turns = _turns(workload, stage * inner, inner)
         batches = sum(forward for forward, *_ in turns)
-        for name in sorted(found):
+        for name in sorted(names):
             # A backward pass is named by how many came before: GPipe's take the last micro-batch first.
-            wanted = [turn.forward for turn in schedule(name, stages, batches, 1)[stage]]
-            if [forward for forward, *_ in turns] != wanted:
-                found.discard(name)
-    if not found:
+            order = [turn.forward for turn in schedule(name, stages, batches, 1)[stage]]
+            if [forward for forward, *_ in turns] != order:
+                names.discard(name)
+    if not names:
         raise ValueError("pp: the order of the passes is neither that of GPipe nor that of 1F1B")
     # With one micro-batch both are one.
-    return min(found)
+    return min(names)
 
 
 def _reordered(workload: Workload, rank: int, stages: int, inner: int, order: list[Turn]) -> Program:
-    """The program of a rank, its passes in another order."""
+    """Return the program of a rank, its passes in another order."""
     program = workload.programs[int(workload.program_of[rank])]
     if rank // inner == stages - 1:
         return program
@@ -179,17 +179,17 @@ def _reordered(workload: Workload, rank: int, stages: int, inner: int, order: li
 
 
 def _check_alike(workload: Workload, stages: int, inner: int) -> None:
-    """Raises ValueError where the stages between the first and the last differ."""
+    """Raise ValueError if the stages between the first and the last differ."""
     for stage in range(2, stages - 1):
-        one, other = (
+        first, other = (
             [_sizes(workload, place * inner + rank, inner) for rank in range(inner)] for place in (1, stage)
         )
-        if one != other:
+        if first != other:
             raise ValueError(f"pp: stages 1 and {stage} differ, so it is not known what a further one does")
 
 
 def _sizes(workload: Workload, rank: int, inner: int) -> list[tuple[bool, int, bytes]]:
-    """What the passes of a rank do, whichever comes first."""
+    """Return the operations of each pass of a rank, sorted, whichever pass comes first."""
     program = workload.programs[int(workload.program_of[rank])]
     seconds = np.nan_to_num(program.seconds, nan=-1.0)
     columns = np.stack((program.kind, program.bytes, program.collective, program.flops, seconds))
@@ -197,43 +197,43 @@ def _sizes(workload: Workload, rank: int, inner: int) -> list[tuple[bool, int, b
     return sorted((forward, batch, columns[:, start:end].tobytes()) for forward, batch, start, end in turns)
 
 
-def _group(group: IntArray, like: int, stage: int, stages: int, wanted: int, inner: int) -> tuple[int, ...]:
-    """The ranks of a recorded group, as the group of ``stage``."""
+def _group(group: IntArray, like: int, stage: int, stages: int, deeper: int, inner: int) -> tuple[int, ...]:
+    """Return the ranks of a recorded group, as the group of ``stage``."""
     of = group // inner
     met = set(of.tolist())
     if met == {like}:
         return tuple((group + (stage - like) * inner).tolist())
     if met == {0, stages - 1}:
-        return tuple(np.where(of == 0, group, group + (wanted - stages) * inner).tolist())
+        return tuple(np.where(of == 0, group, group + (deeper - stages) * inner).tolist())
     if met == set(range(stages)):
         rows = np.stack([group[of == place] - place * inner for place in range(stages)])
         if (rows == rows[0]).all():
-            return tuple((np.arange(wanted)[:, None] * inner + rows[0]).ravel().tolist())
+            return tuple((np.arange(deeper)[:, None] * inner + rows[0]).ravel().tolist())
     raise ValueError(f"pp: the group {group.tolist()} is of some stages and not of all")
 
 
-def _peer(rank: int, peer: int, stage: int, stages: int, wanted: int, inner: int) -> int:
+def _peer(rank: int, peer: int, stage: int, stages: int, deeper: int, inner: int) -> int:
     way = (peer // inner - rank // inner) % stages
     if peer % inner != rank % inner or way not in (1, stages - 1):
         raise ValueError(f"pp: rank {rank} sends to or hears rank {peer}, which is not on the next stage")
-    return (stage + (1 if way == 1 else -1)) % wanted * inner + peer % inner
+    return (stage + (1 if way == 1 else -1)) % deeper * inner + peer % inner
 
 
 def _blocks(workload: Workload, inner: int) -> int:
-    """How many blocks a stage has by the numbers in the names of its operations."""
+    """Return how many blocks a stage has by the numbers in the names of its operations."""
     program = workload.programs[int(workload.program_of[inner])]
     names = (workload.names[which] for which in np.unique(program.name).tolist())
-    return len({found[0] for name in names if (found := _NUMBERED.search(name))})
+    return len({match[0] for name in names if (match := _NUMBERED.search(name))})
 
 
 def _renamed(program: Program, names: list[str], more: int) -> Program:
-    """A program whose blocks are numbered ``more`` on."""
+    """Return a program whose blocks are numbered ``more`` on."""
     if not more:
         return program
     known = {name: number for number, name in enumerate(names)}
     new = np.arange(len(names))
     for which in np.unique(program.name).tolist():
-        name = _NUMBERED.sub(lambda found: str(int(found[0]) + more), names[which], count=1)
+        name = _NUMBERED.sub(lambda match: str(int(match[0]) + more), names[which], count=1)
         if name not in known:
             known[name] = len(names)
             names.append(name)

@@ -1,4 +1,4 @@
-"""How long computation takes: the rate of a device, or a table that somebody measured."""
+"""Determine how long computation takes: by the rate of a device, or by a table of measurements."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ringlight.workloads.graph import FloatArray, Kind, Program, Workload
 
 @dataclass(frozen=True)
 class Device:
-    """What computes.
+    """Computing device.
 
     ``peak_flops`` per second by the bytes of an element, dense matrix multiplication; ``efficiency``: the
     part of it that training reaches; ``memory_bytes_per_s``; ``source`` of each.
@@ -27,7 +27,10 @@ class Device:
     source: str
 
     def flops_per_s(self, element_bytes: int) -> float:
-        """What training reaches. Raises ValueError naming the sizes of elements that there are."""
+        """Return the FLOPs per second that training reaches.
+
+        Raises ValueError, listing the known sizes, for another size of elements.
+        """
         if element_bytes not in self.peak_flops:
             known = ", ".join(map(str, self.peak_flops))
             raise ValueError(f"{self.name}: no rate for elements of {element_bytes} bytes, only of {known}")
@@ -58,36 +61,37 @@ DEVICES = {device.name: device for device in _DEVICES}
 
 
 def device_named(name: str) -> Device:
-    """Raises ValueError naming the devices that there are."""
+    """Return the device of a name. Raises ValueError, listing the known devices, for another name."""
     if name not in DEVICES:
         raise ValueError(f"no device {name}; there are {', '.join(DEVICES)}")
     return DEVICES[name]
 
 
 def timed(workload: Workload, device: Device, element_bytes: int = 2) -> Workload:
-    """The workload with seconds for each computation and memory operation that states none.
+    """Return the workload with seconds for each computation and memory operation that has none yet.
 
-    FLOPs by the device's rate for elements of ``element_bytes``, bytes by that of its memory.
+    FLOPs are divided by the device's rate for elements of ``element_bytes``, bytes by that of its memory.
     """
     rate, memory = device.flops_per_s(element_bytes), device.memory_bytes_per_s
 
     def seconds(program: Program) -> FloatArray:
-        found = np.where(program.kind == Kind.MEMORY, program.bytes / memory, program.flops / rate)
-        return _filled(program, found)
+        time_s = np.where(program.kind == Kind.MEMORY, program.bytes / memory, program.flops / rate)
+        return _filled(program, time_s)
 
     return _with_seconds(workload, [seconds(program) for program in workload.programs])
 
 
 def measured(workload: Workload, seconds: Mapping[str, float]) -> Workload:
-    """The workload with the seconds of a table for each computation and memory operation that states none.
+    """Return the workload with the seconds of a table for operations that have none yet.
 
-    ``seconds`` by the operation's name, "block 3 mlp backward", or without its number, "mlp backward"; of one
-    rank's share of one micro-batch. Raises ValueError naming the first operation that the table lacks.
+    These are computations and memory operations. ``seconds`` by the operation's name, "block 3 mlp backward",
+    or without its number, "mlp backward"; of one rank's share of one micro-batch. Raises ValueError naming
+    the first operation that is missing in the table.
     """
-    found = np.full(len(workload.names), np.nan)
+    by_name = np.full(len(workload.names), np.nan)
     for number, name in enumerate(workload.names):
-        found[number] = seconds.get(name, seconds.get(without_number(name), np.nan))
-    columns = [_filled(program, found[program.name]) for program in workload.programs]
+        by_name[number] = seconds.get(name, seconds.get(without_number(name), np.nan))
+    columns = [_filled(program, by_name[program.name]) for program in workload.programs]
     for program, column in zip(workload.programs, columns, strict=True):
         missing = np.flatnonzero(_takes_time(program) & np.isnan(column))
         if len(missing):
@@ -99,14 +103,14 @@ def measured(workload: Workload, seconds: Mapping[str, float]) -> Workload:
 
 
 def without_number(name: str) -> str:
-    """The name of an operation without the number of its block."""
+    """Return the name of an operation without the number of its block."""
     return re.sub(r"^(block|encoder) \d+ ", "", name)
 
 
 def seconds_table(text: str) -> dict[str, float]:
-    """The table of a CSV text of lines ``operation,seconds``; a heading is passed over.
+    """Return the seconds by operation of a CSV text of lines ``operation,seconds``; a heading is skipped.
 
-    Raises ValueError naming the line that is none.
+    Raises ValueError naming the line that has another form or repeats an operation.
     """
     table: dict[str, float] = {}
     for number, line in enumerate(text.splitlines(), 1):
@@ -126,11 +130,11 @@ def seconds_table(text: str) -> dict[str, float]:
 
 
 def scaled(workload: Workload, time: float, payload: float) -> Workload:
-    """The workload that an emulation runs: seconds times ``time``, what is sent divided by ``payload``.
+    """Return the workload that an emulation runs: seconds times ``time``, bytes sent divided by ``payload``.
 
-    Sizes of collectives and messages are rounded up to multiples of 4 bytes, so they stay at least 4
-    where anything is sent. Raises ValueError for factors below or equal to 0, and naming the first
-    operation without seconds.
+    Sizes of collectives and messages are rounded up to multiples of 4 bytes, so they stay at least 4 if
+    anything is sent. Raises ValueError for factors below or equal to 0, and naming the first operation
+    without seconds.
     """
     if time <= 0 or payload <= 0:
         raise ValueError(f"scaled by time {time} and payload {payload}: both must be above 0")
@@ -143,11 +147,11 @@ def scaled(workload: Workload, time: float, payload: float) -> Workload:
         size = np.where(sent, _scaled_bytes(program.bytes, payload), program.bytes)
         programs.append(replace(program, seconds=program.seconds * time, bytes=size))
     collectives = tuple(
-        one if one.sizes is None
-        else one._replace(
-            sizes=tuple(tuple(_scaled_bytes(np.array(row), payload).tolist()) for row in one.sizes)
+        collective if collective.sizes is None
+        else collective._replace(
+            sizes=tuple(tuple(_scaled_bytes(np.array(row), payload).tolist()) for row in collective.sizes)
         )
-        for one in workload.collectives
+        for collective in workload.collectives
     )  # fmt: skip
     return replace(workload, programs=tuple(programs), collectives=collectives)
 
@@ -161,7 +165,7 @@ def _takes_time(program: Program) -> BoolArray:
 
 
 def _filled(program: Program, seconds: FloatArray) -> FloatArray:
-    """Seconds of a program, from ``seconds`` where it states none and takes time."""
+    """Return the seconds of a program, from ``seconds`` if an operation takes time and has none."""
     return np.where(_takes_time(program) & np.isnan(program.seconds), seconds, program.seconds)
 
 

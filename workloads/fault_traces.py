@@ -25,41 +25,44 @@ class FaultTrace:
 
     @property
     def available(self) -> float:
-        """Share of its servers' time in which they were up."""
+        """Return the share of the servers' time in which they were up."""
         return 1 - float((self.end_s - self.begin_s).sum()) / (self.servers * self.span_s)
 
 
 def outages(events: Iterable[tuple[float, str, bool]], servers: int) -> FaultTrace:
-    """A trace from events: when (seconds, in order), of which server, and whether a fault begins or ends.
+    """Return a trace from events: when (seconds, in order), which server, whether a fault begins or ends.
 
-    A server is down while any of its faults lasts. What has not ended at the last event ends there. Raises
-    ValueError where more servers fail than there are, or a fault ends that never began.
+    A server is down while any of its faults lasts. A fault that has not ended at the last event ends there.
+    Raises ValueError if more servers fail than there are, or a fault ends that never began.
     """
     numbers: dict[str, int] = {}
     depth: dict[int, int] = {}
     since: dict[int, float] = {}
-    found: list[tuple[int, float, float]] = []
+    downs: list[tuple[int, float, float]] = []
     last = 0.0
-    for at, name, begins in events:
+    for event_s, name, begins in events:
         server = numbers.setdefault(name, len(numbers))
-        last = max(last, at)
+        last = max(last, event_s)
         depth[server] = depth.get(server, 0) + (1 if begins else -1)
         if depth[server] < 0:
             raise ValueError(f"server {name}: a fault ends that never began")
         if begins and depth[server] == 1:
-            since[server] = at
+            since[server] = event_s
         elif not depth[server]:
-            found.append((server, since.pop(server), at))
-    found += [(server, at, last) for server, at in since.items()]
+            downs.append((server, since.pop(server), event_s))
+    downs += [(server, event_s, last) for server, event_s in since.items()]
     if len(numbers) > servers:
         raise ValueError(f"{len(numbers)} servers fail, and there are {servers}")
-    columns = np.array(sorted(found, key=lambda one: one[1:]), dtype=np.float64).reshape(-1, 3).T
+    columns = np.array(sorted(downs, key=lambda outage: outage[1:]), dtype=np.float64).reshape(-1, 3).T
     return FaultTrace(columns[0].astype(np.int64), columns[1], columns[2], servers, last)
 
 
 def spread_over(trace: FaultTrace, servers: int, seed: int) -> FaultTrace:
-    """The trace on a cluster of so many servers: each gets the record of one, drawn without repetition as far
-    as the record goes. Where it is drawn a second time, it is shifted round the record's span."""
+    """Return the trace on a cluster of so many servers.
+
+    Each server gets the record of one, drawn without repetition as far as the record goes. If a record is
+    drawn a second time, it is shifted round the record's span.
+    """
     rng = np.random.default_rng([seed, 4])
     parts = []
     for first in range(0, servers, trace.servers):
@@ -77,8 +80,10 @@ def spread_over(trace: FaultTrace, servers: int, seed: int) -> FaultTrace:
 
 
 def whole_slices(trace: FaultTrace, each: int) -> tuple[FloatArray, FloatArray]:
-    """How many slices of ``each`` servers in a row were whole, and for which share of the time: counts from 0
-    to all, and their shares. Servers that fill no slice are left out."""
+    """Return how many slices of ``each`` servers in a row had no fault, and for which share of the time.
+
+    The result is counts from 0 to all, and their shares. Servers that fill no slice are left out.
+    """
     count = trace.servers // each
     kept = trace.server < count * each
     slices = trace.server[kept] // each
@@ -89,11 +94,11 @@ def whole_slices(trace: FaultTrace, each: int) -> tuple[FloatArray, FloatArray]:
     down = [0] * count
     whole, last = count, 0.0
     columns = (times[order], np.tile(slices, 2)[order], change[order])
-    for at, one, step in zip(*(column.tolist() for column in columns), strict=True):
-        shares[whole] += at - last
-        last = at
-        before = down[one] == 0
-        down[one] += step
-        whole += (down[one] == 0) - before
+    for now_s, number, step in zip(*(column.tolist() for column in columns), strict=True):
+        shares[whole] += now_s - last
+        last = now_s
+        before = down[number] == 0
+        down[number] += step
+        whole += (down[number] == 0) - before
     shares[whole] += max(trace.span_s - last, 0.0)
     return np.arange(count + 1, dtype=np.float64), shares / shares.sum()

@@ -32,7 +32,7 @@ TOO_MUCH = 1 << 50
 
 
 class Kind(IntEnum):
-    """What an operation does."""
+    """Kind of an operation."""
 
     COMPUTE = 0
     COLLECTIVE = 1
@@ -43,9 +43,9 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True)
 class Split:
-    """How unequally an all-to-all divides what each rank sends, as tokens over experts are.
+    """Unequal division of what each rank sends in an all-to-all, as tokens over experts are.
 
-    ``skew``: exponent of a Zipf law over the receivers, in an order drawn anew by each sender for each
+    ``skew``: exponent of a Zipf law over the receivers, in an order drawn again by each sender for each
     operation and iteration; 0 divides equally. The same ``seed`` gives the same. ``same_order``: all senders
     have one order, so that some receivers are hot. Operations of one ``draw`` send the same tokens; ``back``:
     they go back to where they came from. ``workloads.splits`` makes bytes of it.
@@ -73,19 +73,19 @@ class Collective(NamedTuple):
     own: WrittenSteps | None = None
 
     def steps(self, ranks: int) -> Steps:
-        """The schedule for a group of so many ranks. Raises ValueError where there is none."""
+        """Return the schedule for a group of so many ranks. Raises ValueError if there is none."""
         if self.own is None:
             return collective_steps(self.kind, self.algorithm, ranks, self.root)
-        found = self.own.steps()
-        check_ranks(found, ranks)
-        return found
+        steps = self.own.steps()
+        check_ranks(steps, ranks)
+        return steps
 
 
 @dataclass(frozen=True, eq=False)
 class Program:
     """The operations of ranks that are alike, as arrays of shape [operations] (``after``: [edges]).
 
-    ``seconds`` of a compute operation that states them, NaN where ``flops`` does (``timed`` turns these into
+    ``seconds`` of a compute operation that states them, NaN if ``flops`` does (``timed`` turns these into
     seconds). ``bytes``: that a memory operation moves or a message has; of a collective the size as
     nccl-tests has it: the vector of an all-reduce or a broadcast, all that an all-gather leaves at each rank,
     all that a reduce-scatter takes from each rank, all that one rank sends in an all-to-all, its own part
@@ -112,11 +112,11 @@ class Program:
 
 @dataclass(frozen=True, eq=False)
 class Workload:
-    """What ``ranks`` ranks do in one iteration.
+    """Operations of ``ranks`` ranks in one iteration.
 
     ``program_of`` [ranks]: index into ``programs``. ``groups``: ranks in the order of their group rank.
     ``communicators`` [ranks, communicator slots]: index into ``groups``, ``peers`` [ranks, peer slots]: a
-    rank; -1 where a rank's program has no such slot. ``streams``: their names.
+    rank; -1 if a rank's program has no such slot. ``streams``: their names.
     """
 
     name: str
@@ -137,21 +137,24 @@ class Workload:
 
 
 def calls(program: Program) -> IntArray:
-    """[operations]: of a collective how many come before it on its communicator, of others -1.
+    """Return for each operation [operations] its number among the collectives of its communicator.
 
-    So ranks know the same collective by the same number, whatever else their programs hold.
+    It is how many collectives come before it there, and -1 for other operations. So ranks know the same
+    collective by the same number, whatever else their programs hold.
     """
-    found = np.full(len(program), -1, dtype=np.int64)
+    numbers = np.full(len(program), -1, dtype=np.int64)
     collective = program.kind == Kind.COLLECTIVE
     for slot in np.unique(program.slot[collective]).tolist():
         mine = np.flatnonzero(collective & (program.slot == slot))
-        found[mine] = np.arange(len(mine))
-    return frozen(found)
+        numbers[mine] = np.arange(len(mine))
+    return frozen(numbers)
 
 
 class Dependencies(NamedTuple):
-    """What waits for what in a program: how many others each operation waits for (``counts``), which wait for
-    it (``followers``), and the operations that wait for none (``first``)."""
+    """Dependencies of a program's operations: how many others each operation waits for (``counts``).
+
+    ``followers``: the operations that wait for each; ``first``: the operations that wait for none.
+    """
 
     counts: list[int]
     followers: list[tuple[int, ...]]
@@ -159,7 +162,7 @@ class Dependencies(NamedTuple):
 
 
 def dependencies(workload: Workload, program: Program) -> Dependencies:
-    """What waits for what: what a program says, and the operation before on the same stream.
+    """Return the dependencies: those of a program, and on the operation before on the same stream.
 
     Raises ValueError naming an operation that computes or moves memory and has no seconds.
     """
@@ -173,8 +176,8 @@ def dependencies(workload: Workload, program: Program) -> Dependencies:
     offsets, after = program.after_offsets.tolist(), program.after.tolist()
     for k, stream in enumerate(program.stream.tolist()):
         before = {*after[offsets[k] : offsets[k + 1]], *([last[stream]] if stream in last else ())}
-        for one in before:
-            followers[one].append(k)
+        for earlier in before:
+            followers[earlier].append(k)
         counts.append(len(before))
         last[stream] = k
     first = [k for k, count in enumerate(counts) if not count]
@@ -182,7 +185,7 @@ def dependencies(workload: Workload, program: Program) -> Dependencies:
 
 
 def covered_s(times_s: FloatArray) -> float:
-    """Seconds that at least one of the intervals ``times_s`` [intervals, 2] covers."""
+    """Return the seconds that at least one of the intervals ``times_s`` [intervals, 2] covers."""
     ordered = times_s[np.argsort(times_s[:, 0], kind="stable")]
     until = np.concatenate(([-np.inf], np.maximum.accumulate(ordered[:, 1])[:-1]))
     return (
@@ -217,21 +220,24 @@ class Writer:
         self, name: str, *, seconds: float | None = None, flops: float = 0.0, stream: str = "main",
         after: Iterable[Handle | None] = (),
     ) -> Handle:  # fmt: skip
-        """``seconds`` of work, or so many ``flops``."""
+        """Add a computation of ``seconds``, or of so many ``flops``. Return the operation."""
         known = np.nan if seconds is None else seconds
         return self._add((_COMPUTE, *self._named(stream, name), known, flops, 0, -1, -1, 0), after)
 
     def memory(
         self, name: str, size: int, *, stream: str = "main", after: Iterable[Handle | None] = ()
     ) -> Handle:
-        """``size`` bytes read from or written to memory."""
+        """Add an operation that reads or writes ``size`` bytes of memory. Return the operation."""
         return self._add((_MEMORY, *self._named(stream, name), np.nan, 0.0, size, -1, -1, 0), after)
 
     def collective(
         self, name: str, what: Collective, size: int, slot: int, *, stream: str = "main",
         after: Iterable[Handle | None] = (),
     ) -> Handle:  # fmt: skip
-        """``what`` over ``size`` bytes with the group in communicator slot ``slot``."""
+        """Add ``what`` over ``size`` bytes with the group in communicator slot ``slot``.
+
+        Return the operation.
+        """
         which = self.book.collective(what)
         row = (_COLLECTIVE, *self._named(stream, name), np.nan, 0.0, size, which, slot, 0)
         return self._add(row, after)
@@ -240,14 +246,14 @@ class Writer:
         self, name: str, size: int, slot: int, tag: int = 0, *, stream: str = "main",
         after: Iterable[Handle | None] = (),
     ) -> Handle:  # fmt: skip
-        """``size`` bytes to the rank in peer slot ``slot``."""
+        """Add a send of ``size`` bytes to the rank in peer slot ``slot``. Return the operation."""
         return self._add((_SEND, *self._named(stream, name), np.nan, 0.0, size, -1, slot, tag), after)
 
     def receive(
         self, name: str, size: int, slot: int, tag: int = 0, *, stream: str = "main",
         after: Iterable[Handle | None] = (),
     ) -> Handle:  # fmt: skip
-        """``size`` bytes from the rank in peer slot ``slot``."""
+        """Add a receive of ``size`` bytes from the rank in peer slot ``slot``. Return the operation."""
         return self._add((_RECEIVE, *self._named(stream, name), np.nan, 0.0, size, -1, slot, tag), after)
 
     def _named(self, stream: str, name: str) -> tuple[int, int]:
@@ -255,11 +261,13 @@ class Writer:
 
     def _add(self, row: _Row, after: Iterable[Handle | None]) -> Handle:
         self.rows.append(row)
-        self.edges.append(tuple({one.number: None for one in after if one is not None}) if after else ())
+        self.edges.append(
+            tuple({handle.number: None for handle in after if handle is not None}) if after else ()
+        )
         return Handle(len(self.rows) - 1)
 
     def done(self) -> Program:
-        """The program as arrays."""
+        """Return the program as arrays."""
         columns = list(zip(*self.rows, strict=True)) if self.rows else [()] * 9
         kind, stream, name, seconds, flops, size, collective, slot, tag = columns
         offsets = np.cumsum([0, *map(len, self.edges)])
@@ -272,7 +280,9 @@ class Writer:
 
 
 class Book:
-    """What the programs of one workload share while they are written: names, streams, collectives, groups."""
+    """Names, streams, collectives and groups that the programs of one workload share while they are
+    written.
+    """
 
     def __init__(self) -> None:
         self._names: dict[str, int] = {}
@@ -290,14 +300,14 @@ class Book:
         return self._collectives.setdefault(what, len(self._collectives))
 
     def group(self, ranks: Sequence[int]) -> int:
-        """The number of the group of these ranks, in this order."""
+        """Return the number of the group of these ranks, in this order."""
         return self._groups.setdefault(tuple(ranks), len(self._groups))
 
     def workload(
         self, name: str, programs: Sequence[Program], program_of: npt.ArrayLike,
         communicators: npt.ArrayLike, peers: npt.ArrayLike,
     ) -> Workload:  # fmt: skip
-        """Workload that was written, checked. Raises ValueError as :func:`check`."""
+        """Return the workload that was written, checked. Raises ValueError if :func:`check` does."""
         of = frozen(program_of)
         return check(
             Workload(
@@ -309,7 +319,7 @@ class Book:
 
 
 def data_parallel_loop(ranks: int, compute_s: float, gradient_bytes: int, algorithm: str = "") -> Workload:
-    """Each rank computes for ``compute_s`` seconds, then all of them all-reduce ``gradient_bytes``."""
+    """Return a workload: ranks compute for ``compute_s`` seconds, then all-reduce ``gradient_bytes``."""
     book = Book()
     writer = Writer(book)
     done = writer.compute("iteration", seconds=compute_s)
@@ -324,9 +334,9 @@ def data_parallel_loop(ranks: int, compute_s: float, gradient_bytes: int, algori
 
 
 def check(workload: Workload) -> Workload:
-    """The workload, if it can be run. Raises ValueError naming rank and operation.
+    """Return the workload, if it can be run. Raises ValueError naming rank and operation.
 
-    Whether all ranks come to all of their operations is for who runs them to see.
+    The check does not cover whether all ranks come to all of their operations: the run shows that.
     """
     for number, program in enumerate(workload.programs):
         _check_program(workload, number, program)
@@ -355,7 +365,7 @@ def _slots(program: Program, kind: Kind) -> list[int]:
 
 
 def _filled(slots: IntArray, ranks: IntArray, slot: int) -> IntArray:
-    """What these ranks have in a slot; -1 where there is no such slot."""
+    """Return the values of these ranks in a slot; -1 if there is no such slot."""
     return slots[ranks, slot] if 0 <= slot < slots.shape[1] else np.full(len(ranks), -1)
 
 
@@ -409,11 +419,11 @@ def _check_calls(workload: Workload, calls: dict[tuple[int, int], list[tuple[int
                     raise ValueError(
                         f"rank {rank}: it calls communicator slot {slot} from more than one stream"
                     )
-                said = np.stack((program.collective[mine], program.bytes[mine])).tobytes()
-                made[number, slot] = (said, int(mine.sum()))
-            said, count = made[number, slot]
-            first = said if first is None else first
-            if said != first:
+                content = np.stack((program.collective[mine], program.bytes[mine])).tobytes()
+                made[number, slot] = (content, int(mine.sum()))
+            content, count = made[number, slot]
+            first = content if first is None else first
+            if content != first:
                 raise ValueError(
                     f"rank {rank}: its {count} collectives on communicator slot {slot} are not those of rank "
                     f"{callers[0][0]}"
@@ -421,7 +431,7 @@ def _check_calls(workload: Workload, calls: dict[tuple[int, int], list[tuple[int
 
 
 def _check_sizes(workload: Workload, group: int, slot: int, number: int) -> None:
-    """The bytes from rank to rank of a collective are for as many ranks as its group has."""
+    """Check that a collective's bytes from rank to rank are for as many ranks as its group has."""
     program = workload.programs[number]
     mine = (program.kind == Kind.COLLECTIVE) & (program.slot == slot)
     ranks = len(workload.groups[group])
@@ -435,31 +445,31 @@ def _check_sizes(workload: Workload, group: int, slot: int, number: int) -> None
 
 
 def _check_messages(workload: Workload) -> None:
-    """Every send has its receive, of the same size."""
+    """Check that every send has its receive, of the same size."""
     numbers: dict[bytes, int] = {}
     # Rows of source, destination, tag and which sizes.
     none = np.empty((0, 4), dtype=np.int64)
     ends: tuple[list[IntArray], list[IntArray]] = ([none], [none])
     # Ranks that are alike share what they send to each slot: it is gathered once for all of them.
     for (number, alike), ranks in _alike(workload).items():
-        for found, kind in zip(ends, (Kind.SEND, Kind.RECEIVE), strict=True):
+        for tables, kind in zip(ends, (Kind.SEND, Kind.RECEIVE), strict=True):
             sizes = _sizes(workload.programs[number], kind, alike)
             slots, tags = np.array(list(sizes), dtype=np.int64).reshape(-1, 2).T
-            which = [numbers.setdefault(said, len(numbers)) for said in sizes.values()]
+            which = [numbers.setdefault(size_runs, len(numbers)) for size_runs in sizes.values()]
             own, peers = np.array(ranks)[:, None], workload.peers[np.array(ranks)][:, slots]
             pair = (own, peers) if kind == Kind.SEND else (peers, own)
             columns = np.broadcast_arrays(*pair, tags, np.array(which, dtype=np.int64))
-            found.append(np.stack(columns, axis=-1).reshape(-1, 4))
-    sent, received = (np.concatenate(found)[np.lexsort(np.concatenate(found).T[::-1])] for found in ends)
+            tables.append(np.stack(columns, axis=-1).reshape(-1, 4))
+    sent, received = (np.concatenate(tables)[np.lexsort(np.concatenate(tables).T[::-1])] for tables in ends)
     if np.array_equal(sent, received):
         return
-    said = list(numbers)
-    outs, backs = ({(*end,): said[k] for *end, k in rows.tolist()} for rows in (sent, received))
+    size_runs = list(numbers)
+    outs, backs = ({(*end,): size_runs[k] for *end, k in rows.tolist()} for rows in (sent, received))
     for end in sorted(outs | backs):
-        one, other = outs.get(end, b""), backs.get(end, b"")
-        if one != other:
+        out, other = outs.get(end, b""), backs.get(end, b"")
+        if out != other:
             source, destination, tag = end
-            counts = [len(sizes) // np.dtype(np.int64).itemsize for sizes in (one, other)]
+            counts = [len(sizes) // np.dtype(np.int64).itemsize for sizes in (out, other)]
             detail = (
                 f"{counts[0]} sends and {counts[1]} receives" if counts[0] != counts[1]
                 else "their sizes differ"
@@ -468,11 +478,11 @@ def _check_messages(workload: Workload) -> None:
 
 
 def _alike(workload: Workload) -> dict[tuple[int, tuple[int, ...]], list[int]]:
-    """Ranks by their program and by which of their slots have one peer.
+    """Return ranks by their program and by which of their slots have one peer.
 
     Two slots with one peer count as one, as what goes from one rank to another has one order.
     """
-    found: dict[tuple[int, tuple[int, ...]], list[int]] = {}
+    groups: dict[tuple[int, tuple[int, ...]], list[int]] = {}
     apart = tuple(range(workload.peers.shape[1]))
     doubled = (np.diff(np.sort(workload.peers, axis=1), axis=1) == 0).any(axis=1)
     for rank, number in enumerate(workload.program_of.tolist()):
@@ -482,8 +492,8 @@ def _alike(workload: Workload) -> dict[tuple[int, tuple[int, ...]], list[int]]:
             alike = tuple(
                 first.setdefault(peer, slot) for slot, peer in enumerate(workload.peers[rank].tolist())
             )
-        found.setdefault((number, alike), []).append(rank)
-    return found
+        groups.setdefault((number, alike), []).append(rank)
+    return groups
 
 
 #: By slot and tag, the sizes of messages in the order of the program: int64, as bytes, which compare fast.
@@ -491,7 +501,10 @@ _Sizes = dict[tuple[int, int], bytes]
 
 
 def _sizes(program: Program, kind: Kind, alike: Sequence[int]) -> _Sizes:
-    """Bytes of a program's messages of a kind by slot and tag. ``alike``: which slot each slot counts as."""
+    """Return bytes of a program's messages of a kind by slot and tag.
+
+    ``alike``: which slot each slot counts as.
+    """
     mine = np.flatnonzero(program.kind == kind)
     slots, tags = np.array(alike, dtype=np.int64)[program.slot[mine]], program.tag[mine]
     order = np.lexsort((tags, slots))  # which is stable

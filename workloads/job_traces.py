@@ -26,7 +26,7 @@ Larger = Literal["drop", "cut"]
 #: Most copies of a trace that are laid over each other: a mistyped load must not fill the memory.
 MOST_COPIES = 64
 DAY_S = 86_400.0
-#: Most blocks of which a trace is drawn anew: each takes a look at all jobs.
+#: Most blocks of which a trace is drawn again: each takes a look at all jobs.
 MOST_BLOCKS = 1000
 #: How far copies are shifted against each other, as shares of the span: the golden ratio spreads any number
 #: of them.
@@ -36,7 +36,7 @@ GOLDEN = (math.sqrt(5) - 1) / 2
 @dataclass(frozen=True)
 class JobTrace:
     """Jobs by arrival. ``arrival_s`` begins at 0; ``duration_s`` at ideal speed; ``shapes``: sides of a job's
-    block of a torus, none where the trace has no such. ``counts``: what was dropped or changed, by name."""
+    block of a torus, none if the trace has no such. ``counts``: what was dropped or changed, by name."""
 
     arrival_s: FloatArray
     gpus: IntArray
@@ -46,7 +46,7 @@ class JobTrace:
 
     @classmethod
     def empty(cls) -> JobTrace:
-        """A trace without jobs."""
+        """Return a trace without jobs."""
         return cls(np.zeros(0), np.zeros(0, dtype=np.int64), np.zeros(0))
 
     def __len__(self) -> int:
@@ -63,12 +63,14 @@ class JobTrace:
         return float(self.gpus @ self.duration_s)
 
     def load(self, gpus: int) -> float:
-        """Offered load of a cluster: GPU seconds that arrive over those that pass. 0 for a trace of no
-        span."""
+        """Return the offered load of a cluster: GPU seconds that arrive over those that pass.
+
+        Return 0 for a trace of no span.
+        """
         return self.work / (gpus * self.span_s) if self.span_s else 0.0
 
     def picked(self, chosen: IntArray | npt.NDArray[np.bool_], **counts: int) -> JobTrace:
-        """Some of its jobs; ``counts`` are added to what is counted."""
+        """Return some of the trace's jobs; ``counts`` are added to what is counted."""
         chosen = np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen
         return JobTrace(
             self.arrival_s[chosen], self.gpus[chosen], self.duration_s[chosen],
@@ -77,22 +79,24 @@ class JobTrace:
         )  # fmt: skip
 
     def sorted(self) -> JobTrace:
-        """By arrival, those that arrive together in their order; the first at 0."""
-        found = self.picked(np.argsort(self.arrival_s, kind="stable"))
-        first = found.arrival_s[0] if len(found) else 0.0
-        return replace(found, arrival_s=found.arrival_s - first)
+        """Return the jobs by arrival, those that arrive together in their order; the first at 0."""
+        ordered = self.picked(np.argsort(self.arrival_s, kind="stable"))
+        first = ordered.arrival_s[0] if len(ordered) else 0.0
+        return replace(ordered, arrival_s=ordered.arrival_s - first)
 
 
 @dataclass(frozen=True)
 class Fit:
-    """How a trace is scaled, in this order. ``days``: no more than these of its beginning. ``sizes``: factor
-    of all sizes, rounded up to whole GPUs. ``at_most``: of GPUs; larger jobs are dropped or cut;
-    ``at_least``: smaller ones are dropped.
+    """Scaling of a trace, in this order.
+
+    ``days``: no more than these of its beginning. ``sizes``: factor of all sizes, rounded up to whole GPUs.
+    ``at_most``: of GPUs; larger jobs are dropped or cut; ``at_least``: smaller ones are dropped.
     ``shortest_s`` and ``longest_s``: jobs outside are dropped; ``first``: no more jobs than these. ``load``:
     offered load to reach, by copies of the trace shifted against each other and by leaving out jobs at
     random; None: as recorded. ``faster``: arrivals closer by this factor, which leaves durations as they are.
-    ``block_s``: the trace, and each copy, is drawn anew from blocks so long (:func:`resampled`).
-    ``jitter_s``: each arrival moves by up to this much either way."""
+    ``block_s``: the trace, and each copy, is drawn again from blocks so long (:func:`resampled`).
+    ``jitter_s``: each arrival moves by up to this much either way.
+    """
 
     days: float | None = None
     sizes: float = 1.0
@@ -109,9 +113,11 @@ class Fit:
 
 
 def fitted(trace: JobTrace, gpus: int, how: Fit, seed: int) -> JobTrace:
-    """The trace scaled for a cluster of ``gpus``. Raises ValueError where nothing is left, for a load that
-    more than ``MOST_COPIES`` copies would make, and for blocks of which there are more than
-    ``MOST_BLOCKS``."""
+    """Return the trace scaled for a cluster of ``gpus``.
+
+    Raises ValueError if nothing is left, for a load that more than ``MOST_COPIES`` copies would make, and for
+    blocks of which there are more than ``MOST_BLOCKS``.
+    """
     rng = np.random.default_rng([seed, 1])
     if how.days is not None:
         late = trace.arrival_s > how.days * 86_400
@@ -150,14 +156,17 @@ def fitted(trace: JobTrace, gpus: int, how: Fit, seed: int) -> JobTrace:
 
 
 def _loaded(trace: JobTrace, gpus: int, load: float, rng: np.random.Generator) -> JobTrace:
-    """Whole copies, each shifted round the span, and of the last a random part."""
+    """Return whole copies of the trace, each shifted round the span, and of the last a random part.
+
+    Raises ValueError if no job is left.
+    """
     span = trace.span_s
     whole, rest = divmod(_copies(trace, gpus, load), 1.0)
     parts = []
     for copy in range(int(whole) + (rest > 1e-12)):
         shifted = trace.arrival_s + span * (copy * GOLDEN % 1.0)
-        one = replace(trace, arrival_s=np.where(shifted > span, shifted - span, shifted))
-        parts.append(one if copy < whole else one.picked(rng.random(len(one)) < rest))
+        part = replace(trace, arrival_s=np.where(shifted > span, shifted - span, shifted))
+        parts.append(part if copy < whole else part.picked(rng.random(len(part)) < rest))
     kept = sum(map(len, parts))
     if not kept:
         raise ValueError(f"no job is left at a load of {load:g}")
@@ -165,7 +174,7 @@ def _loaded(trace: JobTrace, gpus: int, load: float, rng: np.random.Generator) -
 
 
 def _copies(trace: JobTrace, gpus: int, load: float) -> float:
-    """How many copies of a trace make a load. Raises ValueError for none, and for too many."""
+    """Return how many copies of a trace make a load. Raises ValueError for none, and for too many."""
     own = trace.load(gpus)
     if not own:
         raise ValueError("a trace whose jobs all arrive at once has no load")
@@ -177,23 +186,23 @@ def _copies(trace: JobTrace, gpus: int, load: float) -> float:
 
 
 def _laid_over(parts: Sequence[JobTrace], **counts: int) -> JobTrace:
-    """The jobs of several traces in one."""
+    """Return the jobs of several traces in one."""
     return JobTrace(
-        np.concatenate([one.arrival_s for one in parts]), np.concatenate([one.gpus for one in parts]),
-        np.concatenate([one.duration_s for one in parts]),
-        tuple(shape for one in parts for shape in one.shapes),
+        np.concatenate([part.arrival_s for part in parts]), np.concatenate([part.gpus for part in parts]),
+        np.concatenate([part.duration_s for part in parts]),
+        tuple(shape for part in parts for shape in part.shapes),
         {**parts[0].counts, **{name: n for name, n in counts.items() if n}},
     )  # fmt: skip
 
 
 def resampled(trace: JobTrace, block_s: float, rng: np.random.Generator) -> JobTrace:
-    """Another trace of the same length, drawn from blocks of this one: a circular block bootstrap (Politis
-    and Romano, 1992).
+    """Return another trace of the same length, drawn from blocks of this one.
 
-    Jobs of a block keep their order, gaps, sizes and durations. Blocks follow each other; each is drawn from
-    any day, with as much chance, and begins at the time of day at which it is put, so that nights stay nights
-    (Politis, 2001); a trace of less than a day is drawn from anywhere. What reaches past the last whole day
-    goes on with the first. Raises ValueError for more than ``MOST_BLOCKS`` blocks.
+    This is a circular block bootstrap (Politis and Romano, 1992). Jobs of a block keep their order, gaps,
+    sizes and durations. Blocks follow each other. Each block is drawn from any day, with as much chance, and
+    begins at the time of day at which it is put, so that nights stay nights (Politis, 2001); a trace of less
+    than a day is drawn from anywhere. A block that reaches past the last whole day goes on with the first.
+    Raises ValueError for more than ``MOST_BLOCKS`` blocks.
     """
     if not (span := trace.span_s):
         return trace
@@ -210,31 +219,33 @@ def resampled(trace: JobTrace, block_s: float, rng: np.random.Generator) -> JobT
         begin = number * block_s
         first = begin % DAY_S + DAY_S * rng.integers(days) if span >= DAY_S else rng.random() * span
         inside = (trace.arrival_s - first) % round_s
-        one = replace(trace, arrival_s=begin + inside)
-        parts.append(one.picked((inside < block_s) & (one.arrival_s <= span)))
+        part = replace(trace, arrival_s=begin + inside)
+        parts.append(part.picked((inside < block_s) & (part.arrival_s <= span)))
     return _laid_over(parts).sorted()
 
 
 def _drawn_to(
     trace: JobTrace, gpus: int, load: float | None, block_s: float, rng: np.random.Generator
 ) -> JobTrace:
-    """One trace drawn from blocks, or for a load as many as reach it, laid over each other; of the last a
-    random part."""
+    """Return a trace drawn from blocks, or for a load as many as reach it, laid over each other.
+
+    Of the last trace a random part is taken. Raises ValueError if no job is left.
+    """
     trace = trace.sorted()
     parts: list[JobTrace] = []
     if load is None:
         parts = [resampled(trace, block_s, rng)]
     else:
-        # Some draws have no work; where none has any there is no end to them.
+        # Some draws have no work; if none has any there is no end to them.
         most = 4 * (1 + math.ceil(_copies(trace, gpus, load)))
         left = load * gpus * trace.span_s
         while left > 0 and len(parts) < most:
-            one = resampled(trace, block_s, rng)
-            if one.work > left:
-                one = one.picked(rng.random(len(one)) < left / one.work)
+            part = resampled(trace, block_s, rng)
+            if part.work > left:
+                part = part.picked(rng.random(len(part)) < left / part.work)
                 left = 0.0
-            left -= one.work
-            parts.append(one)
+            left -= part.work
+            parts.append(part)
     if not any(map(len, parts)):
         raise ValueError("no job is left in the blocks that were drawn")
     return _laid_over(parts, resampled=sum(map(len, parts)))
@@ -268,10 +279,10 @@ def generated(
     jobs: int, gap_s: float, duration_s: float, sizes: Mapping[int, float], seed: int, *,
     gaps: str = "exponential", durations: str = "exponential",
 ) -> JobTrace:  # fmt: skip
-    """Jobs whose gaps and durations have these means (seconds) and distributions, and whose sizes these
-    weights.
+    """Return jobs whose gaps and durations have these means (seconds) and distributions.
 
-    Exponential gaps are Poisson arrivals. Raises ValueError for what is not positive, or unknown.
+    ``sizes``: weights of the numbers of GPUs. Exponential gaps are Poisson arrivals. Raises ValueError for
+    what is not positive, or unknown.
     """
     for name, value in (("jobs", jobs), ("gap", gap_s), ("duration", duration_s)):
         if not value > 0:
@@ -293,8 +304,11 @@ def generated(
 
 @dataclass(frozen=True)
 class Sending:
-    """What jobs of up to ``gpus`` GPUs send (None: all larger ones): the ``share`` of an iteration at ideal
-    speed in which each GPU sends at its full rate, and the ``pattern``."""
+    """Traffic of jobs of up to ``gpus`` GPUs (None: all larger ones).
+
+    ``share``: part of an iteration at ideal speed in which each GPU sends at its full rate. ``pattern``: of
+    the sending.
+    """
 
     gpus: int | None
     share: float
@@ -302,19 +316,19 @@ class Sending:
 
 
 def shares_of(trace: JobTrace, classes: Sequence[Sending]) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
-    """Each job's communicating share, 0 for one GPU, and whether its pattern is a ring.
+    """Return each job's communicating share, 0 for one GPU, and whether its pattern is a ring.
 
     Raises ValueError for classes that are not in order, or leave sizes out.
     """
-    ends = [math.inf if one.gpus is None else one.gpus for one in classes]
+    ends = [math.inf if sending.gpus is None else sending.gpus for sending in classes]
     if not ends or ends != sorted(set(ends)) or ends[-1] != math.inf:
         raise ValueError("classes of jobs go from small to large, and the last has no size")
-    for one in classes:
-        if not 0 <= one.share < 1:
-            raise ValueError(f"share: {one.share:g}; it must be from 0 to below 1")
-        if one.pattern not in get_args(Pattern):
-            raise ValueError(f"pattern: no {one.pattern}; there are {', '.join(get_args(Pattern))}")
+    for sending in classes:
+        if not 0 <= sending.share < 1:
+            raise ValueError(f"share: {sending.share:g}; it must be from 0 to below 1")
+        if sending.pattern not in get_args(Pattern):
+            raise ValueError(f"pattern: no {sending.pattern}; there are {', '.join(get_args(Pattern))}")
     which = np.searchsorted(np.array(ends), trace.gpus)
-    shares = np.array([one.share for one in classes])[which]
-    rings = np.array([one.pattern == "ring" for one in classes])[which]
+    shares = np.array([sending.share for sending in classes])[which]
+    rings = np.array([sending.pattern == "ring" for sending in classes])[which]
     return np.where(trace.gpus > 1, shares, 0.0), rings

@@ -1,4 +1,4 @@
-"""What one layer of a model is to a fabric: parameters, FLOPs, what it hands on and what it keeps.
+"""Compute a layer of a model as a fabric sees it: parameters, FLOPs, its output and what it keeps.
 
 Everything follows from the architecture by formula. FLOPs are those of the matrix multiplications and
 convolutions of one forward pass of one sample, a multiply and an add each counted; a backward pass takes
@@ -22,7 +22,7 @@ class Layer:
     the ranks of a tensor-parallel group, ``replicated`` are whole at each, ``experts`` are those of all
     experts together. ``flops``: forward. ``output``: elements handed on. ``kept``: elements kept for the
     backward pass, without the attention's scores. Under tensor parallelism the whole input is needed at
-    each rank where a layer ``gathers``, and its output is a sum over the ranks where it ``reduces``.
+    each rank if a layer ``gathers``, and its output is a sum over the ranks if it ``reduces``.
     ``copies``: experts that each token goes to, 0 of a layer without. ``recomputed``: its forward pass is
     done again where activations are.
     """
@@ -94,7 +94,7 @@ class Transformer:
 class Convolution:
     """A convolution, or a fully connected layer as one over a single pixel.
 
-    ``pixels``: the side of its square output. ``extra``: parameters beside the kernel for each output
+    ``pixels``: the side of its square output. ``extra``: parameters besides the kernel for each output
     channel: 1 for a bias, 2 for a batch normalisation.
     """
 
@@ -137,10 +137,11 @@ Model = Transformer | Vision | Recommender
 
 
 def layers(model: Model, sequence: int = 0) -> tuple[Layer, ...]:
-    """The layers of ``model``; of a transformer, for samples of ``sequence`` tokens (0: the model's own).
+    """Return the layers of ``model``.
 
-    A recommender's are those of its networks, without the tables. The parameters of a tied output are those
-    of the embedding and counted there.
+    For a transformer they are for samples of ``sequence`` tokens (0: the model's own). A recommender's are
+    those of its networks, without the tables. The parameters of a tied output are those of the embedding and
+    counted there.
     """
     if isinstance(model, Transformer):
         return tuple(_of_transformer(model, sequence or model.sequence))
@@ -150,13 +151,13 @@ def layers(model: Model, sequence: int = 0) -> tuple[Layer, ...]:
 
 
 def parameters(model: Model) -> int:
-    """Parameters of the whole model."""
+    """Return the number of parameters of the whole model."""
     tables = sum(model.rows) * model.width if isinstance(model, Recommender) else 0
     return tables + sum(layer.parameters for layer in layers(model))
 
 
 def forward_flops(model: Model, sequence: int = 0) -> float:
-    """FLOPs of one forward pass of one sample."""
+    """Return the FLOPs of one forward pass of one sample."""
     return sum(layer.flops for layer in layers(model, sequence))
 
 
@@ -236,23 +237,31 @@ def _head(model: Transformer, s: int) -> Layer:
     )  # fmt: skip
 
 
-def _convolution(one: Convolution) -> Layer:
+def _convolution(convolution: Convolution) -> Layer:
     """Kept: its input, and what a batch normalisation behind it takes in."""
-    kernel = one.kernel**2 * one.inputs * one.outputs
-    output = one.outputs * one.pixels**2
-    kept = one.inputs * (one.pixels * one.stride) ** 2 + (output if one.extra == 2 else 0)
+    kernel = convolution.kernel**2 * convolution.inputs * convolution.outputs
+    output = convolution.outputs * convolution.pixels**2
+    kept = convolution.inputs * (convolution.pixels * convolution.stride) ** 2 + (
+        output if convolution.extra == 2 else 0
+    )
     return Layer(
-        one.name, one.block, kernel + one.extra * one.outputs, 0, 2.0 * kernel * one.pixels**2, output, kept
+        convolution.name,
+        convolution.block,
+        kernel + convolution.extra * convolution.outputs,
+        0,
+        2.0 * kernel * convolution.pixels**2,
+        output,
+        kept,
     )
 
 
 def bottom_layers(model: Recommender) -> tuple[Layer, ...]:
-    """Layers of the network of the dense features."""
+    """Return the layers of the network of the dense features."""
     return _dense("bottom", model.bottom)
 
 
 def top_layers(model: Recommender) -> tuple[Layer, ...]:
-    """The interaction of all pairs of vectors, and the network that follows it."""
+    """Return the interaction of all pairs of vectors, and the network that follows it."""
     vectors = len(model.rows) + 1
     width = vectors * (vectors - 1) // 2 + model.width
     flops = 2.0 * vectors * vectors * model.width

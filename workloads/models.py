@@ -1,7 +1,7 @@
 """Models from which workloads are generated, each with the source of its figures.
 
 Totals of parameters are computed (``workloads.layers.parameters``) and tested against those published.
-They are equal but for Transformer-big, whose vocabulary its paper gives as "about 37000"; see
+They are equal except for Transformer-big, whose vocabulary its paper gives as "about 37000"; see
 ``docs/workloads.md``.
 """
 
@@ -12,36 +12,36 @@ from ringlight.workloads.layers import Convolution, Model, Recommender, Transfor
 
 def _vgg(name: str, column: str, convolutions: tuple[int, ...]) -> Vision:
     """3 x 3 convolutions with bias in five stages, halved by pooling after each, then three full layers."""
-    found, inputs, block = [], 3, 0
+    stack, inputs, block = [], 3, 0
     for stage, (count, width) in enumerate(zip(convolutions, (64, 128, 256, 512, 512), strict=True)):
         for number in range(count):
-            found.append(
+            stack.append(
                 Convolution(f"conv{stage + 1}_{number + 1}", inputs, width, 3, 1, 224 >> stage, 1, block)
             )
             inputs, block = width, block + 1
     for number, (width, wide) in enumerate(((512 * 7 * 7, 4096), (4096, 4096), (4096, 1000))):
-        found.append(Convolution(f"fc{6 + number}", width, wide, 1, 1, 1, 1, block + number))
-    return Vision(name, f"Simonyan, Zisserman, arXiv:1409.1556, table 1, column {column}", tuple(found))
+        stack.append(Convolution(f"fc{6 + number}", width, wide, 1, 1, 1, 1, block + number))
+    return Vision(name, f"Simonyan, Zisserman, arXiv:1409.1556, table 1, column {column}", tuple(stack))
 
 
 def _resnet50() -> Vision:
     """Bottlenecks with batch normalisation, as torchvision has them: the stride is in the 3 x 3."""
-    found = [Convolution("conv1", 3, 64, 7, 2, 112, 2, 0)]
+    convolutions = [Convolution("conv1", 3, 64, 7, 2, 112, 2, 0)]
     inputs, block = 64, 1
     for stage, (count, width) in enumerate(((3, 64), (4, 128), (6, 256), (3, 512))):
         pixels = 56 >> stage
         for number in range(count):
             stride = 2 if stage and not number else 1
             name = f"conv{stage + 2}_{number + 1}"
-            found.append(Convolution(f"{name}a", inputs, width, 1, 1, pixels * stride, 2, block))
-            found.append(Convolution(f"{name}b", width, width, 3, stride, pixels, 2, block))
-            found.append(Convolution(f"{name}c", width, 4 * width, 1, 1, pixels, 2, block))
+            convolutions.append(Convolution(f"{name}a", inputs, width, 1, 1, pixels * stride, 2, block))
+            convolutions.append(Convolution(f"{name}b", width, width, 3, stride, pixels, 2, block))
+            convolutions.append(Convolution(f"{name}c", width, 4 * width, 1, 1, pixels, 2, block))
             if not number:
-                found.append(Convolution(f"{name}s", inputs, 4 * width, 1, stride, pixels, 2, block))
+                convolutions.append(Convolution(f"{name}s", inputs, 4 * width, 1, stride, pixels, 2, block))
             inputs, block = 4 * width, block + 1
-    found.append(Convolution("fc", 2048, 1000, 1, 1, 1, 1, block))
+    convolutions.append(Convolution("fc", 2048, 1000, 1, 1, 1, 1, block))
     source = "He et al., arXiv:1512.03385, table 1; stride as torchvision.models.resnet50"
-    return Vision("resnet50", source, tuple(found))
+    return Vision("resnet50", source, tuple(convolutions))
 
 
 def _gpt(name: str, source: str, layers: int, hidden: int, heads: int, sequence: int) -> Transformer:
@@ -109,7 +109,7 @@ MODELS = {model.name: model for model in _MODELS}
 
 
 def model_named(name: str) -> Model:
-    """Raises ValueError naming the models that there are."""
+    """Return the model of a name. Raises ValueError, listing the known models, for another name."""
     if name not in MODELS:
         raise ValueError(f"no model {name}; there are {', '.join(MODELS)}")
     return MODELS[name]

@@ -40,13 +40,14 @@ class Operator:
 
     @property
     def backward_flops(self) -> float:
+        """Return the number of FLOPs of the backward pass."""
         return BACKWARD * self.flops
 
 
 def operators(
     model: Model, samples: int, *, element_bytes: int = 4, sequence: int = 0
 ) -> tuple[Operator, ...]:
-    """The operators of ``model``, in an order in which each takes outputs of earlier ones only.
+    """Return the operators of ``model``, in an order in which each takes outputs of earlier ones only.
 
     For ``samples`` samples; of a transformer each of ``sequence`` tokens (0: the model's own). Raises
     ValueError for a model whose operators are not known here.
@@ -54,41 +55,41 @@ def operators(
     if samples < 1 or element_bytes < 1:
         raise ValueError(f"{samples} samples of elements of {element_bytes} bytes; both must be 1 or more")
     if isinstance(model, Vision):
-        found = _of_vision(model)
+        graph = _of_vision(model)
     elif isinstance(model, Transformer) and model.experts == 1:
-        found = _of_transformer(model, sequence or model.sequence)
+        graph = _of_transformer(model, sequence or model.sequence)
     else:
         raise ValueError(f"{model.name}: there are operators of image models and of dense transformers only")
     size = samples * element_bytes
     return tuple(
         replace(operator, flops=operator.flops * samples, output_bytes=operator.output_bytes * size)
-        for operator in found
+        for operator in graph
     )
 
 
 def split(
     graph: Sequence[Operator], device: Device, most: int, *, quantum_s: float = 1e-6, element_bytes: int = 4
 ) -> tuple[int, ...]:
-    """[operators]: into how many pieces each is divided.
+    """Return the number of pieces into which each operator is divided: [operators].
 
-    A power of two of pieces whose forward passes take ``quantum_s`` or longer, or ``most``. Operators that
-    lie beside each other have as many, those of the longer one.
-    Raises ValueError naming what is not above 0.
+    The number is a power of two of pieces whose forward passes take ``quantum_s`` or longer, or ``most``.
+    Operators that lie next to each other have as many, those of the longer one. Raises ValueError naming what
+    is not above 0.
     """
     if most < 1 or not quantum_s > 0:
         raise ValueError(f"split into at most {most} pieces of {quantum_s:g} s; both must be above 0")
     rate = device.flops_per_s(element_bytes)
-    found = [
+    counts = [
         min(1 << max(int(operator.flops / rate / quantum_s).bit_length() - 1, 0), most) for operator in graph
     ]
-    for number, one in enumerate(graph):
-        if one.beside is not None:
-            found[number] = found[one.beside] = max(found[number], found[one.beside])
-    return tuple(found)
+    for number, current in enumerate(graph):
+        if current.beside is not None:
+            counts[number] = counts[current.beside] = max(counts[number], counts[current.beside])
+    return tuple(counts)
 
 
 def shares(total: int, pieces: int) -> list[int]:
-    """``total`` divided into ``pieces`` whole parts that differ by one at most and sum to it."""
+    """Return ``total`` divided into ``pieces`` whole parts that differ by one at most and sum to it."""
     ends = [total * number // pieces for number in range(pieces + 1)]
     return [end - start for start, end in itertools.pairwise(ends)]
 
@@ -98,14 +99,16 @@ def _of_vision(model: Vision) -> list[Operator]:
 
     A fourth is on that way round. What is handed on is as large as the next one takes it, behind any pooling.
     """
-    found: list[Operator] = []
+    graph: list[Operator] = []
 
-    def add(one: Convolution, layer: Layer, *after: int) -> int:
+    def add(convolution: Convolution, layer: Layer, *after: int) -> int:
         for k in after[:1]:
-            pooled = min(found[k].output_bytes, one.inputs * (one.pixels * one.stride) ** 2)
-            found[k] = replace(found[k], output_bytes=pooled)
-        found.append(Operator(one.name, layer.flops, layer.output, layer.parameters, after))
-        return len(found) - 1
+            pooled = min(
+                graph[k].output_bytes, convolution.inputs * (convolution.pixels * convolution.stride) ** 2
+            )
+            graph[k] = replace(graph[k], output_bytes=pooled)
+        graph.append(Operator(convolution.name, layer.flops, layer.output, layer.parameters, after))
+        return len(graph) - 1
 
     stream: tuple[int, ...] = ()
     pairs = zip(model.convolutions, layers(model), strict=True)
@@ -118,7 +121,7 @@ def _of_vision(model: Vision) -> list[Operator]:
         for pair in before:
             stream = (add(*pair, *stream),)
         stream = (add(*last, *stream, *(around if before else ())),)
-    return found
+    return graph
 
 
 def _of_transformer(m: Transformer, s: int) -> list[Operator]:
@@ -128,27 +131,30 @@ def _of_transformer(m: Transformer, s: int) -> list[Operator]:
     of its cross-attentions.
     """
     h, q, kv = m.hidden, m.heads * m.head_width, m.kv_heads * m.head_width
-    found: list[Operator] = []
+    graph: list[Operator] = []
     encoded: int | None = None
 
     def matrix(name: str, wide: int, columns: int, after: int, output: int, norm: int = 0) -> int:
         parameters = wide * columns + m.biases * columns + norm
-        found.append(Operator(name, 2.0 * s * wide * columns, s * output, parameters, (after,)))
-        return len(found) - 1
+        graph.append(Operator(name, 2.0 * s * wide * columns, s * output, parameters, (after,)))
+        return len(graph) - 1
 
     def last(layer: Layer, since: int, *after: int) -> int:
-        """An operator with what the layer has beyond its operators from ``since`` on."""
-        flops = layer.flops - sum(operator.flops for operator in found[since:])
-        parameters = layer.parameters - sum(operator.parameters for operator in found[since:])
-        found.append(Operator(f"{layer.name} output", flops, layer.output, parameters, after))
-        return len(found) - 1
+        """Add an operator with what the layer has beyond its operators from ``since`` on.
+
+        Return its number.
+        """
+        flops = layer.flops - sum(operator.flops for operator in graph[since:])
+        parameters = layer.parameters - sum(operator.parameters for operator in graph[since:])
+        graph.append(Operator(f"{layer.name} output", flops, layer.output, parameters, after))
+        return len(graph) - 1
 
     stream = 0
     for layer in layers(m, s):
-        since = len(found)
+        since = len(graph)
         if layer.name in ("embedding", "head"):
-            after, beside = ((stream,), 0) if found else ((), None)
-            found.append(Operator(layer.name, layer.flops, layer.output, layer.parameters, after, beside))
+            after, beside = ((stream,), 0) if graph else ((), None)
+            graph.append(Operator(layer.name, layer.flops, layer.output, layer.parameters, after, beside))
         elif layer.name.endswith("mlp"):
             columns = m.ffn * (2 if m.gated else 1)
             up = matrix(f"{layer.name} input", h, columns, stream, m.ffn, m.norm)
@@ -165,6 +171,6 @@ def _of_transformer(m: Transformer, s: int) -> list[Operator]:
                 )
             else:
                 taken = (matrix(f"{layer.name} query key value", h, q + 2 * kv, stream, q + 2 * kv, m.norm),)
-            found.append(Operator(f"{layer.name} scores", 4.0 * s * s * q, s * q, 0, taken))
-            stream = last(layer, since, len(found) - 1, stream)
-    return found
+            graph.append(Operator(f"{layer.name} scores", 4.0 * s * s * q, s * q, 0, taken))
+            stream = last(layer, since, len(graph) - 1, stream)
+    return graph

@@ -50,7 +50,10 @@ Array = npt.NDArray[Any]
 
 
 def pack(workload: Workload) -> bytes:
-    """The workload as bytes, for :func:`unpack`. Raises ValueError for a name with a zero byte in it."""
+    """Return the workload as bytes, for :func:`unpack`.
+
+    Raises ValueError for a name with a zero byte in it.
+    """
     if bad := [name for name in workload.names if "\0" in name]:
         raise ValueError(f"{bad[0]!r}: the name of an operation must not contain a zero byte")
     arrays = [_small(array) for array in _arrays(workload)]
@@ -62,7 +65,7 @@ def pack(workload: Workload) -> bytes:
             "programs": len(workload.programs),
             "slots": [workload.communicators.shape[1], workload.peers.shape[1]],
             "streams": workload.streams,
-            "collectives": [_said(one) for one in workload.collectives],
+            "collectives": [_said(collective) for collective in workload.collectives],
             "names": [len(workload.names), len(names)],
             "arrays": [[array.dtype.str.replace("|", "<"), array.size] for array in arrays],
         }
@@ -72,7 +75,7 @@ def pack(workload: Workload) -> bytes:
 
 
 def unpack(data: bytes, limit: int = LIMIT) -> Workload:
-    """The workload that :func:`pack` made ``data`` of; it takes at most about ``limit`` bytes of memory.
+    """Return the workload in ``data`` of :func:`pack`, using at most about ``limit`` bytes of memory.
 
     Raises ValueError, in one line, when it is none, is larger, or cannot be run (:func:`check`).
     """
@@ -97,17 +100,23 @@ def unpack(data: bytes, limit: int = LIMIT) -> Workload:
 
 
 def _arrays(workload: Workload) -> list[Array]:
-    """All arrays of a workload in the order in which they are written."""
+    """Return all arrays of a workload in the order in which they are written."""
     lengths = np.array([len(group) for group in workload.groups], dtype=np.int64)
     members = np.concatenate([*workload.groups, np.zeros(0, dtype=np.int64)])
-    found: list[Array] = [workload.program_of, lengths, members, workload.communicators, workload.peers]
-    found += [np.array(one.sizes, dtype=np.int64) for one in workload.collectives if one.sizes is not None]
-    found += [_transfers(one.own) for one in workload.collectives if one.own is not None]
-    return found + [getattr(program, name) for program in workload.programs for name in _COLUMNS]
+    arrays: list[Array] = [workload.program_of, lengths, members, workload.communicators, workload.peers]
+    arrays += [
+        np.array(collective.sizes, dtype=np.int64)
+        for collective in workload.collectives
+        if collective.sizes is not None
+    ]
+    arrays += [
+        _transfers(collective.own) for collective in workload.collectives if collective.own is not None
+    ]
+    return arrays + [getattr(program, name) for program in workload.programs for name in _COLUMNS]
 
 
 def _small(array: Array) -> Array:
-    """The values flattened, in the smallest type that holds them."""
+    """Return the values flattened, in the smallest type that holds them."""
     flat = np.ascontiguousarray(array).reshape(-1)
     if flat.dtype.kind == "f":
         return flat.astype("<f8", copy=False)
@@ -116,25 +125,40 @@ def _small(array: Array) -> Array:
     return flat.astype(stored, copy=False)
 
 
-def _said(one: Collective) -> list[Any]:
-    split = None if one.split is None else asdict(one.split)
-    said = [one.kind, one.algorithm, one.root, split, None if one.sizes is None else len(one.sizes)]
-    if one.own is None:
-        return said
-    steps = [[op, len(rows)] for op, rows in one.own.rows]
-    return [*said, [one.own.name, one.own.world_size, one.own.chunks, one.own.step_by_step, steps]]
+def _said(collective: Collective) -> list[Any]:
+    split = None if collective.split is None else asdict(collective.split)
+    entry = [
+        collective.kind,
+        collective.algorithm,
+        collective.root,
+        split,
+        None if collective.sizes is None else len(collective.sizes),
+    ]
+    if collective.own is None:
+        return entry
+    steps = [[op, len(rows)] for op, rows in collective.own.rows]
+    return [
+        *entry,
+        [
+            collective.own.name,
+            collective.own.world_size,
+            collective.own.chunks,
+            collective.own.step_by_step,
+            steps,
+        ],
+    ]
 
 
 def _transfers(own: WrittenSteps) -> Array:
-    """All transfers of a schedule, [transfers, 4]."""
+    """Return all transfers of a schedule, [transfers, 4]."""
     return np.array([row for _, rows in own.rows for row in rows], dtype=np.int64).reshape(-1, 4)
 
 
-def _own(kind: str, root: int, said: list[Any], transfers: Array) -> WrittenSteps:
-    """A schedule of the user's, checked as one that was read from a file. Raises ValueError."""
-    if len(said) != len(WrittenSteps.__dataclass_fields__):
+def _own(kind: str, root: int, entry: list[Any], transfers: Array) -> WrittenSteps:
+    """Return a schedule of the user's, checked as one that was read from a file. Raises ValueError."""
+    if len(entry) != len(WrittenSteps.__dataclass_fields__):
         raise ValueError("a packed workload: a schedule is not described by what it should be")
-    name, world_size, chunks, step_by_step, steps = said
+    name, world_size, chunks, step_by_step, steps = entry
     ends = np.cumsum([0, *(_count(length) for _, length in steps)])
     if transfers.size != 4 * ends[-1] or any(op not in ("reduce", "replace") for op, _ in steps):
         raise ValueError("a packed workload: the transfers of a schedule do not fit its steps")
@@ -148,15 +172,15 @@ def _own(kind: str, root: int, said: list[Any], transfers: Array) -> WrittenStep
     return own
 
 
-def split_of(said: object) -> Split:
-    """A split from its fields by their names. Raises ValueError for other fields, types or numbers."""
-    if not isinstance(said, dict) or not set(said) <= {field.name for field in fields(Split)}:
+def split_of(values: object) -> Split:
+    """Return a split from its fields by their names. Raises ValueError for other fields, types or numbers."""
+    if not isinstance(values, dict) or not set(values) <= {field.name for field in fields(Split)}:
         raise ValueError("the split of an all-to-all is damaged")
-    for name, value in said.items():
+    for name, value in values.items():
         fits = type(value) in _OF_SPLITS[name] and (value is None or 0 <= value < 1 << 63)
         if not fits:
             raise ValueError(f"the split of an all-to-all: {name} is {value!r:.40}")
-    return Split(**said)
+    return Split(**values)
 
 
 class _Stream:
@@ -168,27 +192,30 @@ class _Stream:
         self._left = limit
 
     def read(self, count: int) -> bytes:
-        """The next ``count`` bytes. Raises ValueError when there are fewer, or more than may be."""
+        """Return the next ``count`` bytes.
+
+        Raises ValueError when there are fewer, or more than are allowed.
+        """
         if count > self._left:
             raise ValueError(
                 f"a packed workload: it takes more than the {self._left} bytes that are left to it"
             )
         self._left -= count
-        parts, wanted = [], count
-        while wanted:
+        parts, missing = [], count
+        while missing:
             try:
-                part = self._inflate.decompress(self._data, wanted)
+                part = self._inflate.decompress(self._data, missing)
             except zlib.error:
                 raise ValueError("a packed workload: its data are damaged") from None
             self._data = self._inflate.unconsumed_tail
             if not part:
                 raise ValueError("a packed workload: it ends early")
             parts.append(part)
-            wanted -= len(part)
+            missing -= len(part)
         return b"".join(parts)
 
     def end(self) -> None:
-        """Raises ValueError when something is left over, or the check sum is wrong."""
+        """Raise ValueError when something is left over, or the check sum is wrong."""
         try:
             rest = self._inflate.decompress(self._data, 1)
         except zlib.error:
@@ -202,8 +229,8 @@ def _workload(header: dict[str, Any], stream: _Stream, limit: int) -> Workload:
     listed = [(str(kind), _count(size)) for kind, size in header["arrays"]]
     if ranks > RANKS_LIMIT:
         raise ValueError(f"a packed workload: it has {ranks} ranks, {RANKS_LIMIT} are allowed")
-    sized = [one for one in header["collectives"] if one[4] is not None]
-    owned = [one for one in header["collectives"] if len(one) > _OWN]
+    sized = [entry for entry in header["collectives"] if entry[4] is not None]
+    owned = [entry for entry in header["collectives"] if len(entry) > _OWN]
     names, text = map(_count, header["names"])
     needed = 8 * sum(size for _, size in listed) + names * _STRING + text
     if needed > limit:
@@ -219,25 +246,25 @@ def _workload(header: dict[str, Any], stream: _Stream, limit: int) -> Workload:
         if stored not in (("<f8",) if kind == "<f8" else _STORED):
             raise ValueError(f"a packed workload: {stored!r} is no type of its arrays")
         raw = stream.read(size * int(stored[2:]))
-        found = np.frombuffer(raw, dtype=stored).astype(kind)
+        values = np.frombuffer(raw, dtype=stored).astype(kind)
         if kind == "<i1" and stored != "<i1":
             raise ValueError("a packed workload: kinds of operations are out of range")
-        found.flags.writeable = False
-        return found
+        values.flags.writeable = False
+        return values
 
     program_of, lengths, members, communicators, peers = (array() for _ in range(5))
     if len(program_of) != ranks or (lengths < 0).any() or int(lengths.sum()) != len(members):
         raise ValueError("a packed workload: its ranks or groups do not fit the arrays")
-    width = [_count(one) for one in header["slots"]]
+    width = [_count(entry) for entry in header["slots"]]
     collectives = []
-    for one in header["collectives"]:
-        sizes = None if one[4] is None else _matrix(array(), _count(one[4]))
-        split = None if one[3] is None else split_of(one[3])
-        collectives.append(Collective(str(one[0]), str(one[1]), int(one[2]), split, sizes))
-    for number, one in enumerate(header["collectives"]):
-        if len(one) > _OWN:
+    for entry in header["collectives"]:
+        sizes = None if entry[4] is None else _matrix(array(), _count(entry[4]))
+        split = None if entry[3] is None else split_of(entry[3])
+        collectives.append(Collective(str(entry[0]), str(entry[1]), int(entry[2]), split, sizes))
+    for number, entry in enumerate(header["collectives"]):
+        if len(entry) > _OWN:
             kind, root = collectives[number].kind, collectives[number].root
-            collectives[number] = collectives[number]._replace(own=_own(kind, root, one[_OWN], array()))
+            collectives[number] = collectives[number]._replace(own=_own(kind, root, entry[_OWN], array()))
     return Workload(
         str(header["name"]),
         ranks,
@@ -248,7 +275,7 @@ def _workload(header: dict[str, Any], stream: _Stream, limit: int) -> Workload:
         peers.reshape(ranks, width[1]),
         tuple(collectives),
         words,
-        tuple(str(one) for one in header["streams"]),
+        tuple(str(entry) for entry in header["streams"]),
     )
 
 
@@ -265,14 +292,17 @@ def _names(text: bytes, count: int) -> tuple[str, ...]:
 
 
 def _matrix(values: Array, size: int) -> tuple[tuple[int, ...], ...]:
-    """The bytes that each of ``size`` ranks sends to each."""
+    """Return the bytes that each of ``size`` ranks sends to each."""
     if (values < 0).any():
         raise ValueError("a packed workload: bytes from rank to rank are below 0")
     return tuple(tuple(row) for row in values.reshape(size, size).tolist())
 
 
 def _check_indices(workload: Workload) -> None:
-    """Every number that names a place in another list names one; ``check`` takes that for granted."""
+    """Check that every number that names a place in another list names one.
+
+    ``check`` takes that for granted.
+    """
     ranks = workload.ranks
 
     def within(what: str, values: Array, low: int, end: int) -> None:

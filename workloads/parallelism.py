@@ -25,7 +25,7 @@ from ringlight.workloads.stage import Plan, Slot, stage_program
 
 
 def generate(model: Model, parallel: Parallel, training: Training, device: Device | None = None) -> Workload:
-    """One iteration of training ``model``; computations in FLOPs, or in seconds of ``device``.
+    """Return one iteration of training ``model``; computations in FLOPs, or in seconds of ``device``.
 
     Raises ValueError naming the setting that is not possible.
     """
@@ -51,7 +51,7 @@ def generate(model: Model, parallel: Parallel, training: Training, device: Devic
 
 
 def rank_grid(parallel: Parallel) -> IntArray:
-    """[pp, dp, ep, tp]: the rank of each place."""
+    """Return the rank of each place: [pp, dp, ep, tp]."""
     shape = (parallel.pp, parallel.dp, parallel.ep, parallel.tp)
     return np.arange(parallel.ranks).reshape(shape)
 
@@ -61,7 +61,7 @@ def _name(model: Model, parallel: Parallel) -> str:
 
 
 def _check_algorithms(workload: Workload) -> None:
-    """Raises ValueError for an algorithm that there is not, or not for as many ranks as a group has."""
+    """Raise ValueError for an unknown algorithm, or one not for as many ranks as a group has."""
     used = set()
     for rank in np.unique(workload.program_of, return_index=True)[1].tolist():
         program = workload.programs[workload.program_of[rank]]
@@ -77,12 +77,12 @@ def _check_algorithms(workload: Workload) -> None:
 
 
 def _slots(programs: Sequence[Program]) -> set[int]:
-    """Communicator slots on which any rank calls a collective."""
+    """Return communicator slots on which any rank calls a collective."""
     return {int(slot) for program in programs for slot in program.slot[program.kind == Kind.COLLECTIVE]}
 
 
 def _communicators(book: Book, grid: IntArray, used: set[int], tables: bool) -> IntArray:
-    """[ranks, slots]: the groups of each rank, where ``used``."""
+    """Return the groups of each rank by slot, [ranks, slots], -1 for slots that are not ``used``."""
     _, dp, ep, tp = grid.shape
     tensor = grid.reshape(-1, tp)
     experts = grid.transpose(0, 1, 3, 2).reshape(-1, ep)
@@ -97,8 +97,8 @@ def _communicators(book: Book, grid: IntArray, used: set[int], tables: bool) -> 
         Slot.EXPERT_PARAMETERS: expert_replicas,
         Slot.EMBEDDING: grid[[0, -1]].reshape(2, -1).T,
     }
-    found = np.full((grid.size, len(Slot)), -1)
+    communicators = np.full((grid.size, len(Slot)), -1)
     for slot, groups in rows.items():
         for group in groups if slot in used else ():
-            found[group, slot] = book.group(group.tolist())
-    return found
+            communicators[group, slot] = book.group(group.tolist())
+    return communicators

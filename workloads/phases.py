@@ -37,8 +37,10 @@ class _Meeting(NamedTuple):
 
 
 def phases_of(workload: Workload) -> PhasePlan:
-    """The phases of an iteration. Raises ValueError naming a rank that waits for ever, and an operation
-    without seconds."""
+    """Return the phases of an iteration.
+
+    Raises ValueError naming a rank that waits for ever, and an operation without seconds.
+    """
     writing = _Writing(workload)
     for meeting, ends in _in_order(workload):
         writing.add(meeting, ends)
@@ -54,7 +56,7 @@ class _Writing:
         self._known: dict[tuple[int, int, int], _Pairs] = {}
 
     def add(self, meeting: _Meeting, ends: list[tuple[int, int]]) -> None:
-        """``ends``: the ranks that meet and the operation of each."""
+        """Add a meeting. ``ends``: the ranks that meet and the operation of each."""
         pairs = self._pairs(meeting, *ends[0])
         ranks = tuple(sorted({rank for pair in pairs for rank in pair}))
         if not ranks:
@@ -117,7 +119,10 @@ class _Writing:
 
 
 def _fits(own: _Pairs, more: _Pairs) -> bool:
-    """Whether two sets of pairs fit into one phase: nobody has more partners than the busiest of either."""
+    """Return whether two sets of pairs fit into one phase.
+
+    They fit if no rank has more partners than the busiest rank of either set.
+    """
     both = own.keys() | more.keys()
     if len(both) == len(own):
         return True
@@ -129,13 +134,14 @@ def _most(pairs: Iterable[tuple[int, int]], end: int) -> int:
 
 
 def _in_order(workload: Workload) -> Iterator[tuple[_Meeting, list[tuple[int, int]]]]:
-    """What communicates, by when it could begin if sending took no time; ties as programs have them.
+    """Yield meetings and their ends, by when they could begin if sending took no time.
 
-    Raises ValueError as :func:`phases_of`.
+    Ties are as programs have them. Raises ValueError naming a rank that waits for ever, and an operation
+    without seconds.
     """
     programs = workload.programs
     waiting = [dependencies(workload, program) for program in programs]
-    kinds, seconds = ([getattr(one, name).tolist() for one in programs] for name in ("kind", "seconds"))
+    kinds, seconds = ([getattr(item, name).tolist() for item in programs] for name in ("kind", "seconds"))
     of = workload.program_of.tolist()
     waits = [list(waiting[number].counts) for number in of]
     meetings: dict[_Meeting, list[tuple[int, int]]] = {}
@@ -155,8 +161,8 @@ def _in_order(workload: Workload) -> Iterator[tuple[_Meeting, list[tuple[int, in
         if len(come) == ends:
             del meetings[meeting]
             yield meeting, come
-            for one in come:
-                heapq.heappush(due, (now_s, *one))
+            for item in come:
+                heapq.heappush(due, (now_s, *item))
 
     ready = [(operation, rank) for rank, number in enumerate(of) for operation in waiting[number].first]
     while ready or due:
@@ -179,19 +185,19 @@ def _in_order(workload: Workload) -> Iterator[tuple[_Meeting, list[tuple[int, in
 
 
 def _expected(workload: Workload, rank: int) -> dict[int, tuple[_Meeting, int]]:
-    """What a rank's operations that communicate meet in, and how many ends that has."""
+    """Return the meeting of each of a rank's operations that communicate, and how many ends it has."""
     program = workload.programs[int(workload.program_of[rank])]
     ordinals = calls(program).tolist()
     seen: dict[tuple[int, int, int], int] = {}
-    found = {}
+    meetings = {}
     columns = (program.kind, program.slot, program.collective, program.tag)
     for k, (kind, slot, what, tag) in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
         if kind == Kind.COLLECTIVE:
             group = int(workload.communicators[rank, slot])
-            found[k] = _Meeting(what, (group, slot), 0, ordinals[k]), len(workload.groups[group])
+            meetings[k] = _Meeting(what, (group, slot), 0, ordinals[k]), len(workload.groups[group])
         elif kind in (Kind.SEND, Kind.RECEIVE):
             peer = int(workload.peers[rank, slot])
             ends = (rank, peer) if kind == Kind.SEND else (peer, rank)
             number = seen[(*ends, tag)] = seen.get((*ends, tag), 0) + 1
-            found[k] = _Meeting(-1, ends, tag, number), 2
-    return found
+            meetings[k] = _Meeting(-1, ends, tag, number), 2
+    return meetings

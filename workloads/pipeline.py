@@ -20,7 +20,10 @@ class Turn(NamedTuple):
 
 
 def schedule(name: str, stages: int, micro_batches: int, chunks_per_stage: int = 1) -> list[list[Turn]]:
-    """Turns of each stage, in order. Raises ValueError for a combination that the schedule cannot do."""
+    """Return the turns of each stage, in order.
+
+    Raises ValueError for a combination that the schedule cannot do.
+    """
     if name not in SCHEDULES:
         raise ValueError(f"schedule: no {name}; there are {', '.join(SCHEDULES)}")
     if name != "interleaved" and chunks_per_stage != 1:
@@ -41,13 +44,16 @@ def schedule(name: str, stages: int, micro_batches: int, chunks_per_stage: int =
 
 
 def _gpipe(stage: int, micro_batches: int) -> list[Turn]:
-    """All forward, then all backward, the last micro-batch first (Huang et al., GPipe, figure 2c)."""
+    """Return forward turns, then backward ones (Huang et al., GPipe, figure 2c).
+
+    The backward turns begin with the last micro-batch.
+    """
     forward = [Turn(True, stage, m) for m in range(micro_batches)]
     return forward + [Turn(False, stage, m) for m in reversed(range(micro_batches))]
 
 
 def _one_f_one_b(stage: int, stages: int, micro_batches: int, chunks: int, warm: int) -> list[Turn]:
-    """``warm`` forward passes, then one forward and one backward in turn, then the backward ones left.
+    """Return ``warm`` forward passes, then one forward and one backward in turn, then the remaining backward.
 
     Micro-batches pass in rows of ``stages``, each row through all of a stage's chunks before the next.
     """

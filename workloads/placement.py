@@ -15,8 +15,8 @@ What the paper's text does not state, assumed here:
   those of one GPU are added up before.
 - The backward pass of a piece is where its forward pass was, since weights and kept activations are there.
 - So both directions are used, and the window reaches both ways. The authors' reaches ahead only, round a
-  ring; where a window has all GPUs, as with 8 GPUs and 16 or 20, there is no difference.
-- Where no GPU is near enough to all, the piece goes to the last of those whose output it takes, as theirs
+  ring; if a window has all GPUs, as with 8 GPUs and 16 or 20, there is no difference.
+- If no GPU is near enough to all, the piece goes to the last of those whose output it takes, as theirs
   does; what comes from farther away is then handed on by GPUs in between, at most ``window - 1`` at a time.
 - Whether weights and activations fit into a GPU's memory is not asked.
 """
@@ -48,11 +48,11 @@ RING_WINDOW = 16
 
 
 class Published(NamedTuple):
-    """What the authors' simulator is run with, which its text does not explain: ``configs`` in paper/run.py
-    of github.com/MLNetwork/rostam, commit 116a09b.
+    """Settings with which the authors' simulator is run, which its text does not explain.
 
-    ``gradient_bytes``: of the ring of gradients, per GPU; neither 4 bytes a parameter nor that divided by
-    ``mp``. ``batch`` of all replicas; ``iterations`` to accuracy.
+    They are ``configs`` in paper/run.py of github.com/MLNetwork/rostam, commit 116a09b. ``gradient_bytes``:
+    of the ring of gradients, per GPU; neither 4 bytes a parameter nor that divided by ``mp``. ``batch`` of
+    all replicas; ``iterations`` to accuracy.
     """
 
     gradient_bytes: int
@@ -71,15 +71,18 @@ AUTHORS = {
 
 
 def authors_all_reduce_s(gradient_bytes: float, bits_per_s: float) -> float:
-    """What the authors add to an iteration for gradients, instead of sending them through the network."""
+    """Return the seconds that the authors add to an iteration for gradients.
+
+    The authors do so instead of sending gradients through the network.
+    """
     return 2 * gradient_bytes * 8 / bits_per_s
 
 
 def widest_window(partners: int, dp: int, mp: int) -> int:
-    """The widest window with which no GPU has more than ``partners`` others to send to.
+    """Return the widest window with which no GPU has more than ``partners`` others to send to.
 
     One of them is the next replica's, of the ring of gradients; the others lie on both sides. Raises
-    ValueError where even neighbours are too many.
+    ValueError if even neighbours are too many.
     """
     ring = int(dp > 1)
     if mp - 1 + ring <= partners:
@@ -92,20 +95,20 @@ def widest_window(partners: int, dp: int, mp: int) -> int:
 def place(
     graph: Sequence[Operator], pieces: Sequence[int], seconds: Sequence[float], gpus: int, window: int
 ) -> tuple[tuple[int, ...], ...]:
-    """Place the pieces of each operator on GPUs 0 to ``gpus - 1``.
+    """Place the pieces of each operator on GPUs 0 to ``gpus - 1``. Return the GPUs of each operator's pieces.
 
     ``pieces`` and ``seconds`` of each piece's forward pass, by operator; a GPU is free once it has computed
-    what it has, communication not counted. Raises ValueError for a window or a number of GPUs below 1.
+    its pieces, communication not counted. Raises ValueError for a window or a number of GPUs below 1.
     """
     if window < 1 or gpus < 1:
         raise ValueError(f"{gpus} GPUs with a window of {window}: both must be 1 or more")
     free = [0.0] * gpus
     ends: list[float] = []
-    found: list[tuple[int, ...]] = []
+    placed: list[tuple[int, ...]] = []
     for operator, count, taken_s in zip(graph, pieces, seconds, strict=True):
         ready = max((ends[k] for k in operator.after), default=0.0)
-        beside = found[operator.beside] if operator.beside is not None else None
-        within = _within([gpu for k in operator.after for gpu in found[k]], gpus, window)
+        beside = placed[operator.beside] if operator.beside is not None else None
+        within = _within([gpu for k in operator.after for gpu in placed[k]], gpus, window)
         # Pieces of this operator count, so that those that take no time are not all on one GPU.
         queue = [(free[gpu], 0, gpu) for gpu in within]
         heapq.heapify(queue)
@@ -118,32 +121,36 @@ def place(
             heapq.heapreplace(queue, (free[gpu], held + 1, gpu))
             mine.append(gpu)
         ends.append(max((free[gpu] for gpu in mine), default=0.0))
-        found.append(tuple(mine))
-    return tuple(found)
+        placed.append(tuple(mine))
+    return tuple(placed)
 
 
 def _within(taken_from: Sequence[int], gpus: int, window: int) -> range:
-    """GPUs closer than ``window`` to all of ``taken_from``; the last of these where there are none."""
+    """Return the GPUs closer than ``window`` to all of ``taken_from``.
+
+    If there are none, return the last of ``taken_from``; if ``taken_from`` is empty, return all GPUs.
+    """
     if not taken_from:
         return range(gpus)
     start, end = min(taken_from), max(taken_from)
-    found = range(max(end - window + 1, 0), min(start + window, gpus))
-    return found or range(end, end + 1)
+    near = range(max(end - window + 1, 0), min(start + window, gpus))
+    return near or range(end, end + 1)
 
 
 def ways(source: int, destinations: Iterable[int], reach: int) -> list[tuple[int, int]]:
-    """Links (from, to) by which each of some GPUs gets what ``source`` has, once.
+    """Return links (from, to) by which each of some GPUs gets what ``source`` has, once.
 
-    None is longer than ``reach``. In an order in which everybody has it before he hands it on.
+    No link is longer than ``reach``. They are in an order in which every GPU has the data before it hands
+    them on.
     """
-    have, found = {source}, []
+    have, links = {source}, []
     for destination in sorted(destinations, key=lambda gpu: (abs(gpu - source), gpu)):
         away = reach if destination > source else -reach
         for link in itertools.pairwise([*range(source, destination, away), destination]):
             if link[1] not in have:
                 have.add(link[1])
-                found.append(link)
-    return found
+                links.append(link)
+    return links
 
 
 def placed_workload(
@@ -151,16 +158,15 @@ def placed_workload(
     gradient_bytes: int | None = None, all_reduce: bool = True, takes: Takes = "whole",
     element_bytes: int = 4, sequence: int = 0, quantum_s: float = 1e-6, algorithm: str = "ring",
 ) -> Workload:  # fmt: skip
-    """One iteration of ``dp`` replicas of ``mp`` GPUs each, with ``batch`` samples among the replicas.
+    """Return one iteration of ``dp`` replicas of ``mp`` GPUs each, with ``batch`` samples among the replicas.
 
     ``gradient_bytes``: of one replica's gradients, divided among its GPUs as the parameters are (default: an
     element for each; the authors' constants are of one GPU, so ``mp`` times those). They are reduced over the
     replicas in PyTorch's buckets while the backward pass goes on, or, without ``all_reduce``, not at all
     (:func:`authors_all_reduce_s`). ``window``: as :func:`place`; ``sequence``, ``element_bytes``: as
     ``workloads.operators.operators``, ``quantum_s``: as its ``split``. Replicas share programs. Streams:
-    ``main`` computes, ``gradients``, and ``to k`` and ``from k`` for messages of position k.
-
-    Raises ValueError naming the setting that is not possible.
+    ``main`` computes, ``gradients``, and ``to k`` and ``from k`` for messages of position k. Raises
+    ValueError naming the setting that is not possible.
     """
     for name, value in (("dp", dp), ("mp", mp), ("window", window), ("batch", batch)):
         if value < 1:
@@ -198,7 +204,7 @@ def placed_workload(
     groups = [book.group(column) if reduced else -1 for column in ranks.T.tolist()]
     name = f"{model.name} dp {dp} mp {mp} window {window}"
     workload = book.workload(
-        name, [one.writer.done() for one in positions], np.tile(np.arange(mp), dp),
+        name, [position.writer.done() for position in positions], np.tile(np.arange(mp), dp),
         np.tile(groups, dp)[:, None], np.repeat(ranks, mp, axis=0),
     )  # fmt: skip
     return timed(workload, device, element_bytes)
@@ -211,12 +217,12 @@ _Links = list[list[tuple[int, int, int]]]
 def _messages(
     graph: Sequence[Operator], gpus: Sequence[tuple[int, ...]], reach: int, takes: Takes
 ) -> list[_Links]:
-    """Messages by operator. Raises ValueError for more messages than ``MOST_MESSAGES``."""
+    """Return messages by operator. Raises ValueError for more messages than ``MOST_MESSAGES``."""
     users: defaultdict[int, list[int]] = defaultdict(list)
     for number, operator in enumerate(graph):
         for k in operator.after:
             users[k].append(number)
-    found = []
+    link_groups = []
     messages = 0
     for number, operator in enumerate(graph):
         taken = {user: Counter(gpus[user]) for user in users[number]}
@@ -224,8 +230,8 @@ def _messages(
         sizes = shares(operator.output_bytes, len(gpus[number]))
         for source, size in zip(gpus[number], sizes, strict=True):
             need: defaultdict[int, int] = defaultdict(int)
-            for user, at in taken.items():
-                for gpu, count in at.items():
+            for user, counts in taken.items():
+                for gpu, count in counts.items():
                     part = -(-size * count // len(gpus[user]))
                     need[gpu] = max(need[gpu], size if takes == "whole" else part)
             need.pop(source, None)
@@ -239,8 +245,8 @@ def _messages(
                 f"mp: GPUs of a replica exchange more than {MOST_MESSAGES} messages; take fewer, a narrower "
                 "window or a longer quantum"
             )
-        found.append(links)
-    return found
+        link_groups.append(links)
+    return link_groups
 
 
 class _Position:
@@ -257,7 +263,7 @@ class _Position:
         return self.last
 
     def finish(self) -> None:
-        """What follows the backward pass."""
+        """Close the buckets and add the optimiser after the backward pass."""
         if self.last is not None and self.parameters:
             self.buckets.close(self.last)
             size = OPTIMISER_BYTES * self.parameters
@@ -268,7 +274,7 @@ def _write(
     positions: Sequence[_Position], graph: Sequence[Operator], gpus: Sequence[tuple[int, ...]],
     messages: Sequence[_Links], gradient_bytes: int,
 ) -> None:  # fmt: skip
-    """One iteration. All programs follow one order of all pieces, so nobody waits in a circle."""
+    """Write one iteration. All programs follow one order of all pieces, so no rank waits in a circle."""
     arrived: defaultdict[tuple[int, int], list[Handle]] = defaultdict(list)  # by operator and GPU
 
     activations, of_gradients = int(Tag.ACTIVATIONS), int(Tag.GRADIENTS)
@@ -298,28 +304,28 @@ def _write(
                 parts[tail].append(
                     message("mp gradients", of_gradients, (head, tail, size), [*own, *parts[head]])
                 )
-            at = positions[gpu]
-            done = at.compute(
+            position = positions[gpu]
+            done = position.compute(
                 f"{operator.name} backward", operator.backward_flops / len(gpus[number]), parts[gpu]
             )
             for k in operator.after:
                 ready[k, gpu] = done
-            at.buckets.add(gradients[number][piece], done)
-            at.parameters += parameters[piece]
-    for at in positions:
-        at.finish()
+            position.buckets.add(gradients[number][piece], done)
+            position.parameters += parameters[piece]
+    for position in positions:
+        position.finish()
 
 
 def _gradients(
     graph: Sequence[Operator], gpus: Sequence[tuple[int, ...]], gradient_bytes: int
 ) -> list[list[int]]:
-    """Bytes of each piece's gradients, by its share of all parameters; together ``gradient_bytes``."""
-    total, before, found = max(sum(operator.parameters for operator in graph), 1), 0, []
+    """Return bytes of each piece's gradients, by its share of all parameters; together ``gradient_bytes``."""
+    total, before, gradients = max(sum(operator.parameters for operator in graph), 1), 0, []
     for operator, placed in zip(graph, gpus, strict=True):
         mine = []
         for count in shares(operator.parameters, len(placed)):
             after = before + count
             mine.append(gradient_bytes * after // total - gradient_bytes * before // total)
             before = after
-        found.append(mine)
-    return found
+        gradients.append(mine)
+    return gradients

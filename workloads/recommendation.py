@@ -14,12 +14,11 @@ from ringlight.workloads.settings import OPTIMISER_BYTES, Training
 def recommender_program(
     book: Book, model: Recommender, ranks: int, training: Training, gradients: int, tables: int
 ) -> Program:
-    """Program of every rank; ``gradients`` and ``tables`` are communicator slots.
+    """Return the program of every rank; ``gradients`` and ``tables`` are communicator slots.
 
-    Each rank has as much of the tables as any other, by rows or by columns where there are more ranks
-    than tables. It looks up for all samples, and an all-to-all brings each its vectors while the bottom
-    network computes; another one brings back their gradients while the bottom network's backward pass
-    goes on.
+    Each rank has as much of the tables as any other, by rows, or by columns if there are more ranks than
+    tables. It looks up for all samples, and an all-to-all brings each its vectors while the bottom network
+    computes; another one brings back their gradients while the bottom network's backward pass goes on.
     """
     writer = Writer(book)
     buckets = Buckets(writer, training, "dp", "gradients", gradients, ranks)

@@ -1,4 +1,6 @@
-"""How a model is spread over ranks and trained: what a generated workload depends on beside the model."""
+"""Settings of how a model is spread over ranks and trained: all that a generated workload depends on but the
+model.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,7 @@ class Training:
     """One iteration: ``micro_batches`` of ``micro_batch`` samples for each replica.
 
     ``sequence``: tokens of a sample (0: the model's). ``schedule`` of the pipeline, with
-    ``virtual_stages`` chunks a stage where interleaved. ``bucket_bytes``: a bucket of gradients is
+    ``virtual_stages`` chunks a stage if interleaved. ``bucket_bytes``: a bucket of gradients is
     reduced once it has so many, the first of a backward pass once it has ``first_bucket_bytes``
     (PyTorch's DistributedDataParallel). ``zero``: ZeRO's stage. ``sequence_parallel``: Korthikanti et al.
     ``recompute``: blocks keep only their input. ``element_bytes`` of parameters and activations,
@@ -81,7 +83,7 @@ _COUNTS = (
 
 
 def check_settings(model: Model, parallel: Parallel, training: Training) -> None:
-    """Raises ValueError naming the setting that the model or another one does not allow."""
+    """Raise ValueError naming the setting that the model or another setting does not allow."""
     for name in ("dp", "tp", "pp", "ep"):
         if getattr(parallel, name) < 1:
             raise ValueError(f"{name}: {getattr(parallel, name)} must be 1 or more")
@@ -132,28 +134,28 @@ def _check_transformer(model: Transformer, parallel: Parallel, training: Trainin
 
 
 def padded(model: Model, tp: int) -> Model:
-    """The model with a vocabulary that ``tp`` divides (Megatron-LM pads to a multiple of 128 tp)."""
+    """Return the model with a vocabulary that ``tp`` divides (Megatron-LM pads to a multiple of 128 tp)."""
     if not isinstance(model, Transformer):
         return model
     return replace(model, vocabulary=-(-model.vocabulary // tp) * tp)
 
 
 def chunk_layers(model: Model, parallel: Parallel, training: Training) -> list[tuple[Layer, ...]]:
-    """Layers of each pipeline chunk, in the order in which a micro-batch passes them.
+    """Return the layers of each pipeline chunk, in the order in which a micro-batch passes them.
 
-    Chunks have equally many blocks; where they do not divide, the first ones have one more. The first has
-    the embedding and the last the output, with a copy of the embedding where that is tied.
+    Chunks have equally many blocks; if they do not divide, the first chunks have one more. The first has the
+    embedding and the last the output, with a copy of the embedding if that is tied.
     """
-    found = layers(padded(model, parallel.tp), training.sequence)
+    all_layers = layers(padded(model, parallel.tp), training.sequence)
     chunks = parallel.pp * training.virtual_stages
-    blocks = max(layer.block for layer in found) + 1
+    blocks = max(layer.block for layer in all_layers) + 1
     each, more = divmod(blocks, chunks)
     ends = [each * (k + 1) + min(k + 1, more) for k in range(chunks)]
     parts = [
-        tuple(layer for layer in found if start <= layer.block < end)
+        tuple(layer for layer in all_layers if start <= layer.block < end)
         for start, end in zip([0, *ends], ends, strict=False)
     ]
     if chunks > 1 and isinstance(model, Transformer) and model.tied:
         head = parts[-1][-1]
-        parts[-1] = (*parts[-1][:-1], replace(head, sharded=head.sharded + found[0].sharded))
+        parts[-1] = (*parts[-1][:-1], replace(head, sharded=head.sharded + all_layers[0].sharded))
     return parts

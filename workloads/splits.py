@@ -14,16 +14,19 @@ ELEMENT_BYTES = 4
 
 
 def shares(skew: float, ranks: int) -> FloatArray:
-    """[ranks]: the part of each place in the order, by Zipf's law with exponent ``skew``; they sum to 1."""
+    """Return the part of each place in the order, [ranks], by Zipf's law with exponent ``skew``.
+
+    The parts sum to 1.
+    """
     weights = np.arange(1, ranks + 1, dtype=np.float64) ** -skew
     return np.asarray(weights / weights.sum())
 
 
 def split_bytes(split: Split, ranks: int, size: int, key: Sequence[int]) -> IntArray:
-    """[ranks, ranks]: bytes that each group rank (row) sends to each (column), its own part included.
+    """Return the bytes [ranks, ranks] that each group rank (row) sends to each (column), itself included.
 
-    ``size``: what one rank sends in all; rows sum to it, or columns where ``split.back``. ``key``: group,
-    operation and iteration, by which orders of receivers differ; ``split.draw`` takes the place of the
+    ``size``: bytes that one rank sends in all; rows sum to it, or columns if ``split.back`` is set. ``key``:
+    group, operation and iteration, by which orders of receivers differ; ``split.draw`` takes the place of the
     operation. Parts are multiples of 4 bytes, each within 4 of its share. Raises ValueError for a size that
     is no multiple of 4.
     """

@@ -33,7 +33,7 @@ class Peer(IntEnum):
 
 
 class Tag(IntEnum):
-    """What a message is."""
+    """Content of a message."""
 
     ACTIVATIONS = 0
     GRADIENTS = 1
@@ -41,7 +41,7 @@ class Tag(IntEnum):
 
 @dataclass(frozen=True)
 class Plan:
-    """What all stages share. ``parts``: layers of each chunk."""
+    """Settings that all stages share. ``parts``: layers of each chunk."""
 
     model: Model
     parallel: Parallel
@@ -49,13 +49,16 @@ class Plan:
     parts: Sequence[tuple[Layer, ...]]
 
     def at_rank(self, layer: Layer) -> tuple[int, int]:
-        """Parameters of a layer at one rank: those that all replicas have, and those of its own experts."""
+        """Return the parameters of a layer at one rank.
+
+        These are those that all replicas have, and those of its own experts.
+        """
         p = self.parallel
         dense, experts = layer.sharded // p.tp + layer.replicated, layer.experts // (p.tp * p.ep)
         return (dense, experts) if p.ep > 1 else (dense + experts, 0)
 
     def bytes(self, layer: Layer) -> int:
-        """Bytes that a layer hands on for one micro-batch."""
+        """Return the bytes that a layer hands on for one micro-batch."""
         return layer.output * self.training.micro_batch * self.training.element_bytes
 
     @property
@@ -65,24 +68,24 @@ class Plan:
 
     @property
     def ties(self) -> bool:
-        """Whether first and last stage have the embedding's matrix both."""
+        """Return whether first and last stage both have the embedding's matrix."""
         return isinstance(self.model, Transformer) and self.model.tied and self.parallel.pp > 1
 
 
 def stage_program(book: Book, plan: Plan, stage: int, turns: Sequence[Turn]) -> Program:
-    """The program of the ranks of ``stage``, which computes ``turns``."""
-    one = _Stage(plan, Writer(book), stage)
+    """Return the program of the ranks of ``stage``, which computes ``turns``."""
+    writing = _Stage(plan, Writer(book), stage)
     last = {turn.chunk: turn for turn in turns if not turn.forward}
     for turn in turns:
         if turn.forward:
-            one.forward(turn)
+            writing.forward(turn)
         else:
             # Gradients of ZeRO's stages 2 and 3 have no place where they could be summed up before.
-            one.backward(turn, reduce=turn is last[turn.chunk] or plan.training.zero >= 2)
+            writing.backward(turn, reduce=turn is last[turn.chunk] or plan.training.zero >= 2)
             if turn is last[turn.chunk]:
-                one.divide()
-    one.finish()
-    return one.writer.done()
+                writing.divide()
+    writing.finish()
+    return writing.writer.done()
 
 
 @dataclass
@@ -146,7 +149,10 @@ class _Stage:
                 self.sharded += [(buckets, size) for size in reversed(buckets.parameters)]
 
     def finish(self) -> None:
-        """What follows the last backward pass."""
+        """Add the operations after the last backward pass.
+
+        These are the embedding's gradients, the optimiser and ZeRO's parameters.
+        """
         t = self.plan.training
         ready = [self.last, *(buckets.last for buckets in self.buckets)]
         if self.plan.ties and self.stage in (0, self.plan.parallel.pp - 1):
@@ -166,7 +172,7 @@ class _Stage:
                 )  # fmt: skip
 
     def _updated_bytes(self) -> int:
-        """Bytes that the optimiser reads and writes for the parameters that a rank updates."""
+        """Return the bytes that the optimiser reads and writes for the parameters that a rank updates."""
         mine = [self.plan.at_rank(layer) for part in self._chunks() for layer in part]
         owners = [buckets.ranks if self.plan.training.zero else 1 for buckets in self.buckets]
         held = (sum(dense for dense, _ in mine), sum(experts for _, experts in mine))
@@ -230,7 +236,7 @@ class _Stage:
         return waits
 
     def _gather_parameters(self, layer: Layer) -> None:
-        """ZeRO's stage 3: the layer's parameters are fetched while the layer before it computes."""
+        """Fetch the layer's parameters (ZeRO's stage 3) while the layer before it computes."""
         if self.plan.training.zero < 3:
             return
         behind = self.computed[:1] if len(self.computed) > 1 else []
@@ -249,7 +255,10 @@ class _Stage:
                 )
 
     def _message_bytes(self, layers: Sequence[Layer]) -> int:
-        """Bytes that a rank hands on behind ``layers``: its share of the activations, or all of them."""
+        """Return the bytes that a rank hands on behind ``layers``.
+
+        These are its share of the activations, or all of them.
+        """
         return self.plan.bytes(layers[-1]) // self.plan.share
 
     def _send(self, name: str, peer: Peer, tag: Tag, layers: Sequence[Layer]) -> None:
@@ -263,7 +272,7 @@ class _Stage:
 
 
 def _units(layers: Sequence[Layer]) -> list[list[Layer]]:
-    """Layers grouped by what is recomputed together: those of one block; all others alone."""
+    """Return layers grouped by what is recomputed together: those of one block; all others alone."""
     units: list[list[Layer]] = []
     for layer in layers:
         same = units and layer.recomputed and units[-1][-1].recomputed and units[-1][-1].block == layer.block

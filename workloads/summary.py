@@ -1,4 +1,4 @@
-"""What a workload comes to: operations, bytes by purpose, groups by size."""
+"""Summarise a workload: operations, bytes by purpose, groups by size."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ringlight.fabric.steps import IntArray
 from ringlight.workloads.graph import Collective, FloatArray, Kind, Program, Workload
 
 T = TypeVar("T")
-#: What was called where that is no collective.
+#: What was called if that is no collective.
 MESSAGE = "message"
 #: First words of the names that generated workloads give to communication.
 PURPOSES = ("dp", "edp", "tp", "pp", "ep", "embedding", "tables", "mp")
@@ -35,7 +35,7 @@ class Summary:
     """``kinds`` and ``collectives``: operations of all ranks. ``traffic`` by purpose and by what was called,
     a kind of collective or "message". ``groups``: how many there are of each size.
 
-    ``seconds`` [ranks]: of computation and memory, NaN where they are not known; ``flops`` of all ranks.
+    ``seconds`` [ranks]: of computation and memory, NaN if they are not known; ``flops`` of all ranks.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Summary:
 
 
 def summary(workload: Workload) -> Summary:
-    """Everything that ``Summary`` has, without looking at ranks one by one."""
+    """Return everything that ``Summary`` has, without looking at ranks one by one."""
     ranks = np.bincount(workload.program_of, minlength=len(workload.programs))
     kinds: Counter[str] = Counter()
     collectives: Counter[str] = Counter()
@@ -77,12 +77,12 @@ def summary(workload: Workload) -> Summary:
 
 
 def traffic(workload: Workload) -> dict[str, Traffic]:
-    """Traffic of the ranks by purpose; a collective counts as the least that any algorithm must send.
+    """Return the traffic of the ranks by purpose.
 
-    An all-reduce of S bytes among n ranks: 2 (n - 1) / n S by each; an all-gather, a reduce-scatter, an
-    all-to-all (n - 1) / n S; a broadcast (n - 1) S by all. An unequal split counts as an equal one; sizes
-    that are given count as they are. Purposes are those of generated workloads; of others, the
-    collective's kind and "message".
+    A collective counts as the least that any algorithm must send. An all-reduce of S bytes among n ranks: 2
+    (n - 1) / n S by each; an all-gather, a reduce-scatter, an all-to-all (n - 1) / n S; a broadcast (n - 1) S
+    by all. An unequal split counts as an equal one; sizes that are given count as they are. Purposes are
+    those of generated workloads; of others, the collective's kind and "message".
     """
     return _counted(workload, lambda part: part.purpose)
 
@@ -145,7 +145,7 @@ def _parts(workload: Workload) -> Iterator[_Part]:
 
 
 def _divided(workload: Workload, groups: IntArray, size: int) -> tuple[FloatArray, Fraction]:
-    """``size`` (n - 1) / n by each rank, n being the ranks of its group."""
+    """Return ``size`` (n - 1) / n by each rank, n being the ranks of its group."""
     n = np.array([len(group) for group in workload.groups])[groups]
     counted = zip(*(part.tolist() for part in np.unique(n, return_counts=True)), strict=True)
     return size * (n - 1) / n, sum(
@@ -154,7 +154,7 @@ def _divided(workload: Workload, groups: IntArray, size: int) -> tuple[FloatArra
 
 
 def _given(workload: Workload, what: Collective, ranks: IntArray, groups: IntArray) -> FloatArray:
-    """Bytes that each rank sends to others in an all-to-all-v with stated sizes."""
+    """Return the bytes that each rank sends to others in an all-to-all-v with stated sizes."""
     between = np.array(what.sizes, dtype=np.float64)
     away = between.sum(axis=1) - np.diag(between)
     pairs = zip(ranks.tolist(), groups.tolist(), strict=True)
@@ -162,25 +162,25 @@ def _given(workload: Workload, what: Collective, ranks: IntArray, groups: IntArr
 
 
 def purposes(workload: Workload, program: Program) -> list[str]:
-    """What each operation of a program is for: "compute", "memory", or as in :func:`traffic`."""
+    """Return the purpose of each operation of a program: "compute", "memory", or as in :func:`traffic`."""
     of_name = [_purpose(name) for name in workload.names]
     columns = (program.kind.tolist(), program.name.tolist(), program.collective.tolist())
-    found = []
+    names = []
     for kind, name, which in zip(*columns, strict=True):
         called = kind_named(workload, kind, which)
         if kind in (Kind.SEND, Kind.RECEIVE):
             called = MESSAGE
         local = kind in (Kind.COMPUTE, Kind.MEMORY)
-        found.append(called if local or of_name[name] < 0 else PURPOSES[of_name[name]])
-    return found
+        names.append(called if local or of_name[name] < 0 else PURPOSES[of_name[name]])
+    return names
 
 
 def kind_named(workload: Workload, kind: int, collective: int) -> str:
-    """What an operation is: "compute", "send" and so on, or its collective's kind."""
+    """Return the kind of an operation: "compute", "send" and so on, or its collective's kind."""
     return workload.collectives[collective].kind if kind == Kind.COLLECTIVE else Kind(kind).name.lower()
 
 
 def _purpose(name: str) -> int:
-    """Index of the purpose that an operation's name begins with, -1 for none of them."""
+    """Return the index of the purpose that an operation's name begins with, -1 for none of them."""
     first = name.partition(" ")[0]
     return PURPOSES.index(first) if first in PURPOSES else -1

@@ -36,7 +36,7 @@ class Grid:
     tp: int = 1
 
     def axis(self, name: str) -> Replicas:
-        """Where the ranks of one kind of parallelism but pp are."""
+        """Return the replicas along one kind of parallelism other than pp."""
         return Replicas(getattr(self, name), {"tp": 1, "ep": self.tp, "dp": self.tp * self.ep}[name])
 
     def __str__(self) -> str:
@@ -45,25 +45,25 @@ class Grid:
 
 @dataclass(frozen=True)
 class Replicas:
-    """Where the replicas of a workload are: rank r is of replica ``(r // stride) % count``."""
+    """Places of the replicas of a workload: rank r is of replica ``(r // stride) % count``."""
 
     count: int
     stride: int
 
     def of(self, ranks: IntArray) -> IntArray:
-        """The replica of each rank."""
+        """Return the replica of each rank."""
         return ranks // self.stride % self.count
 
     def widened(self, ranks: IntArray, copy: int, copies: int) -> IntArray:
-        """The number that each rank's ``copy`` has among ``copies`` times as many replicas."""
+        """Return the number that each rank's ``copy`` has among ``copies`` times as many replicas."""
         outer, inner = ranks // (self.stride * self.count), ranks % self.stride
         return (outer * self.count * copies + copy * self.count + self.of(ranks)) * self.stride + inner
 
 
 def found(workload: Workload) -> Replicas:
-    """Replicas by the smallest groups whose operations are called dp or edp.
+    """Return the replicas by the smallest groups whose operations are called dp or edp.
 
-    Raises ValueError where there are none, or they do not stand on a grid.
+    Raises ValueError if there are none, or they do not fit a grid.
     """
     named = [
         workload.groups[workload.communicators[rank, slot]]
@@ -82,9 +82,9 @@ def found(workload: Workload) -> Replicas:
 
 
 def grid_of(workload: Workload) -> Grid:
-    """The grid by the groups whose operations are called tp, ep, dp and edp; stages are the rest.
+    """Return the grid by the groups whose operations are called tp, ep, dp and edp; stages are the rest.
 
-    Raises ValueError where there are none, or they do not stand on a grid.
+    Raises ValueError if there are none, or they do not fit a grid.
     """
     sizes: dict[str, int] = {}
     for rank, slot in _used(workload):
@@ -101,7 +101,7 @@ def grid_of(workload: Workload) -> Grid:
 
 
 def checked(workload: Workload, grid: Grid) -> Grid:
-    """A grid on which the named groups of the workload stand. Raises ValueError."""
+    """Return the grid, if the named groups of the workload fit it. Raises ValueError if they do not."""
     if grid.pp * grid.dp * grid.ep * grid.tp != workload.ranks or not grid.pp:
         raise ValueError(f"{workload.ranks} ranks do not stand on a grid of {grid}")
     places = np.arange(workload.ranks).reshape(grid.pp, grid.dp, grid.ep, grid.tp)
@@ -109,20 +109,20 @@ def checked(workload: Workload, grid: Grid) -> Grid:
     for rank, slot in _used(workload):
         group = set(workload.groups[workload.communicators[rank, slot]].tolist())
         for purpose in _purposes(workload, rank, slot) & crossed.keys():
-            at = np.argwhere(places == rank)[0].tolist()
-            where = tuple(slice(None) if axis in crossed[purpose] else at[axis] for axis in range(4))
+            place = np.argwhere(places == rank)[0].tolist()
+            where = tuple(slice(None) if axis in crossed[purpose] else place[axis] for axis in range(4))
             if group != set(np.ravel(places[where]).tolist()):
                 raise ValueError(f"the group {sorted(group)} of {purpose} stands on no grid of {grid}")
     return grid
 
 
 def divided(
-    workload: Workload, grid: Grid, beside: Workload, other: Grid, axis: str, wanted: int
+    workload: Workload, grid: Grid, beside: Workload, other: Grid, axis: str, target: int
 ) -> Workload:
-    """The workload with each rank's share of its operations as of ``wanted`` ranks along ``axis``.
+    """Return the workload with each rank's share of its operations as of ``target`` ranks along ``axis``.
 
-    Its groups and ranks stay. ``beside``: one of the same training whose grid, ``other``, differs in that
-    alone. Raises ValueError naming the first operation that is not the same in both.
+    Its groups and ranks stay. ``beside``: a workload of the same training whose grid, ``other``, differs in
+    that alone. Raises ValueError naming the first operation that is not the same in both.
     """
     here, there = getattr(grid, axis), getattr(other, axis)
     if here == there or replace(other, **{axis: here}) != grid:
@@ -131,23 +131,23 @@ def divided(
     theirs = np.arange(beside.ranks).reshape(other.pp, other.dp, other.ep, other.tp)
     programs = list(workload.programs)
     for number, rank in zip(*np.unique(workload.program_of, return_index=True), strict=True):
-        at = np.argwhere(places == rank)[0]
-        like = int(theirs[tuple(at % theirs.shape)])
+        place = np.argwhere(places == rank)[0]
+        like = int(theirs[tuple(place % theirs.shape)])
         mine, its = list(_told(workload, int(rank))), list(_told(beside, like))
         if len(mine) != len(its):
             raise ValueError(
                 f"{axis}: rank {rank} has {len(mine)} operations with {axis} {here}, "
                 f"and {len(its)} with {there}"
             )
-        for k, (one, two) in enumerate(zip(mine, its, strict=True)):
-            for field, ours, other_s in zip(_FIELDS, one, two, strict=True):
+        for k, (here_row, there_row) in enumerate(zip(mine, its, strict=True)):
+            for field, ours, other_s in zip(_FIELDS, here_row, there_row, strict=True):
                 if field not in _SHARED and ours != other_s:
                     raise ValueError(
-                        f"{axis}: rank {rank}, operation {k} ({one[1]}): {field} {ours} with {axis} {here}, "
-                        f"and {other_s} with {there}"
+                        f"{axis}: rank {rank}, operation {k} ({here_row[1]}): "
+                        f"{field} {ours} with {axis} {here}, and {other_s} with {there}"
                     )
         program, second = programs[number], beside.programs[beside.program_of[like]]
-        share = there * (here - wanted) / (wanted * (there - here))
+        share = there * (here - target) / (target * (there - here))
         new = {
             field: getattr(program, field) + (getattr(program, field) - getattr(second, field)) * share
             for field in ("seconds", "flops", "bytes")
@@ -156,7 +156,7 @@ def divided(
             if (figures < 0).any():
                 k = int((figures < 0).argmax())
                 raise ValueError(
-                    f"{axis}: operation {k} ({mine[k][1]}): its {field} would be below 0 with {axis} {wanted}"
+                    f"{axis}: operation {k} ({mine[k][1]}): its {field} would be below 0 with {axis} {target}"
                 )
         new["bytes"] = frozen(np.rint(new["bytes"]).astype(np.int64))
         programs[number] = replace(program, **new)
@@ -166,35 +166,37 @@ def divided(
 def grown(
     workload: Workload,
     grid: Grid,
-    wanted: Grid,
+    target: Grid,
     besides: Sequence[Workload] = (),
     sharded: Collection[str] = (),
 ) -> Workload:
-    """The workload of ``grid`` as one of ``wanted``.
+    """Return the workload of ``grid`` as one of ``target``.
 
     ``besides``: recordings of the same training of other sizes, each of which differs in one kind of
-    parallelism; ``sharded`` as of :func:`widened`. Raises ValueError naming what the recordings do not say.
+    parallelism; ``sharded`` as of :func:`widened`. Raises ValueError naming what the recordings do not show.
     """
-    if wanted.tp != grid.tp and wanted.ep != grid.ep:
+    if target.tp != grid.tp and target.ep != grid.ep:
         raise ValueError("tp and ep at once: widen the one, then the other, with recordings beside for each")
     for axis in ("tp", "ep", "dp"):
-        count = getattr(wanted, axis)
+        count = getattr(target, axis)
         if count == getattr(grid, axis):
             continue
         if count % getattr(grid, axis):
             raise ValueError(f"{axis}: {count} is no multiple of the {getattr(grid, axis)} of the recording")
-        grids = [(one, grid_of(one)) for one in besides]
-        found = [pair for pair in grids if replace(pair[1], **{axis: getattr(grid, axis)}) == grid != pair[1]]
-        if found:
-            workload = divided(workload, grid, *found[0], axis, count)
+        grids = [(recording, grid_of(recording)) for recording in besides]
+        fitting = [
+            pair for pair in grids if replace(pair[1], **{axis: getattr(grid, axis)}) == grid != pair[1]
+        ]
+        if fitting:
+            workload = divided(workload, grid, *fitting[0], axis, count)
         elif axis != "dp":
             raise ValueError(
                 f"{axis}: one recording does not say what its ranks divide among them; "
                 f"give one of {grid} but another {axis} beside it"
             )
-        workload = widened(workload, count, grid.axis(axis), () if found else sharded, axis)
+        workload = widened(workload, count, grid.axis(axis), () if fitting else sharded, axis)
         grid = replace(grid, **{axis: count})
-    return deepened(workload, grid.pp, wanted.pp)
+    return deepened(workload, grid.pp, target.pp)
 
 
 #: What of an operation may depend on how many ranks share it, or is otherwise told of ranks.
@@ -202,16 +204,16 @@ _SHARED = frozenset({"seconds", "FLOPs", "bytes", "ranks"})
 
 
 def widened(
-    workload: Workload, wanted: int, replicas: Replicas, sharded: Collection[str] = (), axis: str = "dp"
+    workload: Workload, target: int, replicas: Replicas, sharded: Collection[str] = (), axis: str = "dp"
 ) -> Workload:
-    """The workload with ``wanted`` replicas, a multiple of those that it has.
+    """Return the workload with ``target`` replicas, a multiple of those that it has.
 
     ``sharded``: names of computations and memory operations that replicas share out, as ZeRO's optimiser.
     ``axis``: what makes them; those of tp and ep are ranks that divide a model. Raises ValueError naming a
     group that crosses some replicas and not all, or a collective that is written for as many ranks as its
     group has now.
     """
-    dp, what = wanted, _WORDS[axis]
+    dp, what = target, _WORDS[axis]
     if dp < replicas.count or dp % replicas.count:
         raise ValueError(f"{dp} {what} are no multiple of the {replicas.count} of the recording")
     if replicas.count == 1 and dp > 1:
@@ -255,16 +257,16 @@ def widened(
     )
 
 
-def first_difference(one: Workload, other: Workload) -> str | None:
-    """What first tells two workloads apart, in one line; None where all ranks do the same.
+def first_difference(workload: Workload, other: Workload) -> str | None:
+    """Return the first difference of two workloads, in one line; None if all ranks do the same.
 
-    Compared are each rank's operations in their order: kind, name, seconds, FLOPs, bytes, what they come
-    after, the stream, and the ranks that they meet.
+    Compared are each rank's operations in their order: kind, name, seconds, FLOPs, bytes, the operations
+    before them, the stream, and the ranks that they meet.
     """
-    if one.ranks != other.ranks:
-        return f"{one.ranks} ranks, and {other.ranks}"
-    for rank in range(one.ranks):
-        mine, theirs = list(_told(one, rank)), list(_told(other, rank))
+    if workload.ranks != other.ranks:
+        return f"{workload.ranks} ranks, and {other.ranks}"
+    for rank in range(workload.ranks):
+        mine, theirs = list(_told(workload, rank)), list(_told(other, rank))
         if len(mine) != len(theirs):
             return f"rank {rank}: {len(mine)} operations, and {len(theirs)}"
         for number, (a, b) in enumerate(zip(mine, theirs, strict=True)):
@@ -278,7 +280,7 @@ _FIELDS = ("kind", "name", "stream", "seconds", "FLOPs", "bytes", "collective", 
 
 
 def _told(workload: Workload, rank: int) -> Iterator[tuple[Any, ...]]:
-    """The operations of a rank as ``_FIELDS``, slots replaced by the ranks that they stand for."""
+    """Yield the operations of a rank as ``_FIELDS``, slots replaced by the ranks that they stand for."""
     program = workload.programs[workload.program_of[rank]]
     for k in range(len(program)):
         kind, slot = Kind(program.kind[k]), int(program.slot[k])
@@ -315,12 +317,12 @@ def _shared_out(workload: Workload, program: Program, sharded: Collection[str], 
 
 
 def _mapped(new: IntArray, old: IntArray) -> IntArray:
-    """``new[old]``, where ``old`` is not -1."""
+    """Return ``new[old]``, and -1 where ``old`` is -1."""
     return np.where(old < 0, -1, np.append(new, -1)[old])
 
 
 def _crosses(replicas: Replicas, group: IntArray) -> bool:
-    """Whether a group spans all replicas rather than one. Raises ValueError where it spans some."""
+    """Return whether a group spans all replicas rather than one. Raises ValueError if it spans some."""
     met = len(np.unique(replicas.of(group)))
     if met not in (1, replicas.count):
         raise ValueError(
@@ -334,7 +336,7 @@ _WORDS = {"dp": "replicas", "tp": "tensor-parallel ranks", "ep": "expert-paralle
 
 
 def _check_grid(workload: Workload, replicas: Replicas, axis: str) -> None:
-    """Raises ValueError where traffic does not fit the replicas, or cannot grow with them."""
+    """Raise ValueError if traffic does not fit the replicas, or cannot grow with them."""
     own = replicas.of(np.arange(workload.ranks))
     crossing = (workload.peers >= 0) & (own[workload.peers] != own[:, None])
     if crossing.any():
@@ -362,7 +364,7 @@ def _check_grid(workload: Workload, replicas: Replicas, axis: str) -> None:
 
 
 def _used(workload: Workload) -> Iterator[tuple[int, int]]:
-    """A rank of each program and group, with each communicator slot that it uses."""
+    """Yield a rank of each program and group, with each communicator slot that it uses."""
     seen: set[tuple[int, int, int]] = set()
     for rank, number in enumerate(workload.program_of.tolist()):
         program = workload.programs[number]
@@ -378,7 +380,7 @@ def _between_replicas(workload: Workload, rank: int, slot: int) -> bool:
 
 
 def _purposes(workload: Workload, rank: int, slot: int) -> set[str]:
-    """First words of the names of what a rank does on a communicator."""
+    """Return the first words of the names of what a rank does on a communicator."""
     program = workload.programs[workload.program_of[rank]]
     mine = (program.kind == Kind.COLLECTIVE) & (program.slot == slot)
     return {workload.names[which].partition(" ")[0] for which in np.unique(program.name[mine]).tolist()}

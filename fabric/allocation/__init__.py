@@ -1,1 +1,1 @@
-"""Which light each pair of GPUs gets, from what they have to send."""
+"""Choose the light of each pair of GPUs from what the pair has to send."""

@@ -29,7 +29,10 @@ class Pairs(NamedTuple):
     demand: FloatArray
 
     def ways(self, clockwise: bool) -> tuple[IntArray, IntArray]:
-        """(first segment, segments passed) of each pair's way in that direction, as ascending segments."""
+        """Return (first segment, segments passed) of each pair's way in a direction.
+
+        In either direction the way is a run of ascending segments.
+        """
         if clockwise:
             return self.sources, self.hops
         return (self.sources + self.hops) % self.nodes, self.around - self.hops
@@ -46,15 +49,16 @@ def pairs_of(matrix: FloatArray) -> Pairs:
 
 
 def lightpaths_for(level: float, demand: FloatArray) -> IntArray:
-    """Lightpaths that each pair needs, so that all have at least ``level`` of them / demand."""
+    """Return the lightpaths that each pair needs to have at least ``level`` lightpaths / demand."""
     return np.ceil(level * demand * (1 - ROUND)).astype(np.int64)
 
 
 def cut_bound(pairs: Pairs, matrix: FloatArray, wavelengths: int) -> float:
-    """What no plan's z exceeds: all that leaves an arc of nodes does so over one of its two ends, hence on at
-    most 2 * ``wavelengths`` lightpaths, each a whole one.
+    """Return an upper bound of the z of every plan, a number of lightpaths.
 
-    Only the arcs that are narrowest for parts of lightpaths are looked at in whole ones.
+    All that leaves an arc of nodes does so over one of its two ends, hence on at most 2 * ``wavelengths``
+    lightpaths, each a whole one. Only the arcs that are narrowest for parts of lightpaths are checked for
+    whole lightpaths.
     """
     nodes = len(matrix)
     total = np.zeros((nodes + 1, nodes + 1))
@@ -66,12 +70,12 @@ def cut_bound(pairs: Pairs, matrix: FloatArray, wavelengths: int) -> float:
     inside = own[b] + own[a] - total[a, b] - total[b, a]
     leave = np.concatenate([rows[b] - rows[a] - inside, columns[b] - columns[a] - inside])
     narrow = np.argpartition(leave, -_ARCS)[-_ARCS:] if len(leave) > _ARCS else np.arange(len(leave))
-    others, arc = np.divmod(narrow, len(a))
+    outside, arc = np.divmod(narrow, len(a))
     start, behind = a[arc, None], b[arc, None]
     destinations = (pairs.sources + pairs.hops) % nodes
     within = (pairs.sources >= start) & (pairs.sources < behind)
     reached = (destinations >= start) & (destinations < behind)
-    leaving = np.where(others[:, None] == 0, within & ~reached, reached & ~within)
+    leaving = np.where(outside[:, None] == 0, within & ~reached, reached & ~within)
     concerned = leaving.any(axis=0)
     demand, leaving = pairs.demand[concerned], leaving[:, concerned].astype(np.float64)
 
@@ -82,7 +86,10 @@ def cut_bound(pairs: Pairs, matrix: FloatArray, wavelengths: int) -> float:
 
 
 def shorter_way_level(pairs: Pairs, wavelengths: int) -> float:
-    """The greatest z that the load of the segments allows if all go the shorter way (clockwise at a tie)."""
+    """Return the greatest z, a number of lightpaths, that the load of the segments allows.
+
+    All pairs go the shorter way (clockwise at a tie).
+    """
     nodes, clockwise = pairs.nodes, 2 * pairs.hops <= pairs.around
     (cw, cw_length), (ccw, ccw_length) = pairs.ways(True), pairs.ways(False)
     # Either fibre is two turns and a place behind them long.
@@ -91,6 +98,7 @@ def shorter_way_level(pairs: Pairs, wavelengths: int) -> float:
     size = 2 * (2 * nodes + 1)
 
     def load(weight: FloatArray) -> float:
+        """Return the greatest weight on a segment."""
         change = np.bincount(first, weight, size) - np.bincount(behind, weight, size)
         along = change.reshape(2, -1).cumsum(axis=1)
         return float((along[:, :nodes] + along[:, nodes : 2 * nodes]).max())
@@ -102,7 +110,7 @@ def shorter_way_level(pairs: Pairs, wavelengths: int) -> float:
 
 
 def _greatest(fits: Callable[[IntArray], bool], demand: FloatArray, high: float) -> float:
-    """The greatest z up to ``high`` whose numbers of lightpaths fit."""
+    """Return the greatest z up to ``high`` whose numbers of lightpaths fit."""
     # The greatest demand is 1, so the least z but 0 is 1: a lightpath for each.
     if not fits(np.ones(len(demand), dtype=np.int64)):
         return 0.0

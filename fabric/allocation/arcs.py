@@ -53,9 +53,9 @@ class ArcPlan:
     """Lightpaths on a ring of ``nodes`` with ``wavelengths`` colours in each direction.
 
     Arrays of shape [lightpaths], in order of source, destination, direction and colour: lightpath k goes from
-    ``sources[k]`` to ``destinations[k]``, towards higher numbers where ``clockwise[k]``, on colour
+    ``sources[k]`` to ``destinations[k]``, towards higher numbers if ``clockwise[k]``, on colour
     ``colours[k]`` of that direction's fibre. ``z``: see the module; ``bound``: no plan, coloured
-    or not, has a greater z. Both are infinite when nobody sends.
+    or not, has a greater z. Both are infinite when no pair sends.
     """
 
     nodes: int
@@ -68,12 +68,12 @@ class ArcPlan:
     bound: float
 
     def counts(self) -> IntArray:
-        """Lightpaths of each pair [nodes, nodes], row = source."""
+        """Return the number of lightpaths of each pair [nodes, nodes], row = source."""
         flat = self.sources * self.nodes + self.destinations
         return np.bincount(flat, minlength=self.nodes**2).reshape(self.nodes, self.nodes)
 
     def step(self) -> Step:
-        """The lightpaths as a step of :mod:`fabric.steps`, each with one chunk of its own."""
+        """Return the lightpaths as a step of :mod:`fabric.steps`, each with one chunk of its own."""
         chunks = np.arange(len(self.sources))
         return Step(
             self.sources, self.destinations, frozen(chunks), frozen(np.ones_like(chunks)), "replace",
@@ -82,17 +82,16 @@ class ArcPlan:
 
 
 def allocate(demand: npt.ArrayLike, wavelengths: int) -> ArcPlan:
-    """Lightpaths for a demand [nodes, nodes], row = source, in any unit; z is what a fast search reaches, 0
-    where some pair gets none.
+    """Return lightpaths for a demand [nodes, nodes], row = source, in any unit.
 
-    First each pair gets on its shorter way what the load of the segments allows. Then, again and again, the
-    pair with the least lightpaths / demand gets one more. If no colour is free for it, others must leave one:
-    first those who stay above the least, else they look for another place in turn, for a limited number of
-    moves. When that fails, and no colour is free on the longer way, z is found, and all colours that are
-    still free are given in the same order.
-
-    A demand that repeats round the ring is decided for one part of it. Raises ValueError as
-    :func:`check_demand`.
+    The plan's z is the best that a fast search finds, and 0 if some pair gets no lightpath. First each pair
+    gets on its shorter way what the load of the segments allows. Then, again and again, the pair with the
+    least lightpaths / demand gets one more. If no colour is free for that pair, other pairs must give up a
+    colour: first the pairs that stay above the least, else pairs that look for another place in turn, for a
+    limited number of moves. When that fails, and no colour is free on the longer way, z is fixed, and all
+    colours that are still free are given in the same order.
+    A demand that repeats round the ring is decided for one part of it. Raises ValueError for a demand that
+    :func:`check_demand` rejects.
     """
     matrix = check_demand(demand)
     nodes = len(matrix)
@@ -135,7 +134,7 @@ class Decisions:
         matrix = check_demand(demand)
         places = np.flatnonzero(matrix)
         shares = matrix.ravel()[places]
-        # A factor leaves the shares alike but for their last bits.
+        # A factor leaves the shares equal except for their last bits.
         shares = np.round(shares / shares.max(initial=0.0), 12)
         known = (len(matrix), places.tobytes(), shares.tobytes())
         plan = self._plans.get(known)
@@ -160,7 +159,10 @@ class Divisions:
         self._found: _Kept[tuple[bytes, bytes], IntArray] = _Kept(kept)
 
     def counts(self, demand: FloatArray) -> IntArray:
-        """Lightpaths of each pair [pairs] for what it has to send [pairs], 0 or more; some may get none."""
+        """Return the number of lightpaths of each pair [pairs] for its demand [pairs], 0 or more.
+
+        Some pairs may get none.
+        """
         sorted_ = demand[self._order]
         sends = np.flatnonzero(sorted_)
         pairs = Pairs(
@@ -173,9 +175,9 @@ class Divisions:
         if numbers is None:
             numbers = self._filled(part)
         self._found.keep(key, numbers)
-        found = np.zeros(len(demand), dtype=np.int64)
-        found[self._order[sends]] = np.tile(numbers, self._nodes // part.nodes)
-        return found
+        counts = np.zeros(len(demand), dtype=np.int64)
+        counts[self._order[sends]] = np.tile(numbers, self._nodes // part.nodes)
+        return counts
 
     def _filled(self, part: Pairs) -> IntArray:
         filling = _Filling(part, self._wavelengths)
@@ -189,10 +191,11 @@ class Divisions:
 
 
 def _repeating(pairs: Pairs, nodes: int) -> Pairs:
-    """The pairs of the shortest part that the demand repeats round the ring, and that is long enough.
+    """Return the pairs of the shortest part that the demand repeats round the ring.
 
-    A plan for the part, on a ring of its own, laid down again and again, shares no segment twice: lightpaths
-    of one colour that follow each other in it do so in the ring.
+    The part must be long enough; if there is none, return all pairs. A plan for the part, on a ring of its
+    own, laid down again and again, shares no segment twice: lightpaths of one colour that follow each other
+    in it do so in the ring.
     """
     longest = int(np.minimum(pairs.hops, nodes - pairs.hops).max(initial=1))
     for part in range(_PART * longest, nodes // 2 + 1):
@@ -235,18 +238,20 @@ class _Filling:
         self.dear = np.append(1 - shorter / self.nodes, 0.0)
 
     def level(self, pair: int) -> float:
+        """Return the number of lightpaths / demand of a pair."""
         return self.counts[pair] / self.demand[pair]
 
     def least(self) -> float:
+        """Return the least number of lightpaths / demand of all pairs; infinity if there are none."""
         return min(map(self.level, range(self.nobody)), default=np.inf)
 
     def raise_least(self, bound: float) -> None:
-        """Gives lightpaths until the pair with the least lightpaths / demand cannot have one more."""
+        """Give lightpaths until the pair with the least lightpaths / demand cannot have one more."""
         shorter = shorter_way_level(self.pairs, self.wavelengths)
-        wanted = lightpaths_for(shorter, self.pairs.demand).tolist()
+        needed = lightpaths_for(shorter, self.pairs.demand).tolist()
         for pair in sorted(range(self.nobody), key=lambda pair: -self.ways[pair][0][2]):
             way = self.ways[pair][0]
-            for _ in range(wanted[pair]):
+            for _ in range(needed[pair]):
                 colour = self._colour(way)
                 if colour is None:
                     break
@@ -270,7 +275,7 @@ class _Filling:
                 heapq.heappush(queue, self._entry(other))
 
     def give_what_is_left(self) -> None:
-        """Gives every colour that is still free on a pair's whole way: in rounds, the least served first."""
+        """Give every colour that is still free on a pair's whole way: in rounds, the least served first."""
         hungry = list(range(self.nobody))
         while hungry:
             hungry.sort(key=self.level)
@@ -289,20 +294,23 @@ class _Filling:
         return False
 
     def _colour(self, way: _Way) -> int | None:
-        """A colour that is free on the whole way; best one that is taken just before and just after it."""
+        """Return a colour that is free on the whole way, or None.
+
+        The best is one that is taken just before and just after the way.
+        """
         fibre, first, length = way
         free = self.free[fibre]
         # From a negative place on, so that the end of the list is followed by its start.
         first -= self.nodes
-        found = free[first]
+        colours = free[first]
         for segment in range(first + 1, first + length):
-            found &= free[segment]
-            if not found:
+            colours &= free[segment]
+            if not colours:
                 return None
-        if not found:
+        if not colours:
             return None
         before, behind = ~free[first - 1 + self.nodes], ~free[first + length]
-        best = (found & before & behind) or (found & (before | behind)) or found
+        best = (colours & before & behind) or (colours & (before | behind)) or colours
         return (best & -best).bit_length() - 1
 
     def _lay(self, pair: int, way: _Way, colour: int) -> None:
@@ -330,11 +338,12 @@ class _Filling:
             owner[first + nodes :] = pair
 
     def _make_room(self, pair: int, level: float) -> set[int]:
-        """One lightpath more for the pair, so that nobody else falls to ``level``; who has more or less now.
+        """Give the pair one lightpath more, so that no other pair falls to ``level``.
 
-        Those in the way leave; who would fall to ``level`` looks for another place, in turn. Each move makes
-        the mover dearer to drive away, so that the search does not go round in a circle. Empty, and nothing
-        changed, when it has not ended after so many moves.
+        Return the pairs that have more or less lightpaths now. Lightpaths in the way leave; a pair that would
+        fall to ``level`` looks for another place, in turn. Each move makes the mover dearer to drive away, so
+        that the search does not go round in a circle. If it has not ended after so many moves, nothing is
+        changed and the result is empty.
         """
         done: list[tuple[bool, int, _Way, int]] = []
         waiting = [pair]
@@ -379,7 +388,7 @@ class _Filling:
 
         ``pain`` [pairs + 1]: what a segment of each costs.
         """
-        least, found = _NEVER, None
+        least, cheapest = _NEVER, None
         own, pain[pair] = pain[pair], _NEVER
         shortest = self.ways[pair][0][2]
         for way in self.ways[pair]:
@@ -391,25 +400,28 @@ class _Filling:
             cost = np.add.reduce(pain.take(inside), axis=0)
             colour = int(cost.argmin())
             if cost[colour] + detour < least:
-                least, found = float(cost[colour]) + detour, (way, colour)
+                least, cheapest = float(cost[colour]) + detour, (way, colour)
         pain[pair] = own
-        return found
+        return cheapest
 
 
 def _ways(pairs: Pairs) -> list[list[_Way]]:
-    """The ways of each pair, the shorter one first; on a part of the ring only those no longer than it."""
+    """Return the ways of each pair, the shorter one first.
+
+    On a part of the ring these are only ways no longer than the part.
+    """
     (cw, cw_length), (ccw, ccw_length) = pairs.ways(True), pairs.ways(False)
     rows = zip(cw.tolist(), cw_length.tolist(), ccw.tolist(), ccw_length.tolist(), strict=True)
-    found = []
+    pair_ways = []
     for first, length, other, other_length in rows:
         clockwise, counter = (0, first, length), (1, other, other_length)
         both = [clockwise, counter] if length <= other_length else [counter, clockwise]
-        found.append(both if both[1][2] <= pairs.nodes else both[:1])
-    return found
+        pair_ways.append(both if both[1][2] <= pairs.nodes else both[:1])
+    return pair_ways
 
 
 def _plan(filling: _Filling, nodes: int, z: float, bound: float) -> ArcPlan:
-    """The plan of the whole ring, the part's laid down again and again."""
+    """Return the plan of the whole ring, the part's laid down again and again."""
     part = filling.nodes
     taken = filling.owner[:, :part]
     fibre, segment, colour = np.nonzero(taken != filling.nobody)

@@ -10,10 +10,10 @@ No integer program is needed for the greatest z. Any matrix of whole numbers who
 most Q is a sum of Q partial matchings (Kőnig, 1916), so only the ports of each GPU count.
 
 Beyond z a plan is max-min fair among the pairs, by progressive filling (Bertsekas and Gallager, Data
-Networks, 1992, section 6.5.2): all pairs rise together in circuits per demand; where a GPU has no ports left
+Networks, 1992, section 6.5.2): all pairs rise together in circuits per demand; when a GPU has no ports left
 for that, its pairs stop, and the others go on. If circuits could be divided, that would be the one plan
 whose sorted ratios are lexicographically greatest. Circuits are whole, so pairs whose ratios are alike get
-another circuit all at once or, where a GPU cannot give it to all of them, none: transfers of one step wait
+another circuit all at once or, if a GPU cannot give it to all of them, none: transfers of one step wait
 for the slowest, and a circuit for one of seven equal pairs would be taken from others in vain. (The
 lexicographic optimum over single pairs, a fair integral flow as of Frank and Murota, 2022, does just that.)
 """
@@ -36,7 +36,7 @@ from ringlight.fabric.steps import BoolArray, IntArray
 class CircuitPlan:
     """``counts`` [n, n]: circuits from source (row) to destination (column); the diagonal is 0.
 
-    ``z``: least circuits per relative demand, infinite when nobody has anything to send. ``bound``: what is
+    ``z``: least circuits per relative demand, infinite when no GPU has anything to send. ``bound``: what is
     proved that no plan with as many switches exceeds.
     """
 
@@ -67,18 +67,18 @@ class _Pairs:
         return cls(len(matrix), sources, destinations, relative, switches)
 
     def sums(self, values: IntArray | FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Sum of a value of each pair, by source and by destination."""
+        """Return the sums of a value of each pair, by source and by destination."""
         return (
             np.bincount(self.sources, values, self.gpus).astype(np.float64),
             np.bincount(self.destinations, values, self.gpus).astype(np.float64),
         )
 
     def partners(self) -> tuple[FloatArray, FloatArray]:
-        """How many others each GPU sends to and receives from."""
+        """Return how many other GPUs each GPU sends to, and how many it receives from."""
         return self.sums(np.ones_like(self.sources))
 
     def check_degree(self, names: Sequence[str] | None = None) -> None:
-        """Raises ValueError naming the GPU that has more partners than there are switches."""
+        """Raise ValueError naming the GPU that has more partners than there are switches."""
         join = "1 switch joins" if self.switches == 1 else f"{self.switches} switches join"
         for degree, verb in zip(self.partners(), ("sends to", "receives from"), strict=True):
             gpu = int(degree.argmax())
@@ -89,13 +89,16 @@ class _Pairs:
                 )
 
     def line_bound(self) -> float:
-        """What z cannot exceed, as a GPU has no more than Q circuits for all that it sends or receives."""
+        """Return an upper bound of z, a number of circuits.
+
+        A GPU has at most Q circuits for all that it sends or receives.
+        """
         if not len(self.relative):
             return float("inf")
         return self.switches / max(float(load.max()) for load in self.sums(self.relative))
 
     def plan(self, counts: IntArray, bound: float) -> CircuitPlan:
-        """``bound``: what no z exceeds."""
+        """Return the plan with these circuits of each pair. ``bound``: upper bound of z."""
         matrix = np.zeros((self.gpus, self.gpus), dtype=np.int64)
         matrix[self.sources, self.destinations] = counts
         z = float((counts / self.relative).min(initial=float("inf")))
@@ -103,27 +106,28 @@ class _Pairs:
 
 
 def check_degree(demand: npt.ArrayLike, switches: int, names: Sequence[str] | None = None) -> None:
-    """Raises ValueError as ``single_shot``; GPUs are called by ``names``, where there are any."""
+    """Check that no GPU has more partners than there are switches.
+
+    ``names``: names of the GPUs in messages; if None, their numbers. Raises ValueError for a demand that
+    ``check_demand`` rejects, for fewer than 1 switch, and naming the GPU.
+    """
     _Pairs.of(demand, switches).check_degree(names)
 
 
 def single_shot(demand: npt.ArrayLike, switches: int) -> CircuitPlan:
-    """The plan with the greatest z; the circuits that are then left go as the module says.
+    """Return the plan with the greatest z. The circuits that are then left are shared as the module says.
 
     First each pair gets the circuits that it needs for z. Then, again and again, the pairs that have the
-    fewest circuits per demand get one more each. Those of a GPU that has not as many free ports as such pairs
+    fewest circuits per demand get one more each. If a GPU has fewer free ports than such pairs, these pairs
     get none, then or later. Ports that are free at the end go one by one to the pair that waits longest for
-    its bytes; none stays dark that a pair with a demand could use. Pairs without demand get none.
-
-    Demands that differ by at most 0.1 % are alike, as those of equal pieces that a few bytes do not divide
-    into. Where there are none, z is the greatest there is, exactly; ``bound`` says how near it is otherwise.
-
-    k times as many switches have at least k times the z, so a demand never takes longer over them. No plan
-    can promise this of other numbers: three equal pairs have a third of a GPU's light each with 3 switches,
-    and one of them a quarter with 4.
-
-    Raises ValueError as ``check_demand``, for fewer than 1 switch, and naming the GPU that sends to or
-    receives from more others than there are switches.
+    its bytes; no port stays dark that a pair with a demand could use. Pairs without demand get none.
+    Demands that differ by at most 0.1 % count as equal, such as the demands of equal pieces that a few bytes
+    do not divide into. If no demands differ so little, z is the greatest possible, exactly. Otherwise
+    ``bound`` limits the distance from the greatest z. k times as many switches have at least k times the z,
+    so a demand never takes longer over them. No plan can promise this of other numbers: three equal pairs
+    have a third of a GPU's light each with 3 switches, and one of them a quarter with 4.
+    Raises ValueError for a demand that ``check_demand`` rejects, for fewer than 1 switch, and naming the GPU
+    that sends to or receives from more others than there are switches.
     """
     pairs = _Pairs.of(demand, switches)
     pairs.check_degree()
@@ -131,11 +135,12 @@ def single_shot(demand: npt.ArrayLike, switches: int) -> CircuitPlan:
 
 
 def patient_shot(demand: npt.ArrayLike, switches: int) -> CircuitPlan:
-    """Plan like ``single_shot``, for GPUs with more partners than switches: their least demands wait.
+    """Return a plan like ``single_shot``, for GPUs with more partners than switches.
 
-    The first circuit of each pair is given in the order of the demands, the greatest first (of equal ones
-    that of the lowest source, then destination), where both have a free port. z is 0 where a pair waits, as
-    it is for every plan. Raises ValueError as ``check_demand`` and for fewer than 1 switch.
+    The least demands of such GPUs wait. The first circuit of each pair is given in the order of the demands,
+    the greatest first (of equal ones that of the lowest source, then destination), if both GPUs have a free
+    port. z is 0 if a pair waits, as it is for every plan. Raises ValueError for a demand that
+    ``check_demand`` rejects, and for fewer than 1 switch.
     """
     pairs = _Pairs.of(demand, switches)
     sources, destinations = pairs.sources.tolist(), pairs.destinations.tolist()
@@ -164,8 +169,10 @@ _ALIKE = 1e-3
 
 
 def _fair(pairs: _Pairs) -> tuple[IntArray, float]:
-    """Circuits of each pair as ``single_shot``, and what no z exceeds. Nobody has more partners than
-    ports."""
+    """Return the circuits of each pair as ``single_shot``, and an upper bound of z.
+
+    No GPU may have more partners than ports.
+    """
     if not len(pairs.relative):
         return np.zeros(0, dtype=np.int64), float("inf")
     alike = _alike(pairs.relative)
@@ -194,19 +201,22 @@ def _fair(pairs: _Pairs) -> tuple[IntArray, float]:
 
 
 def _alike(relative: FloatArray) -> FloatArray:
-    """Round values up in groups: from the greatest on, those at most ``_ALIKE`` below it become it."""
+    """Return the values rounded up in groups, from the greatest on.
+
+    Values at most ``_ALIKE`` below the greatest of a group become that value.
+    """
     values, which = np.unique(-relative, return_inverse=True)
-    found = -values
+    levels = -values
     first = 0
-    while first < len(found):
-        last = int(np.searchsorted(values, -found[first] * (1 - _ALIKE), side="right"))
-        found[first:last] = found[first]
+    while first < len(levels):
+        last = int(np.searchsorted(values, -levels[first] * (1 - _ALIKE), side="right"))
+        levels[first:last] = levels[first]
         first = last
-    return found[which]
+    return levels[which]
 
 
 def _for_greatest_z(pairs: _Pairs) -> IntArray:
-    """The least circuits of each pair with which z is the greatest, at least one."""
+    """Return the least circuits of each pair with which z is the greatest, at least one."""
     relative = pairs.relative
 
     def needed(z: float) -> IntArray:
@@ -233,7 +243,7 @@ def _for_greatest_z(pairs: _Pairs) -> IntArray:
 
 
 def _use_up(pairs: _Pairs, counts: IntArray, ports_out: FloatArray, ports_in: FloatArray) -> None:
-    """Adds a circuit wherever both ports are free, to the pair with the most demand per circuit first."""
+    """Add a circuit wherever both ports are free, to the pair with the most demand per circuit first."""
     free = np.flatnonzero((ports_out[pairs.sources] > 0) & (ports_in[pairs.destinations] > 0))
     waiting = [(counts[pair] / pairs.relative[pair], pair) for pair in free.tolist()]
     heapq.heapify(waiting)
@@ -250,12 +260,12 @@ def _use_up(pairs: _Pairs, counts: IntArray, ports_out: FloatArray, ports_in: Fl
 
 
 def permutations(counts: IntArray, switches: int) -> IntArray:
-    """What each switch is set to for a plan's counts: [Q, n], the destination of each source, -1 where it is
-    dark.
+    """Return the setting of each switch for a plan's counts.
 
-    Every pair is joined by exactly its count of switches, and each row is a partial matching. The free ports
-    are first filled with dark circuits. A matrix with equal sums is then halved along Euler tours as long as
-    the sum is even; where it is odd, one perfect matching is taken out, which there always is.
+    The result [Q, n] is the destination of each source, -1 if it is dark. Every pair is joined by exactly its
+    count of switches, and each row is a partial matching. The free ports are first filled with dark circuits.
+    A matrix with equal sums is then halved along Euler tours as long as the sum is even. If it is odd, one
+    perfect matching is taken out; there always is one.
     """
     gpus = len(counts)
     free_out, free_in = (switches - counts.sum(axis=axis) for axis in (1, 0))
@@ -271,9 +281,9 @@ def permutations(counts: IntArray, switches: int) -> IntArray:
 
 
 def _matchings(table: IntArray) -> list[IntArray]:
-    """Perfect matchings that a table [n, k] is made of: row i has the k ends of the circuits of GPU i.
+    """Return the perfect matchings that a table [n, k] is made of.
 
-    Every destination is k times an end (modulo n).
+    Row i has the k ends of the circuits of GPU i. Every destination is k times an end (modulo n).
     """
     gpus, degree = table.shape
     if degree == 1:
@@ -287,7 +297,7 @@ def _matchings(table: IntArray) -> list[IntArray]:
 
 
 def _matching(table: IntArray) -> BoolArray:
-    """One circuit of each row, that together end at every destination (Alon, 2003).
+    """Return one circuit of each row, that together end at every destination (Alon, 2003).
 
     Each circuit is copied so often that a power of two, at least the number of circuits, is just not exceeded
     at a GPU; copies of a circuit to itself fill up what is missing. The copies are halved until one is left
@@ -313,10 +323,11 @@ def _matching(table: IntArray) -> BoolArray:
 
 
 def _every_other(sources: IntArray, ends: IntArray) -> BoolArray:
-    """Half of the circuits, so that each source and each end, which have an even number, have half of theirs.
+    """Return half of the circuits, so that each source and each end have half of theirs.
 
-    Circuits are paired at their source and at their end. Both pairings together make closed walks in which
-    the two take turns; the half is every other circuit of each walk.
+    Each source and each end has an even number of circuits. Circuits are paired at their source and at their
+    end. Both pairings together make closed walks in which the two take turns; the half is every other circuit
+    of each walk.
     """
     at_source, at_end = _paired(sources), _paired(ends)
     two_on = at_end[at_source]
@@ -333,7 +344,7 @@ def _every_other(sources: IntArray, ends: IntArray) -> BoolArray:
 
 
 def _paired(keys: IntArray) -> IntArray:
-    """Partners of the same key, each the other one's; each key occurs an even number of times."""
+    """Return partners of the same key, each the other one's; each key occurs an even number of times."""
     order = np.argsort(keys, kind="stable")
     partner = np.empty_like(order)
     partner[order] = order[np.arange(len(keys)) ^ 1]

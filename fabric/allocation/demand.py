@@ -14,10 +14,10 @@ FloatArray = npt.NDArray[np.float64]
 
 
 def check_demand(demand: npt.ArrayLike) -> FloatArray:
-    """The demand [n, n] in bytes (or any unit), as floats.
+    """Return the demand [n, n] in bytes (or any unit), as floats.
 
-    Raises ValueError when it is not square or empty, and naming the GPU for an entry on the diagonal, the
-    two GPUs for one that is negative or not finite.
+    Raises ValueError when it is not square or empty, and naming the GPU for an entry on the diagonal, the two
+    GPUs for an entry that is negative or not finite.
     """
     matrix = np.asarray(demand, dtype=np.float64)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not matrix.size:
@@ -34,15 +34,21 @@ def check_demand(demand: npt.ArrayLike) -> FloatArray:
 
 
 def sent_in_steps(steps: Steps, vector_bytes: float) -> FloatArray:
-    """[ranks, ranks]: bytes that each rank (row) sends to each other in a collective over such a vector."""
-    found = np.zeros((steps.world_size, steps.world_size))
+    """Return the bytes [ranks, ranks] that each rank (row) sends to each other in a collective.
+
+    ``vector_bytes``: of the vector of the collective.
+    """
+    sent_bytes = np.zeros((steps.world_size, steps.world_size))
     for step in steps:
-        np.add.at(found, (step.sources, step.destinations), step.count * vector_bytes / steps.chunks)
-    return found
+        np.add.at(sent_bytes, (step.sources, step.destinations), step.count * vector_bytes / steps.chunks)
+    return sent_bytes
 
 
-def placed(found: npt.NDArray[Any], at: Sequence[int] | IntArray, gpus: int) -> FloatArray:
-    """[gpus, gpus], by numbers of all GPUs, what is given [ranks, ranks], of which rank i is on ``at[i]``."""
-    demand, numbers = np.zeros((gpus, gpus)), np.asarray(at, dtype=np.int64)
-    demand[numbers[:, None], numbers] = found
+def placed(values: npt.NDArray[Any], gpu_of_rank: Sequence[int] | IntArray, gpus: int) -> FloatArray:
+    """Return the values [ranks, ranks] as [gpus, gpus], by numbers of all GPUs.
+
+    Rank i is on GPU number ``gpu_of_rank[i]``.
+    """
+    demand, numbers = np.zeros((gpus, gpus)), np.asarray(gpu_of_rank, dtype=np.int64)
+    demand[numbers[:, None], numbers] = values
     return demand

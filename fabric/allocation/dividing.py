@@ -27,14 +27,23 @@ class Divider(Protocol):
     rate_bps: float
 
     def counts(self, demand: FloatArray) -> IntArray:
-        """Lightpaths of each pair [gpus, gpus]. Raises ValueError as ``check_demand``."""
+        """Return the number of lightpaths of each pair [gpus, gpus].
+
+        Raises ValueError for a demand that ``check_demand`` rejects.
+        """
 
     def division(self, demand: FloatArray) -> Division:
-        """Lightpaths of each pair, and which these are. Raises ValueError as ``check_demand``."""
+        """Return the number of lightpaths of each pair, and the lightpaths themselves.
+
+        Raises ValueError for a demand that ``check_demand`` rejects.
+        """
 
 
 def divider(fabric: Fabric) -> Divider:
-    """Divider of ``fabric.interconnect``, plugged or not. Raises ValueError if its light is not divided."""
+    """Return the divider of ``fabric.interconnect``, plugged or not.
+
+    Raises ValueError if its light is not divided.
+    """
     made = _DIVIDERS.get(type(fabric.interconnect))
     if made is None:
         raise ValueError("the light of this fabric is not divided")
@@ -43,12 +52,12 @@ def divider(fabric: Fabric) -> Divider:
 
 class PlanesDivider:
     """Circuits of parallel switches. Raises ValueError, too, naming the GPU that has more partners than there
-    are switches; not where the switches are set again and again, as then somebody's turn comes later."""
+    are switches; not if the switches are set again and again, as then somebody's turn comes later."""
 
-    def __init__(self, one: ParallelOcs) -> None:
-        self.rate_bps = one.circuit_bps
-        self._switches = one.switches
-        self._shot = single_shot if one.interval_s is None else patient_shot
+    def __init__(self, interconnect: ParallelOcs) -> None:
+        self.rate_bps = interconnect.circuit_bps
+        self._switches = interconnect.switches
+        self._shot = single_shot if interconnect.interval_s is None else patient_shot
 
     def counts(self, demand: FloatArray) -> IntArray:
         return self._shot(demand, self._switches).counts
@@ -65,11 +74,11 @@ class PlanesDivider:
 
 
 class RingDivider:
-    """Lightpaths of a ring of wavelengths; a pair may go without any where they do not suffice for all."""
+    """Lightpaths of a ring of wavelengths; a pair may go without any if they do not suffice for all."""
 
-    def __init__(self, one: DemandRing) -> None:
-        self.rate_bps = one.wavelength_bps
-        self._decisions = Decisions(one.wavelengths)
+    def __init__(self, ring: DemandRing) -> None:
+        self.rate_bps = ring.wavelength_bps
+        self._decisions = Decisions(ring.wavelengths)
 
     def counts(self, demand: FloatArray) -> IntArray:
         return self._decisions.decide(demand).counts()

@@ -2,7 +2,7 @@
 
 After TopoOpt (Wang et al., NSDI 2023). GPUs forward for each other. Circuits here are directed, so a matching
 is a partial permutation. Assumptions of our own: all-reduces are of groups without a common GPU, their rings
-and the matchings divide the ports as their bytes do, and where the whole would not hang together the last
+and the matchings divide the ports as their bytes do, and if the whole would not hang together the last
 port of every GPU makes one ring of all.
 """
 
@@ -22,48 +22,52 @@ from ringlight.fabric.steps import IntArray
 def one_shot(
     demand: npt.ArrayLike, degree: int, groups: Sequence[IntArray] = (), group_bytes: float = 0.0
 ) -> IntArray:
-    """[degree, n]: whom each port of each GPU leads to, -1 where it is dark; a port leads two to nobody.
+    """Return the GPU [degree, n] to which each port of each GPU leads, -1 if the port is dark.
 
-    ``demand`` [n, n]: bytes from each GPU (row) to each other that are no all-reduce's. ``groups``: GPUs of
-    each all-reduce, ``group_bytes``: that each of them sends in it. The first ports are for rings by
-    :func:`fabric.schedules.strides`, anew from the first where there are too few; of both kinds that have
-    bytes each gets a port, if there are two. All of them carry a ``coprime-rings`` all-reduce, only the first
-    a ``ring``. Each other port is a matching of the most bytes; what it serves then counts half, as TopoOpt
-    does it, so that others get their turn. Who neither sends nor receives has no circuits.
-
-    The degree is from 1 to n - 1, and no GPU is in two groups. Raises ValueError as :func:`check_demand`.
+    No port leads two GPUs to the same one. ``demand`` [n, n]: bytes from each GPU (row) to each other outside
+    of the all-reduces. ``groups``: GPUs of each all-reduce, ``group_bytes``: bytes that each of them sends in
+    it. The first ports are for rings by :func:`fabric.schedules.strides`, again from the first if there are
+    too few. If there are two ports, rings and matchings that have bytes get at least one port each. All ring
+    ports carry a ``coprime-rings`` all-reduce, only the first a ``ring``. Each other port is a matching of
+    the most bytes. The bytes that it serves then count half, as in TopoOpt, so that other pairs get their
+    turn. A GPU that neither sends nor receives has no circuits.
+    The degree is from 1 to n - 1, and no GPU is in two groups. Raises ValueError for a demand that
+    :func:`check_demand` rejects.
     """
     left = check_demand(demand).copy()
     n = len(left)
     members = [group for group in groups if len(group) > 1]
-    found = np.full((degree, n), -1, dtype=np.int64)
+    table = np.full((degree, n), -1, dtype=np.int64)
     rings = _ring_ports(degree, group_bytes * sum(map(len, members)), float(left.sum()))
     for ranks in members:
         for port, stride in zip(range(rings), itertools.cycle(strides(len(ranks), rings)), strict=False):
-            found[port, ranks] = np.roll(ranks, -stride)
+            table[port, ranks] = np.roll(ranks, -stride)
     for port in range(rings, degree):
-        found[port] = _matching(left)
-        served = np.flatnonzero(found[port] >= 0)
-        left[served, found[port, served]] /= 2
+        table[port] = _matching(left)
+        served = np.flatnonzero(table[port] >= 0)
+        left[served, table[port, served]] /= 2
     takes_part = np.flatnonzero(left.sum(axis=0) + left.sum(axis=1))
     active = np.unique(np.concatenate([takes_part, *members]))
     if not len(active):
         active = np.arange(n)
-    if not hangs_together(found, active):
-        found[-1, active] = np.roll(active, -1)
-    return found
+    if not hangs_together(table, active):
+        table[-1, active] = np.roll(active, -1)
+    return table
 
 
 def circuits(ports: IntArray) -> IntArray:
-    """[n, n]: how many circuits lead from each GPU to each other, of ``ports`` as of :func:`one_shot`."""
+    """Return the number of circuits [n, n] from each GPU to each other.
+
+    ``ports`` are as :func:`one_shot` returns them.
+    """
     n = ports.shape[1]
     port, source = np.nonzero(ports >= 0)
-    found = np.bincount(source * n + ports[port, source], minlength=n * n)
-    return found.reshape(n, n).astype(np.int64)
+    counts = np.bincount(source * n + ports[port, source], minlength=n * n)
+    return counts.reshape(n, n).astype(np.int64)
 
 
 def hangs_together(ports: IntArray, among: IntArray | None = None) -> bool:
-    """Whether every GPU (or each of those ``among``) can reach every other, over others."""
+    """Return whether every GPU (or each of those ``among``) can reach every other, over other GPUs."""
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import connected_components
 
@@ -71,15 +75,15 @@ def hangs_together(ports: IntArray, among: IntArray | None = None) -> bool:
     return len(np.unique(of if among is None else of[among])) == 1
 
 
-def _ring_ports(degree: int, in_rings: float, others: float) -> int:
+def _ring_ports(degree: int, in_rings: float, other_bytes: float) -> int:
     if not in_rings:
         return 0
-    share = round(degree * in_rings / (in_rings + others))
-    return min(max(share, 1), max(degree - (others > 0), 1))
+    share = round(degree * in_rings / (in_rings + other_bytes))
+    return min(max(share, 1), max(degree - (other_bytes > 0), 1))
 
 
 def _matching(left: npt.NDArray[np.float64]) -> IntArray:
-    """[n]: to whom each GPU, -1 to nobody, so that the most bytes are served."""
+    """Return the GPU to which each GPU is joined, [n], -1 for none, so that the most bytes are served."""
     from scipy.optimize import linear_sum_assignment
 
     source, destination = linear_sum_assignment(left, maximize=True)

@@ -11,15 +11,17 @@ from ringlight.fabric.phases import Phase
 from ringlight.fabric.planes.divided.planes import Lightpath, Paths
 
 
-def phase_paths(divider: Divider, phase: Phase, at: Sequence[int]) -> Paths:
-    """Lightpaths of a phase, rank i on GPU number ``at[i]``. Raises ValueError naming the rank that sends to
-    more others than it can have light to."""
+def phase_paths(divider: Divider, phase: Phase, gpu_of_rank: Sequence[int]) -> Paths:
+    """Return the lightpaths of a phase, rank i on GPU number ``gpu_of_rank[i]``.
+
+    Raises ValueError naming the rank that sends to more others than it can have light to.
+    """
     place = {rank: index for index, rank in enumerate(phase.ranks)}
     demand = np.zeros((len(place), len(place)))
     for (source, destination), size in phase.demand.items():
         demand[place[source], place[destination]] += size
     paths = divider.division(demand).paths
-    gpus = [at[rank] for rank in phase.ranks]
+    gpus = [gpu_of_rank[rank] for rank in phase.ranks]
     return {(gpus[source], gpus[destination]): own for (source, destination), own in paths.items()}
 
 
@@ -34,7 +36,10 @@ class Lit:
         self._from: dict[tuple[int, int], int] = {}
 
     def set(self, paths: Paths) -> bool:
-        """Set these circuits and keep all that are not in their way; whether anything had to be moved."""
+        """Set these circuits and keep all that are not in their way.
+
+        Return whether any circuit had to be moved.
+        """
         moved = False
         for (source, destination), own in paths.items():
             for path in own:
@@ -54,9 +59,9 @@ class Lit:
 
     @property
     def paths(self) -> Paths:
-        """All that stands."""
-        found: dict[tuple[int, int], tuple[Lightpath, ...]] = {}
+        """Return all circuits that are set."""
+        lightpaths: dict[tuple[int, int], tuple[Lightpath, ...]] = {}
         for (source, port), destination in sorted(self._to.items()):
             pair = (source, destination)
-            found[pair] = (*found.get(pair, ()), Lightpath(port))
-        return found
+            lightpaths[pair] = (*lightpaths.get(pair, ()), Lightpath(port))
+        return lightpaths

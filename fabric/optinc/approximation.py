@@ -22,9 +22,10 @@ FloatArray = NDArray[np.float64]
 
 
 def squares(weight: NDArray[Any]) -> NDArray[Any]:
-    """The squares (count, s, s) of a matrix (outputs, inputs), from the top down or from left to right.
+    """Return the squares (count, s, s) of a matrix (outputs, inputs).
 
-    Raises ValueError when the longer side is not a multiple of the shorter one.
+    They are in order from the top down or from left to right. Raises ValueError when the longer side is not a
+    multiple of the shorter one.
     """
     outputs, inputs = weight.shape
     side, longer = sorted((outputs, inputs))
@@ -36,12 +37,12 @@ def squares(weight: NDArray[Any]) -> NDArray[Any]:
 
 
 def joined(cut: NDArray[Any], shape: tuple[int, int]) -> NDArray[Any]:
-    """The matrix of ``shape`` (outputs, inputs) whose squares these are."""
+    """Return the matrix of ``shape`` (outputs, inputs) whose squares these are."""
     return cut.reshape(shape) if shape[0] >= shape[1] else cut.swapaxes(0, 1).reshape(shape)
 
 
 def factors(cut: NDArray[Any]) -> tuple[FloatArray, FloatArray]:
-    """Sigma_a's diagonal (count, s) and U_a (count, s, s) of squares (count, s, s)."""
+    """Return Sigma_a's diagonal (count, s) and U_a (count, s, s) of squares (count, s, s)."""
     wide = cut.astype(np.float64)
     left, _, right = np.linalg.svd(wide)
     orthogonal = left @ right
@@ -49,15 +50,16 @@ def factors(cut: NDArray[Any]) -> tuple[FloatArray, FloatArray]:
 
 
 def approximated(weight: NDArray[Any]) -> NDArray[Any]:
-    """The matrix of the same shape and type that squares Sigma_a U_a make. Raises ValueError as
-    :func:`squares`.
+    """Return the matrix of the same shape and type that squares Sigma_a U_a make.
+
+    Raises ValueError when the longer side is not a multiple of the shorter one.
     """
     scales, orthogonal = factors(squares(weight))
     return joined(scales[..., None] * orthogonal, weight.shape).astype(weight.dtype)
 
 
 def check_layers(network: Network, layers: Collection[int]) -> None:
-    """Raises ValueError naming a layer, numbered from 1, that the network does not have."""
+    """Raise ValueError naming a layer, numbered from 1, that the network does not have."""
     for layer in sorted(layers):
         if not 1 <= layer <= len(network.weights):
             raise ValueError(f"layer {layer}: the network has {len(network.weights)}")

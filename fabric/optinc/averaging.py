@@ -1,4 +1,4 @@
-"""What a unit gets from P, and the mean that it should answer, in whole numbers.
+"""Compute the inputs that a unit gets from P, and the mean that it should answer, in whole numbers.
 
 P adds, for each of the K inputs of the network, a group of g = ceil(M / K) neighbouring symbols of all N
 servers: A_k = (1/N) sum over servers of the group's value, 0 to 4^g - 1 in steps of 1/N (section III,
@@ -11,7 +11,7 @@ The goal is G* = floor(sum of G_n / N) (Eq. 3; Q drops decimals).
 **Two levels** (section III, cascade): N units of N servers, and one unit that averages what these answer.
 With Eq. 9 each level drops its decimals. With Eq. 10 the first level leaves its decimal d = 0, 1/N ..
 (N-1)/N on the last PAM4 symbol, which then has 4 N levels (16 for N = 4) and which the second level must
-not read as PAM4. Because Q(a) + d = a, that is Eq. 8, the mean of all N^2. A :class:`Coding` says both:
+not read as PAM4. Because Q(a) + d = a, that is Eq. 8, the mean of all N^2. A :class:`Coding` has both:
 into how many parts a level of the last symbol is divided as it arrives, and as it leaves.
 """
 
@@ -30,7 +30,7 @@ IntArray = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Coding:
-    """What a unit's inputs and outputs mean.
+    """Meaning of a unit's inputs and outputs.
 
     bits      B of the numbers
     servers   N, signals that it averages
@@ -73,14 +73,14 @@ class Coding:
 
     @property
     def input_values(self) -> tuple[int, ...]:
-        """How many values each input can have, the most significant input first."""
+        """Return how many values each input can have, the most significant input first."""
         plain = self.servers * (LEVELS**self.group - 1) + 1
         last = self.servers * (self.arriving * LEVELS**self.group - 1) + 1
         return (*(plain,) * (self.inputs - 1), last)
 
     @property
     def combinations(self) -> int:
-        """How many combinations of inputs there are: the rows of a table."""
+        """Return how many combinations of inputs there are: the rows of a table."""
         count = 1
         for values in self.input_values:
             count *= values
@@ -102,7 +102,7 @@ class Coding:
 
 
 def groups(numbers: NDArray[Any], coding: Coding) -> IntArray:
-    """What one signal's numbers add to each N A_k (the last in parts): shape (..., K)."""
+    """Return the amounts that one signal's numbers add to each N A_k (the last in parts): shape (..., K)."""
     weights = _weights(coding)
     high = numbers.astype(np.int64)[..., None] // weights
     high[..., 1:-1] %= LEVELS**coding.group
@@ -112,10 +112,10 @@ def groups(numbers: NDArray[Any], coding: Coding) -> IntArray:
 
 
 def averages(numbers: NDArray[Any], coding: Coding) -> IntArray:
-    """P: the inputs N A_k (the last in parts of 1 / arriving), from the signals' numbers (N, ...): shape
-    (..., K).
+    """Return the inputs N A_k, shape (..., K), from the signals' numbers (N, ...): this is P.
 
-    Raises ValueError for another number of signals than the unit has, or a number out of range.
+    The last input is in parts of 1 / arriving. Raises ValueError for another number of signals than the unit
+    has, or a number out of range.
     """
     _check(numbers, coding)
     inputs: IntArray = groups(numbers, coding).sum(axis=0)
@@ -123,39 +123,43 @@ def averages(numbers: NDArray[Any], coding: Coding) -> IntArray:
 
 
 def goal(numbers: NDArray[Any], coding: Coding) -> IntArray:
-    """The exact answer to the signals' numbers (N, ...): floor of their mean, in parts of the leaving
-    symbol (Eq. 3).
+    """Return the exact answer to the signals' numbers (N, ...): floor of their mean (Eq. 3).
 
-    Raises ValueError as :func:`averages`.
+    The answer is in parts of the leaving symbol. Raises ValueError for another number of signals than the
+    unit has, or a number out of range.
     """
     _check(numbers, coding)
     return _answer(numbers.sum(axis=0, dtype=np.int64), coding)
 
 
 def goals(coding: Coding, start: int = 0, end: int | None = None) -> IntArray:
-    """The exact answer to the input combinations from ``start`` to before ``end``; all without them."""
+    """Return the exact answers to the input combinations from ``start`` to before ``end``.
+
+    By default these are all combinations.
+    """
     return goals_of(np.arange(start, coding.combinations if end is None else end), coding)
 
 
 def goals_of(index: NDArray[Any], coding: Coding) -> IntArray:
-    """The exact answer to each input combination by its index."""
+    """Return the exact answer to each input combination by its index."""
     return _answer(combination(index, coding) @ _weights(coding), coding)
 
 
 def offsets(coding: Coding) -> NDArray[np.uint32]:
-    """For each number that a signal can be, what it adds to the index of the input combination.
+    """Return for each number of a signal what it adds to the index of the input combination.
 
     The index is a number of mixed radix with the inputs as digits, the last one the least. It is linear in
-    the inputs, and these in the signals: the index of a row of signals is ``offsets[a] + offsets[b] +
-    ...``, one look-up each.
+    the inputs, and these in the signals: the index of a row of signals is ``offsets[a] + offsets[b] + ...``,
+    one look-up each.
     """
     numbers = np.arange(coding.arriving * 2**coding.bits)
     return (groups(numbers, coding) @ _places(coding)).astype(np.uint32)
 
 
 def index_of(numbers: NDArray[Any], coding: Coding) -> NDArray[np.uint32]:
-    """The index of the input combination of the signals' numbers (N, ...). Raises ValueError as
-    :func:`averages`.
+    """Return the index of the input combination of the signals' numbers (N, ...).
+
+    Raises ValueError for another number of signals than the unit has, or a number out of range.
     """
     _check(numbers, coding)
     index: NDArray[np.uint32] = offsets(coding)[numbers].sum(axis=0, dtype=np.uint32)
@@ -163,13 +167,13 @@ def index_of(numbers: NDArray[Any], coding: Coding) -> NDArray[np.uint32]:
 
 
 def combination(index: NDArray[Any], coding: Coding) -> IntArray:
-    """The inputs (..., K), as :func:`averages` has them, of combinations by their index."""
+    """Return the inputs (..., K), as :func:`averages` has them, of combinations by their index."""
     inputs: IntArray = index.astype(np.int64)[..., None] // _places(coding) % np.array(coding.input_values)
     return inputs
 
 
 def to_outputs(answers: NDArray[Any], coding: Coding) -> NDArray[np.uint8]:
-    """The M output levels of answers, shape (..., M); the last in parts of 1 / leaving."""
+    """Return the M output levels of answers, shape (..., M); the last in parts of 1 / leaving."""
     whole, parts = np.divmod(answers, coding.leaving)
     symbols = to_symbols(whole, coding.symbols).astype(np.int64)
     symbols[..., -1] = symbols[..., -1] * coding.leaving + parts
@@ -177,27 +181,27 @@ def to_outputs(answers: NDArray[Any], coding: Coding) -> NDArray[np.uint8]:
 
 
 def to_answers(outputs: NDArray[Any], coding: Coding) -> IntArray:
-    """The answers that M output levels (..., M) are, as :func:`goal` has them."""
+    """Return the answers that M output levels (..., M) encode, as :func:`goal` has them."""
     above = to_codes(outputs[..., :-1]).astype(np.int64)
     answers: IntArray = above * (LEVELS * coding.leaving) + outputs[..., -1]
     return answers
 
 
 def mean_of_means(numbers: NDArray[Any], bits: int) -> IntArray:
-    """Eq. 9: floor of the mean of floors, shape (...), of numbers (N units, N servers, ...)."""
+    """Return floor of the mean of floors (Eq. 9), shape (...), of numbers (N units, N servers, ...)."""
     units, servers = numbers.shape[:2]
     level_1 = np.stack([goal(own, Coding(bits, servers)) for own in numbers])
     return goal(level_1, Coding(bits, units))
 
 
 def _weights(coding: Coding) -> IntArray:
-    """What one step of each input is worth in a signal's number."""
+    """Return the worth of one step of each input in a signal's number."""
     of_groups = LEVELS ** (coding.group * np.arange(coding.inputs - 1, -1, -1))
     return np.where(np.arange(coding.inputs) < coding.inputs - 1, of_groups * coding.arriving, of_groups)
 
 
 def _places(coding: Coding) -> IntArray:
-    """What one step of each input is worth in the index."""
+    """Return the worth of one step of each input in the index."""
     later = np.cumprod((1, *coding.input_values[:0:-1]))
     return later[::-1].astype(np.int64)
 

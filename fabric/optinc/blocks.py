@@ -33,8 +33,9 @@ _AT_ONCE = 2**16
 
 
 def code_type(bits: int) -> np.dtype[Any]:
-    """The type of B-bit codes: uint8 up to 8 bits, uint16 up to 16. Raises ValueError for others than 2 to
-    16.
+    """Return the type of B-bit codes: uint8 up to 8 bits, uint16 up to 16.
+
+    Raises ValueError for others than 2 to 16.
     """
     if not 2 <= bits <= 16:
         raise ValueError(f"{bits} bits: 2 to 16 are possible")
@@ -42,14 +43,17 @@ def code_type(bits: int) -> np.dtype[Any]:
 
 
 def block_count(size: int, block: int = BLOCK) -> int:
-    """How many blocks ``size`` values have; the last may be shorter. Raises ValueError for blocks of none."""
+    """Return how many blocks ``size`` values have.
+
+    The last may be shorter. Raises ValueError for blocks of none.
+    """
     if block < 1:
         raise ValueError(f"a block of {block} values: at least 1")
     return -(-size // block)
 
 
 def exponents(values: NDArray[np.float32], block: int = BLOCK) -> NDArray[np.int16]:
-    """Smallest e of each block with \\|v\\| < 2^e for all of its values; ZERO where all are zero.
+    """Return the smallest e of each block with \\|v\\| < 2^e for all of its values; ZERO if all are zero.
 
     ``values``: one dimension, float32. Raises ValueError naming the first index that is NaN or infinite.
     """
@@ -67,7 +71,7 @@ def exponents(values: NDArray[np.float32], block: int = BLOCK) -> NDArray[np.int
 
 
 def merge(of_ranks: Sequence[NDArray[np.int16]]) -> NDArray[np.int16]:
-    """The shared exponents: for each block the largest of all ranks, in any order of ranks.
+    """Return the shared exponents: for each block the largest of all ranks, in any order of ranks.
 
     Raises ValueError for no rank, and naming the rank whose number of blocks is not that of rank 0.
     """
@@ -81,8 +85,10 @@ def merge(of_ranks: Sequence[NDArray[np.int16]]) -> NDArray[np.int16]:
 
 
 def raised(rank: int, ranks: int) -> tuple[int, int]:
-    """By how many steps a rank raises its codes in even and in odd places of a block, so that the floor of
-    the mean is the nearest: N / 2 ranks do in the one, where N is even one rank less in the other.
+    """Return by how many steps a rank raises its codes in even and in odd places of a block.
+
+    The floor of the mean is then the nearest: N / 2 ranks raise their codes in even places, and in odd places
+    one rank less if N is even.
     """
     return int(rank < ranks // 2), int(rank < (ranks - 1) // 2)
 
@@ -94,7 +100,7 @@ def quantise(
     block: int = BLOCK,
     more: tuple[int, int] = (0, 0),
 ) -> NDArray[Any]:
-    """The codes of ``values`` at the shared exponents; shape as ``values``, type :func:`code_type`.
+    """Return the codes of ``values`` at the shared exponents; shape as ``values``, type :func:`code_type`.
 
     ``more``: steps that are added in even and in odd places of a block, see :func:`raised`. Raises ValueError
     naming the index of a value that is not finite or not below its block's 2^e, and for another number of
@@ -128,10 +134,10 @@ def quantise(
 def dequantise(
     means: NDArray[Any], shared: NDArray[np.int16], bits: int, block: int = BLOCK
 ) -> NDArray[np.float32]:
-    """The gradients' mean from the mean of the codes: (c - 2^(B-1)) s, float32.
+    """Return the gradients' mean from the mean of the codes: (c - 2^(B-1)) s, float32.
 
     A block with exponent ZERO is zeros. Raises ValueError for codes of another type than :func:`code_type`'s,
-    and as :func:`quantise` for the exponents.
+    and for another number of exponents than blocks.
     """
     if means.dtype != code_type(bits):
         raise ValueError(f"codes of {bits} bits are {code_type(bits)}, not {means.dtype}")
@@ -152,7 +158,7 @@ def _pieces(size: int, block: int) -> Iterator[tuple[int, int]]:
 
 
 def _spread(of_blocks: NDArray[np.float64], start: int, end: int, block: int) -> NDArray[np.float64]:
-    """Spread each block's value over the values of the block, from ``start``, where a block begins."""
+    """Return each block's value for every value of the block, from ``start``, where a block begins."""
     return np.repeat(of_blocks[start // block : block_count(end, block)], block)[: end - start]
 
 

@@ -7,14 +7,14 @@ about whether training finds such weights. The paper trains its networks; these 
 of 1/N. From the most significant input on, one hidden layer each: X_k = b f_(k-1) + A_k, e_k = floor(X_k),
 f_k = X_k - e_k. What floor drops goes down to the next input, and a whole e_k may be up to 2b - 1. The
 carries then go up, c_k = [e_k + c_(k+1) >= b], a hidden layer each (the first of them is known with e_K);
-where layers are too few, one layer finds several, of which c_(k-1) is
+if layers are too few, one layer finds several, of which c_(k-1) is
 [b e_(k-1) + e_k + c_(k+1) >= b^2] and so on. Digits of base b > 4 are split into PAM4 symbols in one more
 layer. Hidden layers left over hand on what is known. Where each carry has a layer, no compared value reaches
 2b, so that a step is more than 1 / (2 b N) of the largest of them, and not 1 / (4^M N) as of the whole mean.
 
 A comparison X >= t, X on a grid of width w, is a step of two units, ReLU(u + 3/2) - ReLU(u + 1/2) with
 u = 2 (X - t) / w: 0 up to a quarter of w above t - w, and 1 from a quarter of w below t. Towards the other
-end it is 1 - (ReLU(-u - 1/2) - ReLU(-u - 3/2)), the same; the nearer end is taken, where units stay smaller.
+end it is 1 - (ReLU(-u - 1/2) - ReLU(-u - 3/2)), the same; the nearer end is taken, with smaller units.
 
 **How an approximated layer holds it.** Such a layer is cut into squares of side s = min(outputs, inputs),
 each Sigma U: a square has that form exactly if its rows are orthogonal to each other, and its rows of zero
@@ -53,11 +53,11 @@ DARK = -1e5
 
 
 def designed(structure: Structure) -> Network:
-    """The network of a structure with weights by formula, float64, exact for every input.
+    """Return the network of a structure with weights by formula, float64, exact for every input.
 
-    Raises ValueError where the structure has too few layers, units or dark units, for an approximated layer
-    that cannot be cut into squares, and for a coding whose last symbol leaves in other parts than the mean
-    has (1, or N times those that arrive).
+    Raises ValueError if the structure has too few layers, units or dark units, for an approximated layer that
+    cannot be cut into squares, and for a coding whose last symbol leaves in other parts than the mean has (1,
+    or N times those that arrive).
     """
     forms = _forms(structure)
     # used units are far apart, so that each square has few
@@ -101,8 +101,10 @@ class _Hidden:
         return len(self.sizes) - len(self.layers)
 
     def add(self, kept: Sequence[Form], compared: Sequence[_Stairs] = ()) -> tuple[list[Form], list[Matrix]]:
-        """A layer that keeps values (>= 0) and compares others. Both as forms of this layer's units: values,
-        and for each comparison a matrix of a step for each threshold.
+        """Add a layer that keeps values (>= 0) and compares others.
+
+        Return both as forms of this layer's units: values, and for each comparison a matrix of a step for
+        each threshold. Raises ValueError if the layer has too few units.
         """
         count = len(kept) + 2 * sum(len(stairs.thresholds) for stairs in compared)
         if count > self.sizes[len(self.layers)]:
@@ -127,7 +129,7 @@ class _Hidden:
 
 
 def _forms(structure: Structure) -> list[Matrix]:
-    """For each layer the used units' weights of the used units before, and the biases as last column."""
+    """Return for each layer the used units' weights of the used units before, and biases as last column."""
     coding = structure.coding
     if coding.leaving not in (1, coding.servers * coding.arriving):
         raise ValueError(
@@ -150,7 +152,10 @@ def _forms(structure: Structure) -> list[Matrix]:
 
 
 def _floors(hidden: _Hidden, coding: Coding) -> list[Form]:
-    """The numbers e_k, the last one without its carry; and f_K, where decimals leave."""
+    """Add the layers of floor and return the numbers e_k, the last one without its carry.
+
+    If decimals leave, f_K is last.
+    """
     inputs, base = coding.inputs, LEVELS**coding.group
     waiting = list(np.eye(inputs, inputs + 1))
     numbers: list[Form] = []
@@ -173,7 +178,10 @@ def _floors(hidden: _Hidden, coding: Coding) -> list[Form]:
 
 
 def _carries(hidden: _Hidden, coding: Coding, values: list[Form], layers: int) -> list[Form]:
-    """Digits of base b from whole numbers, in so many layers at most; what else there is, as it is."""
+    """Add the layers of the carries, at most so many, and return digits of base b from whole numbers.
+
+    Other values are returned as they are.
+    """
     base = LEVELS**coding.group
     too_large = np.arange(coding.inputs - 2, 0, -1)
     for batch in np.array_split(too_large, min(layers, len(too_large))) if len(too_large) else ():
@@ -189,9 +197,14 @@ def _carries(hidden: _Hidden, coding: Coding, values: list[Form], layers: int) -
 
 
 def _symbols(hidden: _Hidden, coding: Coding, values: list[Form]) -> list[Form]:
-    """PAM4 symbols from digits of base b; what else there is, as it is."""
-    at = range(LEVELS, LEVELS**coding.group, LEVELS)
-    values, steps_of = hidden.add(values, [_Stairs(value, 1.0, at) for value in values[: coding.inputs]])
+    """Add the layer of the symbols and return PAM4 symbols from digits of base b.
+
+    Other values are returned as they are.
+    """
+    thresholds = range(LEVELS, LEVELS**coding.group, LEVELS)
+    values, steps_of = hidden.add(
+        values, [_Stairs(value, 1.0, thresholds) for value in values[: coding.inputs]]
+    )
     symbols: list[Form] = []
     for value, steps in zip(values, steps_of, strict=False):
         # floor(value / 4^i) is the sum of the steps at multiples of 4^i
@@ -210,7 +223,7 @@ def _plus(form: Form, constant: float) -> Form:
 def _make_orthogonal(weight: Matrix, dark: NDArray[np.int64], layer: int) -> None:
     """Fill columns of dark units, so that each square's rows are orthogonal to each other.
 
-    Raises ValueError where a square has too few of them, and as :func:`squares`.
+    Raises ValueError if a square has too few of them, or :func:`squares` does.
     """
     side, wide = min(weight.shape), weight.shape[1] > weight.shape[0]
     # the squares are views: what is written to them is the layer's

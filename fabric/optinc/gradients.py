@@ -20,12 +20,12 @@ Unit = Callable[[NDArray[Any]], NDArray[Any]]
 
 
 def exact(coding: Coding) -> Unit:
-    """The unit that answers the exact mean without its decimals (Eq. 3)."""
+    """Return the unit that answers the exact mean without its decimals (Eq. 3)."""
     return lambda codes: goal(codes, coding)
 
 
 def by_table(table: Table) -> Unit:
-    """The unit that answers what a network's table says, right or wrong.
+    """Return the unit that answers according to a network's table, right or wrong.
 
     Raises ValueError for a table whose signals come or leave in parts of a level.
     """
@@ -42,8 +42,10 @@ def mean_by(
     *,
     block: int = BLOCK,
 ) -> NDArray[np.float32]:
-    """The mean of the ranks' gradients, float32 of one dimension and one length: exponents merged, values
-    quantised, averaged by ``unit`` and turned back. Raises ValueError as the functions of ``blocks`` do.
+    """Return the mean of the ranks' gradients, float32 of one dimension and one length.
+
+    Exponents are merged, values quantised, averaged by ``unit`` and turned back. Raises ValueError if the
+    functions of ``blocks`` do.
     """
     ranks = len(gradients)
     shared = merge([exponents(own, block) for own in gradients])
@@ -54,6 +56,6 @@ def mean_by(
 
 
 def steps(shared: NDArray[np.int16], bits: int, size: int, block: int = BLOCK) -> NDArray[np.float32]:
-    """For each of ``size`` values the step of its block, 2^(e - B + 1)."""
+    """Return for each of ``size`` values the step of its block, 2^(e - B + 1)."""
     of_blocks = np.ldexp(np.float32(1), shared.astype(np.int32) - bits + 1)
     return np.repeat(of_blocks, block)[:size]

@@ -36,7 +36,7 @@ SQUARE_WITHIN = 1e-4
 
 @dataclass(frozen=True)
 class Imperfections:
-    """What is not ideal.
+    """Imperfections of meshes.
 
     phase_bits   resolution of all phases, 2 pi / 2^bits; None is exact
     phase_sigma  radians, by which phases are off after that
@@ -80,9 +80,10 @@ class OnMeshes:
 
 
 def on_meshes(network: Network, approximated: Collection[int]) -> OnMeshes:
-    """The meshes of a network whose layers ``approximated``, numbered from 1, are made of squares Sigma U.
+    """Return the meshes of a network, of which layers ``approximated`` are made of squares Sigma U.
 
-    Raises ValueError naming a layer that is not there, or that is not made of such squares.
+    Layers are numbered from 1. Raises ValueError naming a layer that is not there, or that is not made of
+    such squares.
     """
     approximation.check_layers(network, approximated)
     layers: list[Squares | Full] = []
@@ -101,7 +102,7 @@ def on_meshes(network: Network, approximated: Collection[int]) -> OnMeshes:
 def as_network(
     meshes: OnMeshes, imperfections: Imperfections, random: np.random.Generator | None = None
 ) -> Network:
-    """The network that imperfect meshes compute; ``random`` is what phase errors are drawn from.
+    """Return the network that imperfect meshes compute. Phase errors are drawn from ``random``.
 
     Raises ValueError for phase errors without a generator, and for phases of less than one bit.
     """
@@ -126,7 +127,7 @@ def _squares(weight: NDArray[Any]) -> Squares:
 def _matrix(
     layer: Squares | Full, imperfections: Imperfections, random: np.random.Generator | None
 ) -> FloatArray:
-    """A layer's matrix (outputs, inputs), real part."""
+    """Return a layer's matrix (outputs, inputs), real part."""
     if isinstance(layer, Full):
         first, second = (_rebuilt(mesh, imperfections, random) for mesh in (layer.first, layer.second))
         ways = len(layer.scale)
@@ -153,7 +154,7 @@ def _rebuilt(
 def _attenuated(
     scale: FloatArray, imperfections: Imperfections, random: np.random.Generator | None
 ) -> FloatArray:
-    """Sigma's diagonal. Its column's loss is the same for all, and made good."""
+    """Return Sigma's diagonal. Its column's loss is the same for all, and made good."""
     largest = scale.max()
     if not largest:
         return scale

@@ -52,13 +52,13 @@ class Mesh:
 
 
 def there(modes: int) -> NDArray[np.bool_]:
-    """Which places of ``theta`` and ``phi`` have an interferometer: (n, n // 2)."""
+    """Return for each place of ``theta`` and ``phi`` whether it has an interferometer: (n, n // 2)."""
     counts = (modes - np.arange(modes) % 2) // 2
     return np.arange(modes // 2) < counts[:, None]
 
 
 def decompose(unitary: NDArray[Any]) -> Mesh:
-    """The mesh of a unitary (or real orthogonal) matrix of n x n, n >= 1.
+    """Return the mesh of a unitary (or real orthogonal) matrix of n x n, n >= 1.
 
     Raises ValueError for a matrix that is not square, not finite, or not unitary within UNITARY_WITHIN.
     """
@@ -88,10 +88,10 @@ def decompose(unitary: NDArray[Any]) -> Mesh:
 
 
 def rebuild(mesh: Mesh, *, loss_db: float = 0.0) -> ComplexArray:
-    """The matrix (n, n) of a mesh: amplitudes out = matrix @ amplitudes in.
+    """Return the matrix (n, n) of a mesh: amplitudes out = matrix @ amplitudes in.
 
     ``loss_db``: what each interferometer takes from the power of both its outputs. A mode that passes a
-    column beside its interferometers loses nothing there.
+    column outside of its interferometers loses nothing there.
     """
     modes = mesh.modes
     kept = 10.0 ** (-loss_db / 20)
@@ -108,7 +108,7 @@ def rebuild(mesh: Mesh, *, loss_db: float = 0.0) -> ComplexArray:
 
 
 def on_grid(phases: FloatArray, bits: int) -> FloatArray:
-    """Phases at the nearest multiples of 2 pi / 2^bits. Raises ValueError for less than one bit."""
+    """Return phases at the nearest multiples of 2 pi / 2^bits. Raises ValueError for less than one bit."""
     if bits < 1:
         raise ValueError(f"phases of {bits} bits: at least 1")
     step = 2 * np.pi / 2.0**bits
@@ -116,12 +116,12 @@ def on_grid(phases: FloatArray, bits: int) -> FloatArray:
 
 
 def quantised(mesh: Mesh, bits: int) -> Mesh:
-    """A mesh with all of its phases :func:`on_grid`."""
+    """Return a mesh with all of its phases :func:`on_grid`. Raises ValueError for less than one bit."""
     return Mesh(on_grid(mesh.theta, bits), on_grid(mesh.phi, bits), on_grid(mesh.output, bits))
 
 
 def disturbed(mesh: Mesh, sigma: float, random: np.random.Generator) -> Mesh:
-    """Every phase off by a Gaussian of ``sigma`` radians of its own."""
+    """Return the mesh with every phase off by a Gaussian of ``sigma`` radians of its own."""
     exist = there(mesh.modes)
     theta, phi = (
         phases + sigma * random.standard_normal(exist.shape) * exist for phases in (mesh.theta, mesh.phi)
@@ -130,7 +130,10 @@ def disturbed(mesh: Mesh, sigma: float, random: np.random.Generator) -> Mesh:
 
 
 def _from_right(left: NDArray[Any], row: int, column: int) -> tuple[int, float, complex]:
-    """Takes T off on the right, left := left T*, so that left[row, column] is 0; (mode, theta, e^(i phi))."""
+    """Take T off on the right, left := left T*, so that left[row, column] is 0.
+
+    Return (mode, theta, e^(i phi)).
+    """
     a, b = complex(left[row, column]), complex(left[row, column + 1])
     length = math.hypot(abs(a), abs(b))
     turn = _unit(a) / _unit(b)
@@ -143,7 +146,10 @@ def _from_right(left: NDArray[Any], row: int, column: int) -> tuple[int, float, 
 
 
 def _from_left(left: NDArray[Any], row: int, column: int) -> tuple[int, float, complex]:
-    """The same on the left, left := T left, on the rows row - 1 and row."""
+    """Take T off on the left, left := T left, on the rows row - 1 and row.
+
+    Return (mode, theta, e^(i phi)).
+    """
     a, b = complex(left[row - 1, column]), complex(left[row, column])
     length = math.hypot(abs(a), abs(b))
     turn = -_unit(b) / _unit(a)
@@ -156,7 +162,7 @@ def _from_left(left: NDArray[Any], row: int, column: int) -> tuple[int, float, c
 
 
 def _unit(value: complex) -> complex:
-    """The direction of a number; that of 0 is 1."""
+    """Return the direction of a number; that of 0 is 1."""
     size = abs(value)
     return value / size if size else 1.0 + 0j
 
@@ -166,7 +172,10 @@ def _of_type(value: complex, matrix: NDArray[Any]) -> complex:
 
 
 def _placed(modes: int, order: list[tuple[int, float, complex]], outputs: list[complex]) -> Mesh:
-    """Interferometers in the order in which light passes them, each in the first column free for it."""
+    """Return the mesh of interferometers in the order in which light passes them.
+
+    Each is in the first column that is free for it.
+    """
     theta, phi = np.zeros((2, modes, modes // 2))
     free = [0] * modes
     for mode, angle, turn in order:

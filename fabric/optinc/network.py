@@ -74,7 +74,7 @@ class Network:
 
 @dataclass(frozen=True)
 class Signals:
-    """What is not ideal in the light that enters a unit and leaves it. The paper has nothing of it.
+    """Imperfections of the light that enters a unit and leaves it. The paper does not treat them.
 
     noise         of detectors: a Gaussian on each output, standard deviation in levels
     transmitters  a Gaussian on each symbol of each server, standard deviation in levels
@@ -89,7 +89,7 @@ class Signals:
 
     @property
     def drawn(self) -> bool:
-        """Whether anything is random."""
+        """Return whether anything is random."""
         return bool(self.noise or self.transmitters or self.mismatch)
 
 
@@ -98,7 +98,7 @@ IDEAL = Signals()
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """What a unit answers to each combination of inputs.
+    """Answers of a unit to each combination of inputs.
 
     answers  by index (``averaging.index_of``) the answer that receivers read, as ``averaging.goal`` has it;
     uint8 to uint32
@@ -113,11 +113,11 @@ class Table:
 
 @dataclass(frozen=True)
 class Wrong:
-    """How a table differs from the exact mean.
+    """Differences of a table from the exact mean.
 
     inputs   combinations compared
-    wrong    those whose answer is not the goal
-    by       for each difference (answer - goal) that is not 0, how many have it
+    wrong    combinations whose answer is not the goal
+    by       for each difference (answer - goal) that is not 0, how many combinations have it
     worst    as in :class:`Table`
     """
 
@@ -128,7 +128,7 @@ class Wrong:
 
 
 def forward(network: Network, inputs: FloatArray) -> FloatArray:
-    """The outputs (n, M) for inputs A_k (n, K), before a receiver reads them."""
+    """Return the outputs (n, M) for inputs A_k (n, K), before a receiver reads them."""
     values = inputs.astype(network.dtype, copy=False)
     last = len(network.weights) - 1
     for layer, weight in enumerate(network.weights):
@@ -141,11 +141,10 @@ def forward(network: Network, inputs: FloatArray) -> FloatArray:
 
 
 def compressed(network: Network) -> Network:
-    """The same function with fewer units: without those that are constant because all their weights are 0,
-    whose constant goes into the next biases, and without those that nothing reads.
+    """Return the same function with fewer units: without constant units and units that no other reads.
 
-    Only zeros are left out and constants added up, so outputs differ by rounding alone: sums are taken in
-    another order.
+    A unit is constant if all its weights are 0; its constant goes into the next biases. Only zeros are left
+    out and constants added up, so outputs differ by rounding alone: sums are taken in another order.
     """
     weights = list(network.weights)
     biases = None if network.biases is None else list(network.biases)
@@ -161,12 +160,12 @@ def compressed(network: Network) -> Network:
 
 
 def light(averages: NDArray[Any], coding: Coding) -> NDArray[np.float64]:
-    """The inputs A_k of the network, from the whole numbers (..., K) that ``averaging.averages`` gives."""
+    """Return the inputs A_k of the network, from the whole numbers (..., K) of ``averaging.averages``."""
     return averages / np.array(coding.input_steps, np.float64)
 
 
 def read(outputs: FloatArray, coding: Coding) -> NDArray[np.uint8]:
-    """The levels (n, M) that receivers read from outputs (n, M); the last in parts of a level."""
+    """Return the levels (n, M) that receivers read from outputs (n, M); the last in parts of a level."""
     return nearest(outputs * _parts(coding), np.array(coding.output_levels))
 
 
@@ -178,10 +177,10 @@ def table_of(
     signals: Signals = IDEAL,
     random: np.random.Generator | None = None,
 ) -> Table:
-    """The network's answer to every combination of inputs, ``chunk`` of them at a time.
+    """Return the network's answer to every combination of inputs, computed ``chunk`` of them at a time.
 
     With ``signals`` that are drawn from ``random`` the table is what one receiver reads when each combination
-    comes once. Raises ValueError when network and coding do not fit, and for what is drawn without a
+    comes once. Raises ValueError when network and coding do not fit, and for random signals without a
     generator.
     """
     factors = _factors(coding, signals, random)
@@ -196,7 +195,10 @@ def table_of(
 
 
 def wrong_of(table: Table, *, chunk: int = 2**20) -> Wrong:
-    """A table beside the exact mean of every combination. Raises ValueError for a table of another size."""
+    """Return the differences of a table from the exact mean of every combination.
+
+    Raises ValueError for a table of another size.
+    """
     size = table.coding.combinations
     if table.answers.shape != (size,):
         raise ValueError(f"a table of {table.answers.size} answers, but there are {size} combinations")
@@ -214,11 +216,10 @@ def wrong_among(
     signals: Signals = IDEAL,
     random: np.random.Generator | None = None,
 ) -> Wrong:
-    """Wrong answers as by :func:`table_of` and :func:`wrong_of`, for these combinations only (by index,
-    repetitions allowed).
+    """Return the wrong answers to these combinations only (by index, repetitions allowed).
 
-    For networks with too many combinations to compute them all again and again; a caller that draws a
-    sample should say its size.
+    They are counted as by :func:`table_of` and :func:`wrong_of`, for networks with too many combinations to
+    compute them all again and again. A caller that draws a sample should report its size.
     """
     factors = _factors(coding, signals, random)
     differences, worst = [], 0.0
@@ -238,7 +239,7 @@ def _answered(
     factors: NDArray[np.float64] | None,
     random: np.random.Generator | None,
 ) -> tuple[NDArray[np.int64], float]:
-    """Answers to some combinations, and the largest distance of an output as in :class:`Table`."""
+    """Return answers to some combinations, and the largest distance of an output as in :class:`Table`."""
     ends = (coding.inputs, coding.symbols)
     if (network.sizes[0], network.sizes[-1]) != ends:
         raise ValueError(
@@ -271,20 +272,20 @@ def _keep(
 
 
 def _parts(coding: Coding) -> NDArray[np.float64]:
-    """Steps in one level of each output."""
+    """Return the steps in one level of each output."""
     return np.array([1] * (coding.symbols - 1) + [coding.leaving], np.float64)
 
 
 def _factors(
     coding: Coding, signals: Signals, random: np.random.Generator | None
 ) -> NDArray[np.float64] | None:
-    """How bright each server is, once for all inputs; None where all are as they should be."""
+    """Return the brightness of each server, once for all inputs; None if all are as they should be."""
     if signals.drawn and random is None:
         raise ValueError("noise and mismatch need a generator to draw them from")
     if not signals.mismatch or random is None:
         return None
-    found: NDArray[np.float64] = 1 + signals.mismatch * random.standard_normal(coding.servers)
-    return found
+    factors: NDArray[np.float64] = 1 + signals.mismatch * random.standard_normal(coding.servers)
+    return factors
 
 
 def _entering(
@@ -294,28 +295,31 @@ def _entering(
     factors: NDArray[np.float64] | None,
     random: np.random.Generator | None,
 ) -> NDArray[np.float64]:
-    """The inputs A_k (n, K) as they enter, of combinations (n, K) in whole numbers."""
+    """Return the inputs A_k (n, K) as they enter, of combinations (n, K) in whole numbers."""
     if factors is None:
-        found = light(whole, coding)
+        inputs = light(whole, coding)
     else:
         assert random is not None
-        found = light(_parts_of_servers(whole, coding, random) @ factors, coding)
-    found = found * (1 + signals.scale)
+        inputs = light(_parts_of_servers(whole, coding, random) @ factors, coding)
+    inputs = inputs * (1 + signals.scale)
     if signals.transmitters and random is not None:
         # A group adds symbols that are worth 1, 4, 16 … levels; P adds the servers and divides by N.
         deviation = math.sqrt(sum(LEVELS ** (2 * place) for place in range(coding.group)) / coding.servers)
-        found = found + signals.transmitters * deviation * random.standard_normal(found.shape)
-    return found
+        inputs = inputs + signals.transmitters * deviation * random.standard_normal(inputs.shape)
+    return inputs
 
 
 def _parts_of_servers(
     whole: NDArray[np.int64], coding: Coding, random: np.random.Generator
 ) -> NDArray[np.int64]:
-    """What each server adds to each input, (n, K, N): one way of many that gives these sums, by chance."""
+    """Return the part of each server in each input, (n, K, N).
+
+    It is one way of many that gives these sums, by chance.
+    """
     most = (np.array(coding.input_values, np.int64) - 1) // coding.servers
     left, parts = whole, []
-    for others in reversed(range(coding.servers)):
-        lowest, highest = np.maximum(0, left - others * most), np.minimum(most, left)
+    for later in reversed(range(coding.servers)):
+        lowest, highest = np.maximum(0, left - later * most), np.minimum(most, left)
         parts.append(random.integers(lowest, highest, endpoint=True))
         left = left - parts[-1]
     return random.permuted(np.stack(parts, axis=-1), axis=-1)

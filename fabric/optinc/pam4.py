@@ -16,12 +16,12 @@ LEVELS = 4
 
 
 def symbol_count(bits: int) -> int:
-    """M, how many symbols B bits need."""
+    """Return M, the number of symbols that B bits need."""
     return -(-bits // 2)
 
 
 def to_symbols(codes: NDArray[Any], count: int) -> NDArray[np.uint8]:
-    """The symbols of each number, along a last axis of ``count``: shape (..., count).
+    """Return the symbols of each number, along a last axis of ``count``: shape (..., count).
 
     Raises ValueError for a number that ``count`` symbols cannot hold.
     """
@@ -35,18 +35,20 @@ def to_symbols(codes: NDArray[Any], count: int) -> NDArray[np.uint8]:
 
 
 def to_codes(symbols: NDArray[Any]) -> NDArray[np.uint32]:
-    """The number that the symbols along the last axis are, at most 16; levels above 3 count as they are."""
+    """Return the number that the symbols along the last axis encode, at most 16 of them.
+
+    Levels above 3 count as they are.
+    """
     weights = (LEVELS ** np.arange(symbols.shape[-1] - 1, -1, -1)).astype(np.uint32)
     codes: NDArray[np.uint32] = (symbols.astype(np.uint32) * weights).sum(axis=-1, dtype=np.uint32)
     return codes
 
 
 def nearest(outputs: NDArray[np.floating[Any]], levels: int | NDArray[Any] = LEVELS) -> NDArray[np.uint8]:
-    """What a receiver reads: the nearest of 0 .. levels - 1, half way between two the upper one.
+    """Return the level that a receiver reads: the nearest of 0 .. levels - 1.
 
-    ``levels``: at most 256, for all outputs or for each of the last axis.
-
-    Raises ValueError for an output that is not a number.
+    Half way between two levels it is the upper one. ``levels``: at most 256, for all outputs or for each of
+    the last axis. Raises ValueError for an output that is not a number.
     """
     if np.isnan(outputs).any():
         raise ValueError("an output is not a number")

@@ -24,7 +24,7 @@ class Structure:
     approximated.
 
     ``approximated`` numbers layers from 1: layer l is the matrix of sizes[l] x sizes[l - 1].
-    Raises ValueError where ends and coding do not fit, or for a layer that is not there.
+    Raises ValueError if ends and coding do not fit, or for a layer that is not there.
     """
 
     coding: Coding
@@ -61,17 +61,17 @@ CASES: Mapping[str, Structure] = MappingProxyType(
 
 
 def mesh_mzis(side: int) -> int:
-    """Interferometers of the mesh of an orthogonal matrix of ``side`` x ``side``."""
+    """Return the number of interferometers of the mesh of an orthogonal matrix of ``side`` x ``side``."""
     return side * (side - 1) // 2
 
 
 def full_mzis(outputs: int, inputs: int) -> int:
-    """Interferometers of U Sigma V^T for a matrix of outputs x inputs."""
+    """Return the number of interferometers of U Sigma V^T for a matrix of outputs x inputs."""
     return mesh_mzis(outputs) + outputs + mesh_mzis(inputs)
 
 
 def approximated_mzis(outputs: int, inputs: int) -> int:
-    """Interferometers of a matrix of outputs x inputs cut into squares Sigma U.
+    """Return the number of interferometers of a matrix of outputs x inputs cut into squares Sigma U.
 
     Raises ValueError when the longer side is not a multiple of the shorter one.
     """
@@ -82,13 +82,13 @@ def approximated_mzis(outputs: int, inputs: int) -> int:
 
 
 def around_mzis(coding: Coding) -> int:
-    """Interferometers of P and T together."""
+    """Return the number of interferometers of P and T together."""
     signals = coding.servers * coding.symbols
     return full_mzis(coding.inputs, signals) + full_mzis(signals, coding.symbols)
 
 
 def mzis(structure: Structure) -> int:
-    """Interferometers of a unit: P, the network with its approximated layers, T."""
+    """Return the number of interferometers of a unit: P, the network with its approximated layers, T."""
     return around_mzis(structure.coding) + sum(
         (approximated_mzis if layer in structure.approximated else full_mzis)(*shape)
         for layer, shape in enumerate(structure.shapes, 1)
@@ -96,28 +96,33 @@ def mzis(structure: Structure) -> int:
 
 
 def bias_mzis(structure: Structure) -> int:
-    """Interferometers that give a network's biases their light: for each layer an attenuator for each output,
-    and a tree that divides the constant light over them. The paper has none of them.
+    """Return the number of interferometers that give a network's biases their light.
+
+    For each layer these are an attenuator for each output, and a tree that divides the constant light over
+    the attenuators. The paper has none of them.
     """
     return sum(2 * outputs - 1 for outputs, _ in structure.shapes)
 
 
 def area_ratio(structure: Structure, *, biases: bool = False) -> float:
-    """Interferometers of a unit over those of the same unit with no layer approximated; with ``biases`` their
-    light counts on both sides.
+    """Return the interferometers of a unit over those of the same unit with no layer approximated.
+
+    With ``biases`` the interferometers for the light of biases count on both sides.
     """
     both = (structure, Structure(structure.coding, structure.sizes, frozenset()))
-    ours, whole = (mzis(one) + (bias_mzis(one) if biases else 0) for one in both)
+    ours, whole = (mzis(unit) + (bias_mzis(unit) if biases else 0) for unit in both)
     return ours / whole
 
 
 def network_mzis(structure: Structure) -> int:
-    """Interferometers of the network alone, with its approximated layers."""
+    """Return the number of interferometers of the network alone, with its approximated layers."""
     return mzis(structure) - around_mzis(structure.coding)
 
 
 def inserted_mzis(structure: Structure) -> int:
-    """What a unit of a cascade has more: a square matrix after the first layer and one before the last,
-    both approximated (section III, cascade: 64 x 64 each).
+    """Return the number of interferometers that a unit of a cascade has in addition.
+
+    They make a square matrix after the first layer and one before the last, both approximated (section III,
+    cascade: 64 x 64 each).
     """
     return sum(approximated_mzis(side, side) for side in (structure.sizes[1], structure.sizes[-2]))

@@ -29,8 +29,10 @@ _AT_ONCE = 1024
 
 
 def sum_bits(bits: int, ranks: int) -> int:
-    """Bits of a sum of ``ranks`` codes of ``bits``: B + ceil(log2 N). Raises ValueError for codes that are
-    none (``blocks.code_type``), no ranks, and sums of more than 32 bits.
+    """Return the bits of a sum of ``ranks`` codes of ``bits``: B + ceil(log2 N).
+
+    Raises ValueError for a number of bits that ``blocks.code_type`` rejects, no ranks, and sums of more than
+    32 bits.
     """
     code_type(bits)
     if ranks < 1:
@@ -42,12 +44,12 @@ def sum_bits(bits: int, ranks: int) -> int:
 
 
 def group_count(size: int) -> int:
-    """Groups of ``size`` numbers; the last may not be full."""
+    """Return the number of groups of ``size`` numbers. The last group may not be full."""
     return -(-size // GROUP)
 
 
 def pack(numbers: NDArray[Any], width: int) -> Words:
-    """``numbers`` (one dimension, unsigned, below 2^width) as words, [groups * width].
+    """Return ``numbers`` (one dimension, unsigned, below 2^width) as words, [groups * width].
 
     Raises ValueError for a number that does not fit.
     """
@@ -56,18 +58,18 @@ def pack(numbers: NDArray[Any], width: int) -> Words:
     lane = _lane(width)
     in_word = _WORD_BITS // lane
     groups = group_count(numbers.size)
-    found = np.empty((groups, width), _WORD)
+    words = np.empty((groups, width), _WORD)
     for start in range(0, groups, _AT_ONCE):
-        part = found[start : start + _AT_ONCE]
+        part = words[start : start + _AT_ONCE]
         own = numbers[start * GROUP : (start + len(part)) * GROUP]
         folded = np.zeros(len(part) * GROUP, f"<u{lane // 8}")
         folded[: own.size] = own
         _put(_fold(folded, width).reshape(len(part), -1).T, in_word * width, part)
-    return found.ravel()
+    return words.ravel()
 
 
 def unpack(words: Words, width: int, size: int) -> NDArray[Any]:
-    """The first ``size`` numbers in ``words``, of the smallest type that has ``width`` bits.
+    """Return the first ``size`` numbers in ``words``, of the smallest type that has ``width`` bits.
 
     Raises ValueError for another number of words than :func:`pack` makes of so many numbers.
     """
@@ -76,23 +78,26 @@ def unpack(words: Words, width: int, size: int) -> NDArray[Any]:
         raise ValueError(f"{size} numbers of {width} bits are {groups * width} words, not {words.size}")
     lane = _lane(width)
     in_word = _WORD_BITS // lane
-    found = np.empty((groups, GROUP), f"u{lane // 8}")
+    numbers = np.empty((groups, GROUP), f"u{lane // 8}")
     for start in range(0, groups, _AT_ONCE):
-        part = found[start : start + _AT_ONCE]
+        part = numbers[start : start + _AT_ONCE]
         folded = _get(
             words[start * width : (start + len(part)) * width].reshape(len(part), -1), in_word * width
         )
         part[:] = _unfold(folded, width).reshape(part.shape)
-    return found.ravel()[:size]
+    return numbers.ravel()[:size]
 
 
 def _lane(width: int) -> int:
-    """Bits of the smallest type that has ``width``."""
+    """Return the bits of the smallest type that has ``width``."""
     return next(lane for lane in (8, 16, 32) if width <= lane)
 
 
 def _fold(numbers: NDArray[Any], width: int) -> Words:
-    """Neighbours brought together, pair by pair, until each word has as many as its lanes were."""
+    """Pack the low ``width`` bits of neighbouring numbers together, pair by pair, and return the words.
+
+    Each word then holds as many numbers as it had lanes.
+    """
     lane = 8 * numbers.itemsize
     while lane < _WORD_BITS:
         pairs = numbers.view(f"<u{lane // 4}")
@@ -119,7 +124,7 @@ def _unfold(words: Words, width: int) -> NDArray[Any]:
 
 
 def _put(columns: Words, width: int, into: Words) -> None:
-    """Pieces of ``width`` bits, [pieces of a group, groups], one behind the other: [groups, words]."""
+    """Pack pieces of ``width`` bits, [pieces of a group, groups], one behind the other: [groups, words]."""
     if width == _WORD_BITS:
         into[:] = columns.T
         return
@@ -133,7 +138,7 @@ def _put(columns: Words, width: int, into: Words) -> None:
 
 
 def _get(groups: Words, width: int) -> Words:
-    """The pieces that :func:`_put` put together, group by group."""
+    """Return the pieces that :func:`_put` put together, group by group."""
     if width == _WORD_BITS:
         return groups.ravel()
     rows = np.ascontiguousarray(groups.T)
@@ -157,6 +162,6 @@ def add(into: Words, what: Words) -> None:
 
 
 def mean(sums: NDArray[Any], bits: int, ranks: int) -> NDArray[Any]:
-    """floor(sum / ranks) as codes of ``bits``."""
-    found: NDArray[Any] = (sums // sums.dtype.type(ranks)).astype(code_type(bits))
-    return found
+    """Return floor(sum / ranks) as codes of ``bits``."""
+    means: NDArray[Any] = (sums // sums.dtype.type(ranks)).astype(code_type(bits))
+    return means

@@ -39,17 +39,17 @@ class Physics:
 
     @property
     def drawn(self) -> bool:
-        """Whether anything is random."""
+        """Return whether anything is random."""
         return bool(self.meshes.phase_sigma) or self.signals.drawn
 
 
 def wrong_shares(
     on: OnMeshes, coding: Coding, index: NDArray[Any], physics: Physics, seeds: Sequence[int]
 ) -> Spread:
-    """The share, 0 to 1, of the input combinations ``index`` that a unit answers wrongly, over ``seeds``: a
-    unit with phases of its own for each, and noise. Where nothing is random, the first seed stands for all.
+    """Return the share, 0 to 1, of the input combinations ``index`` that a unit answers wrongly.
 
-    Raises ValueError as ``imperfect.as_network``.
+    The spread is over ``seeds``: for each seed the unit has phases of its own, and noise. If nothing is
+    random, the first seed stands for all. Raises ValueError if ``imperfect.as_network`` does.
     """
     return spread(
         [_share(on, coding, index, physics, seed) for seed in seeds[: None if physics.drawn else 1]]
@@ -60,12 +60,14 @@ def spread(values: Sequence[float]) -> Spread:
     return Spread(min(values), float(median(values)), max(values), len(values))
 
 
-def harmless(found: Sequence[tuple[float, Spread]]) -> float | None:
-    """The hardest of the values, given from the mildest on, up to which nothing is wrong with any seed; None
-    if the mildest already does harm.
+def harmless(spreads: Sequence[tuple[float, Spread]]) -> float | None:
+    """Return the hardest of the values up to which nothing is wrong with any seed.
+
+    The values are given from the mildest on. The result has their unit, and is None if the mildest already
+    does harm.
     """
     last = None
-    for value, shares in found:
+    for value, shares in spreads:
         if shares.maximum:
             break
         last = value
@@ -75,5 +77,5 @@ def harmless(found: Sequence[tuple[float, Spread]]) -> float | None:
 def _share(on: OnMeshes, coding: Coding, index: NDArray[Any], physics: Physics, seed: int) -> float:
     random = np.random.default_rng(seed)
     network = as_network(on, physics.meshes, random)
-    found = wrong_among(network, coding, index, signals=physics.signals, random=random)
-    return found.wrong / found.inputs
+    counted = wrong_among(network, coding, index, signals=physics.signals, random=random)
+    return counted.wrong / counted.inputs

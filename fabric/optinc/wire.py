@@ -16,7 +16,7 @@ from 0; each but the last has as many codes as HELLO says. A server that ends se
 answer says that all have all their answers. ERROR, from either side, names a rank and a cause, and is the
 last message.
 
-An averager keeps nothing of a frame that it has answered, so one that is started anew needs only HELLO.
+An averager keeps nothing of a frame that it has answered, so one that is started again needs only HELLO.
 
 A code is 1 byte up to 8 bits and 2 bytes above. Between two averagers (``averaging``, Eq. 10) the last
 symbol is divided into ``parts``: then all the whole codes of a frame come first and their decimals after
@@ -54,7 +54,7 @@ NOBODY = -1
 
 
 class WireError(ValueError):
-    """What came is not of this protocol; one line."""
+    """Bytes that do not follow this protocol. The message is one line."""
 
 
 class FrameKind(IntEnum):
@@ -73,7 +73,10 @@ class Position:
     frame: int
 
     def follows(self, before: Position) -> bool:
-        """Whether it may come right after ``before``: the next frame, or the first of the next collective."""
+        """Return whether this frame may come right after ``before``.
+
+        It may if it is the next frame, or the first of the next collective.
+        """
         return self in (
             Position(before.collective, before.frame + 1),
             Position(before.collective + 1, 0),
@@ -94,7 +97,9 @@ class Header:
 
 @dataclass(frozen=True)
 class Form:
-    """How a code travels: ``bits`` of it, and into how many ``parts`` its last symbol is divided."""
+    """Coding of numbers on the wire: ``bits`` of a code, and into how many ``parts`` its last symbol is
+    divided.
+    """
 
     bits: int
     parts: int = 1
@@ -110,13 +115,13 @@ class Form:
         return next(width for width in (0, 1, 2, 4, 8) if 2**width >= self.parts)
 
     def bytes_of(self, count: int) -> int:
-        """Bytes of ``count`` codes."""
+        """Return the bytes of ``count`` codes."""
         return count * code_type(self.bits).itemsize + -(-count * self.decimal_bits // 8)
 
 
 @dataclass(frozen=True)
 class Hello:
-    """How a server introduces itself.
+    """Introduction of a server.
 
     rank     its port of the averager, 0 .. servers - 1
     form     of the codes that it sends; plain ones come back
@@ -134,17 +139,20 @@ class Hello:
 
 
 def header(kind: FrameKind, position: Position, count: int) -> bytes:
-    """The first HEADER_BYTES of a message."""
+    """Return the first HEADER_BYTES of a message."""
     return _HEADER.pack(_MAGIC, kind, position.collective, position.frame, count)
 
 
 def read_header(data: bytes | bytearray | memoryview) -> Header:
-    """Reads the first HEADER_BYTES of ``data``. Raises WireError."""
+    """Parse the first HEADER_BYTES of ``data`` and return the header.
+
+    Raises WireError for another magic, an unknown kind, and a count that is too large for its kind.
+    """
     magic, kind, collective, frame, count = _HEADER.unpack_from(data)
     if magic != _MAGIC:
         raise WireError(f"a message begins with {magic!r}, not {_MAGIC!r}")
     try:
-        found = Header(FrameKind(kind), Position(collective, frame), count)
+        head = Header(FrameKind(kind), Position(collective, frame), count)
     except ValueError:
         raise WireError(f"there is no message of kind {kind}") from None
     most = {
@@ -153,26 +161,31 @@ def read_header(data: bytes | bytearray | memoryview) -> Header:
         FrameKind.CODES: MOST_CODES,
         FrameKind.ANSWER: MOST_CODES,
         FrameKind.ERROR: _RANK.size + MOST_CAUSE,
-    }[found.kind]
+    }[head.kind]
     if count > most:
-        raise WireError(f"{found.kind.name} with a count of {count}: at most {most}")
-    return found
+        raise WireError(f"{head.kind.name} with a count of {count}: at most {most}")
+    return head
 
 
 def body_bytes(head: Header, form: Form) -> int:
-    """Bytes after the header; ``form`` is that of the codes in this direction."""
+    """Return the number of bytes after the header; ``form`` is that of the codes in this direction."""
     return form.bytes_of(head.count) if head.kind in (FrameKind.CODES, FrameKind.ANSWER) else head.count
 
 
-def hello(said: Hello) -> bytes:
-    """The message HELLO."""
-    form = said.form
-    body = _HELLO.pack(VERSION, said.rank, said.servers, form.bits, form.parts % 256, said.block, said.frame)
-    return header(FrameKind.HELLO, said.needs, len(body)) + body
+def hello(message: Hello) -> bytes:
+    """Return the message HELLO."""
+    form = message.form
+    body = _HELLO.pack(
+        VERSION, message.rank, message.servers, form.bits, form.parts % 256, message.block, message.frame
+    )
+    return header(FrameKind.HELLO, message.needs, len(body)) + body
 
 
 def read_hello(head: Header, body: bytes) -> Hello:
-    """Raises WireError for another version, and for what no server can say."""
+    """Return the content of a HELLO.
+
+    Raises WireError for another version, and for values that no server can have.
+    """
     if len(body) != _HELLO.size:
         raise WireError(f"a HELLO of {len(body)} bytes, not {_HELLO.size}")
     version, rank, servers, bits, parts, block, frame = _HELLO.unpack(body)
@@ -189,27 +202,27 @@ def read_hello(head: Header, body: bytes) -> Hello:
 
 
 def welcome(first: Position) -> bytes:
-    """The message WELCOME: all send from ``first`` on."""
+    """Return the message WELCOME: all servers send from ``first`` on."""
     return header(FrameKind.WELCOME, first, 0)
 
 
 def error(rank: int, cause: str) -> bytes:
-    """The message ERROR; ``rank``: whose fault it is, or NOBODY."""
+    """Return the message ERROR; ``rank``: the rank that is at fault, or NOBODY."""
     text = cause.encode()[:MOST_CAUSE]
     return header(FrameKind.ERROR, Position(0, 0), _RANK.size + len(text)) + _RANK.pack(rank) + text
 
 
 def read_error(body: bytes) -> tuple[int, str]:
-    """The rank and the cause. Raises WireError."""
+    """Return the rank and the cause of an ERROR. Raises WireError for a body that is too short."""
     if len(body) < _RANK.size:
         raise WireError(f"an ERROR of {len(body)} bytes")
     return _RANK.unpack_from(body)[0], body[_RANK.size :].decode(errors="replace")
 
 
 def pack(numbers: NDArray[Any], form: Form) -> bytes | memoryview:
-    """The body of a frame of ``numbers``, one dimension, which count parts: 0 .. parts 2^bits - 1.
+    """Return the body of a frame of ``numbers``, one dimension, which count parts: 0 .. parts 2^bits - 1.
 
-    Plain codes of :func:`code_type` are not copied. What is out of range is not looked for.
+    Plain codes of :func:`code_type` are not copied. Numbers out of range are not detected.
     """
     kind = code_type(form.bits).newbyteorder("<")
     if form.parts == 1:
@@ -224,7 +237,7 @@ def pack(numbers: NDArray[Any], form: Form) -> bytes | memoryview:
 
 
 def unpack(body: bytes | bytearray | memoryview, count: int, form: Form) -> NDArray[Any]:
-    """The ``count`` numbers of a frame's body; plain codes are a view of it.
+    """Return the ``count`` numbers of a frame's body; plain codes are a view of it.
 
     Raises WireError for another number of bytes, and for a number out of range, naming its place.
     """

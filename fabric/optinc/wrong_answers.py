@@ -47,11 +47,13 @@ TABLE_II: Mapping[str, Errors] = MappingProxyType(
 
 
 def inject(codes: NDArray[Any], errors: Errors, bits: int, random: np.random.Generator) -> NDArray[Any]:
-    """A copy of ``codes``, 0 to 2^bits - 1, of which ``errors.wrong`` are off. What would leave that range is
-    held at its end, for PAM4 symbols can say no other number.
+    """Return a copy of ``codes``, 0 to 2^bits - 1, of which ``errors.wrong`` are off.
+
+    A code that would leave that range is held at its end, because PAM4 symbols cannot represent other
+    numbers.
     """
     wrong = np.flatnonzero(random.random(codes.size) < errors.wrong)
     off = random.choice(list(errors.shares), size=wrong.size, p=list(errors.shares.values()))
-    found = codes.copy()
-    found.flat[wrong] = np.clip(codes.flat[wrong].astype(np.int64) + off, 0, 2**bits - 1)
-    return found
+    damaged = codes.copy()
+    damaged.flat[wrong] = np.clip(codes.flat[wrong].astype(np.int64) + off, 0, 2**bits - 1)
+    return damaged

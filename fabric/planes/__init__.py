@@ -1,1 +1,1 @@
-"""What carries a job's bytes: a file for each way, and ``choice.plane_of``, which decides."""
+"""Carry a job's bytes: a file for each way, and ``choice.plane_of``, which decides."""

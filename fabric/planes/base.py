@@ -46,7 +46,7 @@ class Plane:
 
     #: What users call it, and the key of requests and documents that name one.
     kind: ClassVar[str]
-    #: Whether ranks may send what they said to any other at any time, and ask nobody for light.
+    #: Whether ranks may send to any other at any time, without a request for light.
     standing: ClassVar[bool] = False
     #: Whether its bytes take links that other jobs' packets take, too.
     shared: ClassVar[bool] = False
@@ -64,71 +64,83 @@ class Plane:
     parts: ClassVar[bool] = True
     #: Whether there is a model of its times.
     modelled: ClassVar[bool] = True
-    #: Seconds before a transfer's first byte counts, on real hardware, by default; 0 where light is asked for
+    #: Seconds before a transfer's first byte counts, on real hardware, by default; 0 if light is asked for
     #: or set for transfers, as those set-ups are counted.
     latency_s: ClassVar[float] = 0.0
-    #: Why a program that tells nobody what it sends cannot run here; empty where it can.
+    #: Why a program that does not announce its traffic cannot run here; empty if it can.
     untold: ClassVar[str] = ""
 
     @property
     def survives(self) -> bool:
-        """Whether a job can go on without a node that is lost."""
+        """Return whether a job can go on without a node that is lost."""
         return not self.whole
 
     @property
     def built(self) -> Built:
-        """Whether it is built for what jobs say that they send: once before all, or anew as they send it."""
+        """Return when the plane is built for what jobs send.
+
+        The result is "" for never, "once" for before all, "anew" for again as jobs send.
+        """
         return ""
 
     @property
     def division(self) -> Division | None:
-        """How often light is divided anew, if it is."""
+        """Return how often light is divided again; None if it is not."""
         return None
 
     @property
     def phases(self) -> PhaseLight | None:
-        """What it takes to set light for a phase of a job, where it can be set so."""
+        """Return the times of setting light for a phase of a job; None if light cannot be set so."""
         return None
 
     @property
     def outcome(self) -> Mapping[str, Any]:
-        """What decides what a training ends with, besides what is asked of the workers."""
+        """Return what decides the result of a training, in addition to what the workers are given."""
         return {}
 
     @property
     def degree(self) -> int | None:
-        """To how many others a GPU can send in the whole job; None where there is no such bound."""
+        """Number of others to which a GPU can send in the whole job; None without such a bound."""
         return None
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}"
 
     def cluster(self) -> Cluster:
-        """The plane as a cluster that jobs of a trace share. Raises ValueError where it is none."""
+        """Return the plane as a cluster that jobs of a trace share.
+
+        Raises ValueError if the plane is none.
+        """
         raise ValueError(f"no trace is replayed on {self}")
 
     def place(self, count: int, free: Collection[str]) -> tuple[str, ...] | None:
-        """Free nodes for a job of so many ranks; None where any will do. Raises ValueError."""
+        """Return free nodes for a job of so many ranks; None if any will do.
+
+        Raises ValueError if none fit.
+        """
         return None
 
     def check_size(self, ranks: int) -> None:
-        """Raises ValueError for a number of ranks that it cannot have."""
+        """Raise ValueError for a number of ranks that the plane cannot have."""
 
     def check(self, ranks: Sequence[str], steps: Steps) -> None:
-        """Raises ValueError for a collective with a transfer that has no way. No ``ranks``: any nodes."""
+        """Raise ValueError for a collective with a transfer that has no way. No ``ranks``: any nodes."""
 
     def fitted(self, collective: str, ranks: int) -> str:
-        """A collective's name with what the plane decides where it does not say."""
+        """Return a collective's name, completed with what the plane decides if the name leaves it open."""
         return collective
 
     def rate_bps(self, gpu: str) -> float:
-        """The rate of a GPU's slowest port."""
+        """Return the rate of a GPU's slowest port, bits per second."""
         onic = self.fabric.onics.get(gpu)
         ports = range(1 if onic is None else onic.ports)
         return min(self.fabric.link_at[Port(gpu, number)].rate_bps for number in ports)
 
     def ideal_s(self, ranks: Sequence[str], collective: str, vector_bytes: float) -> float:
-        """Seconds of an all-reduce with every port, or every lightpath, at its full rate and no waiting."""
+        """Return the seconds of an all-reduce at full rate and with no waiting.
+
+        Every port, or every lightpath, has its full rate.
+        """
         rate_bps = min(self.rate_bps(gpu) for gpu in ranks)
         per_byte = byte_time(collective, len(ranks), lightpaths=self.lightpaths, at_once=self.standing)
         return vector_bytes * per_byte / rate_bps
@@ -141,31 +153,34 @@ class Plane:
         view: PacketView,
         latencies: Latencies = Latencies(),
     ) -> float:
-        """The same by the model, as if nothing else were there, waits for light left out, each step with its
-        latency; ``view``: the fabric with its light. Raises ValueError where there is no path."""
+        """Return the seconds of an all-reduce by the model, as if nothing else were there.
+
+        Waits for light are left out, and each step has its latency. ``view``: the fabric with its light.
+        Raises ValueError if there is no path.
+        """
         steps = steps_named(collective, len(ranks)).steps if latencies.each_s else 0
         return self.ideal_s(ranks, collective, vector_bytes) + steps * latencies.each_s
 
     def payload_bytes(self, vector_bytes: int) -> float:
-        """Bytes that a rank has to tell of its vector."""
+        """Return the bytes that a rank has to send of its vector."""
         return float(vector_bytes)
 
     def bus_factor(self, ranks: int, vector_bytes: int) -> float:
-        """Bus bandwidth of an all-reduce over its algorithm bandwidth (``fabric.kinds.bus_factor``)."""
+        """Return an all-reduce's bus bandwidth over algorithm bandwidth (``fabric.kinds.bus_factor``)."""
         return bus_factor("all-reduce", ranks)
 
     def set_ups(self, ranks: Sequence[str], collective: str) -> int:
-        """Steps of an all-reduce that wait once for light."""
+        """Return the number of steps of an all-reduce that wait once for light."""
         return 0
 
     def use(self, ranks: Sequence[str], collective: str) -> LightUse | None:
-        """What an all-reduce asks of tuned lasers and receivers, where there are any."""
+        """Return how an all-reduce uses tuned lasers and receivers; None if there are none."""
         return None
 
     def wait_s(self, time: float, control_s: float, tuning_s: Mapping[str, float]) -> float:
-        """About what such a step waits, as declared, in emulated seconds.
+        """Return about what such a step waits, as declared, in emulated seconds.
 
-        ``time``: emulated seconds in one of the fabric; ``control_s``: delay of each control message and
+        ``time``: emulated seconds in one of the fabric. ``control_s``: delay of each control message and
         ``tuning_s``: tuning time of lasers by GPU, both emulated.
         """
         return 0.0

@@ -1,4 +1,4 @@
-"""Which plane carries a job's bytes. Nobody else decides it."""
+"""Choose the plane that carries a job's bytes. No other module decides it."""
 
 from __future__ import annotations
 
@@ -15,24 +15,28 @@ from ringlight.fabric.topology import Fabric
 
 
 def lit_planes(fabric: Fabric) -> list[Plane]:
-    """All planes with light of their own, in the order in which they are asked for a job."""
+    """Return all planes with light of their own, in the order in which they are tried for a job."""
     return [*wholes(fabric), *rings(fabric), *grids(fabric)]
 
 
 def candidates(fabric: Fabric, ranks: Sequence[str] = ()) -> list[Plane]:
-    """The planes with light that a job may get: those with any of its GPUs ``ranks``, or where there are none
-    all, unless some GPU does without light."""
+    """Return the planes with light that a job may get.
+
+    These are the planes with any of its GPUs ``ranks``. Without ``ranks`` these are all, or none if some GPU
+    does without light.
+    """
     if ranks:
         return [plane for plane in lit_planes(fabric) if not set(ranks).isdisjoint(plane.nodes)]
-    lit = fabric.gpus.keys() <= fabric.onics.keys() or fabric.interconnect is not None
-    return lit_planes(fabric) if lit else []
+    all_lit = fabric.gpus.keys() <= fabric.onics.keys() or fabric.interconnect is not None
+    return lit_planes(fabric) if all_lit else []
 
 
 def plane_of(fabric: Fabric, ranks: Sequence[str] = (), collective: str = "") -> Plane:
-    """The plane of a job on GPUs ``ranks``; of one whose GPUs are still to be chosen where there are none.
+    """Return the plane of a job on GPUs ``ranks``.
 
-    ``collective``: that it trains with, if it does. Raises Misfit, naming a GPU that is not where others are
-    or what the averagers of a collective that is theirs lack; ValueError for a collective that there is not.
+    Without ``ranks`` the GPUs of the job are still to be chosen. ``collective``: the collective with which it
+    trains, if any. Raises Misfit, naming a GPU that is not on the plane of the others, or what is missing in
+    the averagers that the collective needs. Raises ValueError for an unknown collective.
     """
     if collective and parse_collective(collective).averaged:
         return averagers(fabric, ranks)

@@ -1,4 +1,4 @@
-"""What a fabric is built of, as counts; prices are for those who have them."""
+"""Count the parts of which a fabric is built. Prices are left to the user."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from ringlight.fabric.topology import Fabric, channels, is_electrical
 
 
 def of_fabric(fabric: Fabric) -> Counts:
-    """Counts of a fabric: what its links are plugged into, or what its interconnect takes.
+    """Return the counts of a fabric: of what its links are plugged into, or of its interconnect.
 
     An O-NIC with an array has a channel for every wavelength of the switch that its port is plugged into.
     """

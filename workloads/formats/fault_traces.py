@@ -18,30 +18,31 @@ _BEGINS = {"fault_start": True, "fault_end": False}
 
 
 def read_fault_trace(path: Path, servers: int) -> FaultTrace:
-    """The outages of a file: a list of events with ``node_id``, ``event_time`` (days) and ``event_type``,
-    fault_start or fault_end. ``servers``: how many there were, also those without a fault.
+    """Return the outages of a file of events.
 
-    Raises ValueError naming the file and the event.
+    The file is a list of events with ``node_id``, ``event_time`` (days) and ``event_type``, fault_start or
+    fault_end. ``servers``: how many there were, also those without a fault. Raises ValueError naming the file
+    and the event.
     """
     try:
-        found = parse_json(read_text(path, LIMIT))
+        events = parse_json(read_text(path, LIMIT))
     except json.JSONDecodeError as error:
         raise ValueError(f"{path}, line {error.lineno}: {error.msg}") from None
-    if not isinstance(found, list):
+    if not isinstance(events, list):
         raise ValueError(f"{path}: it is no list of events")
     try:
-        return outages(sorted(_events(found), key=lambda event: event[0]), servers)
+        return outages(sorted(_events(events), key=lambda event: event[0]), servers)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 
 
-def _events(found: list[Any]) -> Iterator[tuple[float, str, bool]]:
-    for number, event in enumerate(found, 1):
+def _events(events: list[Any]) -> Iterator[tuple[float, str, bool]]:
+    for number, event in enumerate(events, 1):
         if not isinstance(event, dict):
             raise ValueError(f"event {number} is no object")
-        at, kind = event.get("event_time"), event.get("event_type")
-        if isinstance(at, bool) or not isinstance(at, int | float) or not 0 <= at < 1e6:
-            raise ValueError(f"event {number}, event_time: {printable(str(at))} is no time in days")
+        days, kind = event.get("event_time"), event.get("event_type")
+        if isinstance(days, bool) or not isinstance(days, int | float) or not 0 <= days < 1e6:
+            raise ValueError(f"event {number}, event_time: {printable(str(days))} is no time in days")
         if kind not in _BEGINS:
             raise ValueError(f"event {number}, event_type: {printable(str(kind))} is neither start nor end")
-        yield at * DAY_S, str(event.get("node_id")), _BEGINS[kind]
+        yield days * DAY_S, str(event.get("node_id")), _BEGINS[kind]

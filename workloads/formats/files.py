@@ -13,7 +13,7 @@ TEXT_LIMIT, FILE_LIMIT = 16 << 20, 4 << 30
 
 
 def read_bytes(path: Path, count: int = -1, limit: int = FILE_LIMIT, *, pipe: bool = False) -> bytes:
-    """What is in a file, or its first ``count`` bytes.
+    """Return the content of a file, or its first ``count`` bytes.
 
     Raises ValueError when it has more than ``limit`` bytes, or is neither a regular file nor, with ``pipe``,
     a pipe: a device never ends.
@@ -50,7 +50,7 @@ def read_text(path: Path, limit: int = TEXT_LIMIT, *, pipe: bool = False) -> str
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Writes a file whole or not at all, and looks that it is there. Raises ValueError."""
+    """Write a file whole or not at all, and check that it is there. Raises ValueError."""
     with replacing(path) as part:
         part.write_bytes(data)
         if part.stat().st_size != len(data):
@@ -59,9 +59,9 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Where to write what then takes the place of ``path``. Of what was not written whole nothing is left.
+    """Yield a path to write to, whose file then takes the place of ``path``.
 
-    Raises ValueError when it cannot be written.
+    A file that was not written whole is removed. Raises ValueError when it cannot be written.
     """
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -75,5 +75,5 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def printable(text: str, length: int = 60) -> str:
-    """A piece of a file as one may print it within a line."""
+    """Return a piece of a file as one may print it within a line."""
     return repr(text[:length] + "…" if len(text) > length else text)

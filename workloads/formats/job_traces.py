@@ -52,8 +52,8 @@ class Dialect:
     def described(self) -> str:
         """The columns of a file of this dialect as a clause, those that it must have first."""
         needed = (self.arrival, self.gpus, self.duration)
-        others = [column for column in self.columns if column not in needed]
-        return f"{self.sources}: {', '.join(needed)}, and perhaps {', '.join(others)}"
+        optional = [column for column in self.columns if column not in needed]
+        return f"{self.sources}: {', '.join(needed)}, and perhaps {', '.join(optional)}"
 
 
 _RFOLD = ("job id", "arrival time (sec)", "topology", "shape", "size", "duration (sec)")
@@ -81,12 +81,12 @@ class _Read:
 
 
 def read_job_trace(path: Path, *, skip_bad: bool = False, keep_shapes: bool = False) -> JobTrace:
-    """The jobs of a file, by arrival.
+    """Return the jobs of a file, by arrival.
 
     ``skip_bad``: rows that cannot be read are counted and left out. Jobs without a GPU are counted and left
-    out always. Raises ValueError naming the file, and the line and column of what is wrong.
+    out always. Raises ValueError naming the file, and the line and column of the error.
     """
-    found = _Read()
+    jobs = _Read()
     with _opened(path) as lines:
         rows = csv.reader(_bounded(lines, path))
         try:
@@ -94,7 +94,7 @@ def read_job_trace(path: Path, *, skip_bad: bool = False, keep_shapes: bool = Fa
             if head is None:
                 raise ValueError(f"{path}: it is empty")
             dialect, places = _dialect(path, head)
-            take = _taker(dialect, places, found, keep_shapes)
+            take = _taker(dialect, places, jobs, keep_shapes)
             for row in rows:
                 if not row:
                     continue
@@ -103,16 +103,16 @@ def read_job_trace(path: Path, *, skip_bad: bool = False, keep_shapes: bool = Fa
                 except _BadCellError as error:
                     if not skip_bad:
                         raise ValueError(f"{path}, line {rows.line_num}, {error}") from None
-                    found.counts["bad_row"] += 1
-                if len(found.gpus) > MOST_JOBS:
+                    jobs.counts["bad_row"] += 1
+                if len(jobs.gpus) > MOST_JOBS:
                     raise ValueError(f"{path}: it has more than {MOST_JOBS} jobs")
         except (csv.Error, UnicodeDecodeError, OSError, EOFError) as error:
             raise ValueError(f"{path}, line {rows.line_num + 1}: {error}") from None
-    if not found.gpus:
+    if not jobs.gpus:
         raise ValueError(f"{path}: it has no job that wants a GPU")
     return JobTrace(
-        np.array(found.arrival), np.array(found.gpus, dtype=np.int64), np.array(found.duration),
-        tuple(found.shapes), dict(found.counts),
+        np.array(jobs.arrival), np.array(jobs.gpus, dtype=np.int64), np.array(jobs.duration),
+        tuple(jobs.shapes), dict(jobs.counts),
     ).sorted()  # fmt: skip
 
 
@@ -142,7 +142,7 @@ def _bounded(lines: IO[str], path: Path) -> Iterator[str]:
 
 def _dialect(path: Path, head: Sequence[str]) -> tuple[Dialect, dict[str, int]]:
     names = [name.strip().lstrip("#\ufeff").strip() for name in head]
-    dialect = max(DIALECTS, key=lambda one: len(set(names) & set(one.columns)))
+    dialect = max(DIALECTS, key=lambda candidate: len(set(names) & set(candidate.columns)))
     for number, name in enumerate(names, 1):
         if name not in dialect.columns:
             near = difflib.get_close_matches(name, dialect.columns, 1, 0.0)
@@ -157,11 +157,11 @@ def _dialect(path: Path, head: Sequence[str]) -> tuple[Dialect, dict[str, int]]:
 
 
 class _BadCellError(ValueError):
-    """What is wrong with a cell: its column, and what stands there."""
+    """Cell that cannot be read: its column, and its content."""
 
 
 def _taker(
-    dialect: Dialect, places: dict[str, int], found: _Read, keep_shapes: bool
+    dialect: Dialect, places: dict[str, int], jobs: _Read, keep_shapes: bool
 ) -> Callable[[Sequence[str]], None]:
     arrival, gpus, duration = (places[name] for name in (dialect.arrival, dialect.gpus, dialect.duration))
     shape = places.get(dialect.shape or "") if keep_shapes else None
@@ -175,16 +175,19 @@ def _taker(
         size = _number(row[gpus], dialect.gpus, MOST_GPUS)
         if size != int(size):
             raise _BadCellError(f"column {dialect.gpus}: {printable(row[gpus])} is no whole number")
-        at, took = _time(row[arrival], dialect.arrival), _number(row[duration], dialect.duration, MOST_S)
+        arrival_s, took = (
+            _time(row[arrival], dialect.arrival),
+            _number(row[duration], dialect.duration, MOST_S),
+        )
         sides = _sides(row[shape], dialect.shape or "", int(size)) if shape is not None else ()
         if not size:
-            found.counts["no_gpu"] += 1
+            jobs.counts["no_gpu"] += 1
             return
-        found.arrival.append(at)
-        found.gpus.append(int(size))
-        found.duration.append(took)
+        jobs.arrival.append(arrival_s)
+        jobs.gpus.append(int(size))
+        jobs.duration.append(took)
         if sides:
-            found.shapes.append(sides)
+            jobs.shapes.append(sides)
 
     return take
 
@@ -201,7 +204,7 @@ def _number(text: str, column: str, most: float) -> float:
 
 
 def _time(text: str, column: str) -> float:
-    """Seconds, or a moment as ``2020-04-18 09:11:33``, with a zone or without."""
+    """Return the seconds of a number, or of a moment as ``2020-04-18 09:11:33``, with a zone or without."""
     if text[4:5] == "-" and text[7:8] == "-":
         try:
             moment = datetime.fromisoformat(text)

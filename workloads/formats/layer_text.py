@@ -38,7 +38,7 @@ WORLD, TENSOR, DATA, OUTER_TENSOR, INNER_DATA = "world", "tensor", "data", "oute
 
 
 class Policy(NamedTuple):
-    """How a header's first word has its layers run, and along which groups gradients and activations go.
+    """Order in which a header's first word runs its layers, and the groups of gradients and activations.
 
     ``forward_waits``: the next layer begins after the forward collective. ``backward``: ``weights`` computes
     the gradients of weights first and sends no other; ``overlapped`` sends the input's gradient while it
@@ -68,7 +68,7 @@ CUSTOMIZED = "HYBRID_CUSTOMIZED"
 
 
 class Phase(NamedTuple):
-    """What one pass does at one layer; no ``kind``: nothing is sent. ``group``: by the type's ending."""
+    """One pass at one layer; no ``kind``: nothing is sent. ``group``: by the type's ending."""
 
     seconds: float
     kind: str
@@ -94,24 +94,25 @@ class Header:
     """The first line: its word, its numbers by key."""
 
     word: str
-    said: Mapping[str, Sequence[int]]
+    values: Mapping[str, Sequence[int]]
 
     def number(self, *keys: str, default: int = 1) -> int:
-        """The first of these that is there."""
-        return next((self.said[key][0] for key in keys if self.said.get(key)), default)
+        """Return the first number of the first of these keys that is there; else ``default``."""
+        return next((self.values[key][0] for key in keys if self.values.get(key)), default)
 
     @property
     def is_simai(self) -> bool:
-        """SimAI's header has what ASTRA-sim's has no word for."""
-        return bool({"ep", "pp", "ga", "all_gpus"} & self.said.keys())
+        """Return whether the header has words of SimAI that ASTRA-sim does not have."""
+        return bool({"ep", "pp", "ga", "all_gpus"} & self.values.keys())
 
 
 def read(
     path: Path, ranks: int | None = None, model_ranks: int | None = None, unit_s: float = NANOSECOND
 ) -> Workload:
-    """One iteration. ``ranks`` and ``model_ranks`` (of one group of model parallelism): if the text has none.
+    """Return one iteration of a workload text.
 
-    ``unit_s``: seconds of one unit of its computing times. Raises ValueError with file and line.
+    ``ranks`` and ``model_ranks`` (of one group of model parallelism): if the text has none. ``unit_s``:
+    seconds of one unit of its computing times. Raises ValueError with file and line.
     """
     try:
         header, layers = _parse(read_text(path), unit_s)
@@ -124,7 +125,7 @@ def read(
 
 
 def _check_not_hybrid(layers: Sequence[Layer]) -> None:
-    """Refuse layers whose groups follow from the ranks of model parallelism, where nothing states these."""
+    """Refuse layers whose groups follow from the ranks of model parallelism, if nothing states these."""
     for layer in layers:
         if layer.policy.model in (TENSOR, OUTER_TENSOR):
             raise _Mistake(
@@ -135,7 +136,7 @@ def _check_not_hybrid(layers: Sequence[Layer]) -> None:
 
 
 class _Mistake(Exception):
-    """What is wrong, and in which line."""
+    """Mistake in a text, with its line."""
 
     def __init__(self, line: int, message: str) -> None:
         super().__init__(message)
@@ -143,7 +144,7 @@ class _Mistake(Exception):
 
 
 def looks_like(text: str) -> bool:
-    """Whether a text begins as such a workload."""
+    """Return whether a text begins as such a workload."""
     word = text.split(maxsplit=1)[:1]
     return bool(word) and (word[0] in POLICIES or word[0] == CUSTOMIZED)
 
@@ -170,21 +171,21 @@ def _header(number: int, words: list[str]) -> Header:
         raise _Mistake(
             number, f"{printable(word)} is no parallelism; there are {', '.join(POLICIES)}, {CUSTOMIZED}"
         )
-    said: dict[str, list[int]] = {}
+    values: dict[str, list[int]] = {}
     key = "DLRM_LAST_BOTTOM_LAYER" if word.startswith("HYBRID_DLRM") else ""
-    for one in rest:
-        if one.endswith(":") or one == "pp_comm":
-            key = one.removesuffix(":")
-            said[key] = []
+    for part in rest:
+        if part.endswith(":") or part == "pp_comm":
+            key = part.removesuffix(":")
+            values[key] = []
         elif key:
-            said.setdefault(key, []).append(_whole(number, printable(key), one, 1 << 50))
+            values.setdefault(key, []).append(_whole(number, printable(key), part, 1 << 50))
         else:
-            raise _Mistake(number, f"{printable(one)} belongs to nothing")
-    return Header(word, said)
+            raise _Mistake(number, f"{printable(part)} belongs to nothing")
+    return Header(word, values)
 
 
 def _whole(line: int, what: str, word: str, limit: int) -> int:
-    """A number of something; ``6.0`` is one, too, as some programs write them."""
+    """Return a number of something; ``6.0`` is one, too, as some programs write them."""
     try:
         value = float(word) if "." in word else int(word)
     except ValueError:
@@ -202,20 +203,20 @@ def _layer(header: Header, line: int, words: list[str], unit_s: float) -> Layer:
     if policy is None:
         raise _Mistake(line, f"{printable(words[_FIELDS])} is no parallelism")
 
-    def phase(at: int) -> Phase:
-        seconds = _whole(line, "a time", words[at], 1 << 50) * unit_s
-        kind, group = _type(line, words[at + 1])
-        return Phase(seconds, kind, group, _whole(line, "a size", words[at + 2], 1 << 49))
+    def phase(first: int) -> Phase:
+        seconds = _whole(line, "a time", words[first], 1 << 50) * unit_s
+        kind, group = _type(line, words[first + 1])
+        return Phase(seconds, kind, group, _whole(line, "a size", words[first + 2], 1 << 49))
 
     delay_s = _whole(line, "the delay", words[11], 1 << 50) * unit_s
     return Layer(line, words[0], phase(2), phase(5), phase(8), delay_s, policy)
 
 
 def _type(line: int, word: str) -> tuple[str, str]:
-    """Kind and group of a type of communication."""
+    """Return kind and group of a type of communication."""
     if word == "NONE":
         return "", ""
-    ending = next((one for one in _ENDINGS if word.endswith(one)), "")
+    ending = next((suffix for suffix in _ENDINGS if word.endswith(suffix)), "")
     kind = _KINDS.get(word.removesuffix(ending))
     if kind is None:
         raise _Mistake(
@@ -226,7 +227,9 @@ def _type(line: int, word: str) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class _Places:
-    """Which rank is where: ``stages`` of ``data`` times ``tensor`` ranks each, the last varying fastest."""
+    """Arrangement of the ranks: ``stages`` of ``data`` times ``tensor`` ranks each, the last
+    varying fastest.
+    """
 
     ranks: int
     tensor: int
@@ -238,7 +241,10 @@ class _Places:
         return self.ranks // (self.tensor * self.stages)
 
     def groups(self, role: str) -> IntArray:
-        """Each group's ranks [groups, ranks of one]. Raises ValueError when the numbers do not divide."""
+        """Return each group's ranks [groups, ranks of one].
+
+        Raises ValueError when the numbers do not divide.
+        """
         if role == WORLD:
             return np.arange(self.ranks)[None, :]
         if role in (OUTER_TENSOR, INNER_DATA):
@@ -292,14 +298,18 @@ class _Iteration:
         self.groups: dict[str, IntArray] = {}
 
     def compute(self, layer: Layer, what: str, phase: Phase) -> None:
-        """Computes, when it takes any time."""
+        """Add a computation unless its time is zero."""
         if phase.seconds:
             self._room(layer)
             name = f"{layer.name} {what}"
             self.front = [self.writer.compute(name, seconds=phase.seconds, after=self.front)]
 
     def send(self, layer: Layer, what: str, phase: Phase, own: str) -> list[Handle]:
-        """Begins what a phase sends; what it is over with. ``own``: the group of a type without an ending."""
+        """Begin the collective of a phase.
+
+        Return the operations with which it is over; [] if nothing is sent. ``own``: the group of a type
+        without an ending.
+        """
         role = phase.group or own
         if not phase.kind or not phase.size or not role:
             return []
@@ -389,14 +399,17 @@ def _overlapped(run: _Iteration, layers: Sequence[Layer]) -> None:
 
 
 def _blocking(run: _Iteration, layers: Sequence[Layer]) -> None:
-    """Passes with checkpoints: the forward pass is repeated from a checkpoint to the layer that needs it."""
+    """Add passes with checkpoints.
+
+    The forward pass is repeated from a checkpoint to the layer that needs it.
+    """
     checkpoints = _listed(run.header, "checkpoints", len(layers))
     asking = _listed(run.header, "checkpoint_initiates", len(layers))
     _inference(run, layers)
     for number in reversed(range(len(layers))):
         layer = layers[number]
         if number in asking:
-            begin = max((one for one in checkpoints if one <= number), default=None)
+            begin = max((checkpoint for checkpoint in checkpoints if checkpoint <= number), default=None)
             if begin is None:
                 raise _Mistake(1, f"layer {number} is to begin at a checkpoint, and there is none before it")
             for again in layers[begin:number]:
@@ -408,15 +421,18 @@ def _blocking(run: _Iteration, layers: Sequence[Layer]) -> None:
 
 
 def _listed(header: Header, key: str, layers: int) -> set[int]:
-    """Layers that a header lists after their number."""
-    count, *listed = header.said.get(key) or [0]
-    if count != len(listed) or any(one >= layers for one in listed):
+    """Return the layers that a header lists after their number."""
+    count, *listed = header.values.get(key) or [0]
+    if count != len(listed) or any(entry >= layers for entry in listed):
         raise _Mistake(1, f"{key}: it must be a number, and so many of the {layers} layers from 0")
     return set(listed)
 
 
 def _dlrm(run: _Iteration, layers: Sequence[Layer]) -> None:
-    """Layer 0 is the embedding: its all-to-all goes on while the bottom layers compute."""
+    """Add the passes of DLRM.
+
+    Layer 0 is the embedding: its all-to-all goes on while the bottom layers compute.
+    """
     last = run.header.number("DLRM_LAST_BOTTOM_LAYER", default=0)
     if last >= len(layers):
         raise _Mistake(1, f"its last bottom layer is {last}, of {len(layers)}")

@@ -20,10 +20,10 @@ BYTES_LIMIT = 80 << 20
 
 
 def read(path: Path) -> Workload:
-    """The matrix as one all-to-all-v of all ranks. Empty lines and those that begin with # are passed over.
-    The diagonal is what a rank keeps, which nobody sends.
+    """Return the matrix as one all-to-all-v of all ranks.
 
-    Raises ValueError with file, line and column.
+    Empty lines and those that begin with # are skipped. The diagonal is the part that a rank keeps, which is
+    not sent. Raises ValueError with file, line and column.
     """
     rows: list[tuple[int, tuple[int, ...]]] = []
     for number, line in enumerate(io.StringIO(read_text(path, BYTES_LIMIT)), 1):
@@ -68,9 +68,9 @@ def _row(path: Path, number: int, line: str) -> tuple[int, ...]:
 
 
 def write(workload: Workload, path: Path) -> None:
-    """Writes :func:`workloads.traffic.traffic`, and reads it again. Raises ValueError."""
-    found = traffic(workload)
-    lines = [",".join(map(str, row)) for row in found.tolist()]
+    """Write :func:`workloads.traffic.traffic`, and read it again. Raises ValueError."""
+    matrix = traffic(workload)
+    lines = [",".join(map(str, row)) for row in matrix.tolist()]
     write_bytes(path, ("\n".join(lines) + "\n").encode())
-    if not np.array_equal(np.loadtxt(path, dtype=np.int64, delimiter=",", ndmin=2), found):
+    if not np.array_equal(np.loadtxt(path, dtype=np.int64, delimiter=",", ndmin=2), matrix):
         raise ValueError(f"{path}: what was written is not what is read from it")

@@ -21,8 +21,11 @@ _NUMBER = re.compile(r"\s*\d+\s*(,|$)")
 
 
 class Options(NamedTuple):
-    """What a file may leave open: its ranks, those of model parallelism, the shape of its network, and a file
-    of process groups. ``notice``: what to do with a line about what was read but not used."""
+    """Settings that a file may leave open: its ranks, its ranks of model parallelism, the shape of its
+    network.
+
+    ``groups``: a file of process groups. ``notice``: called with a line about what was read but not used.
+    """
 
     ranks: int | None = None
     model_ranks: int | None = None
@@ -41,20 +44,22 @@ class Format(NamedTuple):
 
 CHAKRA = Format(
     "Chakra trace",
-    lambda path, said: chakra.read(path, said.groups, said.shape, said.notice),
+    lambda path, options: chakra.read(path, options.groups, options.shape, options.notice),
     frozenset({"shape", "groups"}),
 )
 LAYERS = Format(
     "workload text",
-    lambda path, said: layer_text.read(path, said.ranks, said.model_ranks),
+    lambda path, options: layer_text.read(path, options.ranks, options.model_ranks),
     frozenset({"model_ranks"}),
 )
-MATRIX = Format("traffic matrix", lambda path, said: matrix.read(path))
-PACKED = Format("packed workload", lambda path, said: _unpacked(path))
+MATRIX = Format("traffic matrix", lambda path, options: matrix.read(path))
+PACKED = Format("packed workload", lambda path, options: _unpacked(path))
 
 
 class _Found(NamedTuple):
-    """What some paths are: the format, one of its files, and options with the file of process groups."""
+    """Workload that some paths name: the format, one of its files, and options with the file of process
+    groups.
+    """
 
     format: Format
     path: Path
@@ -62,22 +67,26 @@ class _Found(NamedTuple):
 
 
 def read_any(paths: Sequence[Path], options: Options = Options()) -> Workload:
-    """The workload in these files; a Chakra trace may be several, with one of process groups among them.
+    """Return the workload in these files.
 
-    Raises ValueError, in one line, when no format fits, the files are not one workload, or an option is not
-    for their format.
+    A Chakra trace may be several files, with one of process groups among them. Raises ValueError, in one
+    line, when no format fits, the files are not one workload, or an option is not for their format.
     """
-    found = _found(paths, options)
-    return found.format.read(found.path, found.options)
+    source = _found(paths, options)
+    return source.format.read(source.path, source.options)
 
 
 def files_read(paths: Sequence[Path], options: Options = Options()) -> list[Path]:
-    """Every file that :func:`read_any` reads for these; raises as it does, but reads beginnings alone."""
-    found = _found(paths, options)
-    if found.format is not CHAKRA:
-        return [found.path]
-    files = files_of(found.path)
-    groups = found.options.groups or groups_beside(files)
+    """Return every file that :func:`read_any` reads for these, reading only their beginnings.
+
+    Raises ValueError when no format fits, the files are not one workload, or an option is not for their
+    format.
+    """
+    source = _found(paths, options)
+    if source.format is not CHAKRA:
+        return [source.path]
+    files = files_of(source.path)
+    groups = source.options.groups or groups_beside(files)
     return files if groups is None else [*files, groups]
 
 
@@ -85,29 +94,32 @@ def _found(paths: Sequence[Path], options: Options) -> _Found:
     if not paths:
         raise ValueError("there is no file to read")
     groups = [path for path in paths if path.suffix == ".json"]
-    others = [path for path in paths if path.suffix != ".json"]
+    traces = [path for path in paths if path.suffix != ".json"]
     groups += [options.groups] if options.groups is not None else []
-    if not others or len(groups) > 1:
+    if not traces or len(groups) > 1:
         raise ValueError(
             f"{groups[-1]}: a JSON file is one of process groups; name one, and the trace it is for"
         )
-    found = recognise(others[0])
-    if found is not CHAKRA and len(paths) > 1:
-        raise ValueError(f"{paths[1]}: {others[0]} is a {found.name}, which is one file")
-    if len(others) > 1:
-        files = {path.resolve() for path in files_of(others[0])}
-        other = next((path for path in others[1:] if path.resolve() not in files), None)
+    kind = recognise(traces[0])
+    if kind is not CHAKRA and len(paths) > 1:
+        raise ValueError(f"{paths[1]}: {traces[0]} is a {kind.name}, which is one file")
+    if len(traces) > 1:
+        files = {path.resolve() for path in files_of(traces[0])}
+        other = next((path for path in traces[1:] if path.resolve() not in files), None)
         if other is not None:
-            raise ValueError(f"{other}: it is no file of the trace of {others[0]}")
+            raise ValueError(f"{other}: it is no file of the trace of {traces[0]}")
     options = options._replace(groups=groups[0] if groups else None)
     for name in ("model_ranks", "shape", "groups"):
-        if getattr(options, name) and name not in found.takes:
-            raise ValueError(f"{others[0]}: a {found.name} has no use for {name.replace('_', ' ')}")
-    return _Found(found, others[0], options)
+        if getattr(options, name) and name not in kind.takes:
+            raise ValueError(f"{traces[0]}: a {kind.name} has no use for {name.replace('_', ' ')}")
+    return _Found(kind, traces[0], options)
 
 
 def recognise(path: Path) -> Format:
-    """The format of a file, by its content first and then by its name. Raises ValueError."""
+    """Return the format of a file, by its content first and then by its name.
+
+    Raises ValueError if no format fits.
+    """
     if (
         os.path.isdir(path)
         or path.suffix == ".et"
@@ -134,7 +146,7 @@ def recognise(path: Path) -> Format:
 
 
 def _is_numbers(text: str) -> bool:
-    """Whether the first line that is no remark begins with a number of a row."""
+    """Return whether the first line that is no remark begins with a number of a row."""
     lines = (line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#"))
     return bool(_NUMBER.match(next(lines, "")))
 

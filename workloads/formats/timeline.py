@@ -33,7 +33,7 @@ class Span(NamedTuple):
 
 
 def write(path: Path, spans: Iterable[Span]) -> int:
-    """Writes a timeline as it comes, never holding it in memory; how many spans it has.
+    """Write a timeline as it comes, never holding it in memory. Return how many spans it has.
 
     A path that ends with ``.gz`` is compressed, which Perfetto opens as well. Raises ValueError for a span
     that ends before it begins or has no finite times, and when it cannot be written; nothing is left then.
@@ -57,7 +57,7 @@ def _text(raw: IO[bytes], compressed: bool) -> IO[str]:
 
 
 def _events(spans: Iterable[Span]) -> Iterator[str]:
-    """Lines of the spans; the names of a process or thread come before its first."""
+    """Yield lines of the spans; the names of a process or thread come before its first."""
     threads: dict[str, tuple[int, dict[str, int]]] = {}
     for span in spans:
         if not (-math.inf < span.begin_s <= span.end_s < math.inf):
@@ -83,9 +83,12 @@ def _events(spans: Iterable[Span]) -> Iterator[str]:
         yield f"{{{','.join(fields)}}}"
 
 
-def _about(what: str, pid: int, tid: int, said: str) -> str:
-    """What a process or a thread is called, or where it stands: in the order in which they come."""
-    return f'{{"ph":"M","pid":{pid},"tid":{tid},"name":"{what}","args":{{{said}}}}}'
+def _about(what: str, pid: int, tid: int, arguments: str) -> str:
+    """Return an event with the name of a process or a thread, or its place.
+
+    Places are in the order in which they come.
+    """
+    return f'{{"ph":"M","pid":{pid},"tid":{tid},"name":"{what}","args":{{{arguments}}}}}'
 
 
 @lru_cache(1 << 14)

@@ -20,10 +20,10 @@ FORMATS = {"packed": ".rlw", "chakra": ".et"}
 
 
 def write_any(workload: Workload, path: Path, form: str = "") -> list[Path]:
-    """Writes the workload in a format of ``FORMATS``, by default the one that the path's end says.
+    """Write the workload in a format of ``FORMATS``, by default the one that the path's end names.
 
     Packed it is one file. As Chakra traces it is ``NAME.RANK.et`` for each rank, where ``path`` is
-    ``NAME.et`` or ``NAME``, and a file of process groups. Returns the files. Raises ValueError, in one line,
+    ``NAME.et`` or ``NAME``, and a file of process groups. Return the files. Raises ValueError, in one line,
     also when what is read from them is not what was to be written.
     """
     if not form:
@@ -56,14 +56,16 @@ def _as_chakra(workload: Workload, path: Path) -> list[Path]:
 
 
 def _check_read(workload: Workload, read: Workload, path: Path) -> None:
-    """Raises ValueError where two workloads differ in what they come to."""
-    wanted, found = summary(workload), summary(read)
+    """Raise ValueError if two workloads differ in their summaries."""
+    written, reread = summary(workload), summary(read)
     for what in ("ranks", "operations", "kinds", "collectives"):
-        if getattr(wanted, what) != getattr(found, what):
+        if getattr(written, what) != getattr(reread, what):
             raise ValueError(f"{path}: what was written is not what is read from it: its {what} differ")
-    sent, received = ({key: part.sent for key, part in one.traffic.items()} for one in (wanted, found))
+    sent, received = (
+        {key: part.sent for key, part in digest.traffic.items()} for digest in (written, reread)
+    )
     if sent != received:
         raise ValueError(f"{path}: what was written is not what is read from it: its bytes differ")
-    times, again = (np.append(one.seconds, one.flops) for one in (wanted, found))
+    times, again = (np.append(digest.seconds, digest.flops) for digest in (written, reread))
     if not np.allclose(times, again, rtol=1e-9, atol=0, equal_nan=True):
         raise ValueError(f"{path}: what was written is not what is read from it: its times differ")

@@ -1,4 +1,4 @@
-"""Trained weights: the file, the note beside it, and those that come with the program.
+"""Trained weights: the file, the note next to it, and those that come with the program.
 
 A file is numpy's ``npz`` with w1, b1, w2 .. in float32. Its note, JSON, says what made it, and has the file's
 sha256, so that weights and note cannot be mixed up.
@@ -20,14 +20,14 @@ from ringlight.fabric.optinc.network import Network
 
 @dataclass(frozen=True)
 class Note:
-    """What is known of a file of weights.
+    """Description of a file of weights.
 
     case                     of ``structure.CASES``
     method, seed, command    how it was trained; ``command`` makes it again
     torch                    its version; another version, processor or number of threads gives other bits
     inputs, wrong, worst     of the check: combinations, wrong answers, and the largest distance of an output
                              from its goal, in levels
-    wall_s, processor_s      what training took, without the check
+    wall_s, processor_s      seconds that training took, without the check
     sha256                   of the file
     """
 
@@ -44,12 +44,12 @@ class Note:
     sha256: str
 
     def to_json(self) -> str:
-        """The note as it stands beside the file."""
+        """Return the note as the JSON text that is kept next to the file."""
         return json.dumps(asdict(self), indent=2) + "\n"
 
 
 def pack(network: Network) -> bytes:
-    """The file of a network; the same network gives the same bytes."""
+    """Return the file of a network; the same network gives the same bytes."""
     arrays = {f"w{number}": weight for number, weight in enumerate(network.weights, 1)}
     arrays |= {f"b{number}": bias for number, bias in enumerate(network.biases or (), 1)}
     file = io.BytesIO()
@@ -58,7 +58,7 @@ def pack(network: Network) -> bytes:
 
 
 def unpack(file: bytes) -> Network:
-    """The network of a file. Raises ValueError for what is none."""
+    """Return the network of a file. Raises ValueError for bytes that are not such a file."""
     try:
         with np.load(io.BytesIO(file)) as arrays:
             count = sum(name.startswith("w") for name in arrays)
@@ -70,20 +70,24 @@ def unpack(file: bytes) -> Network:
 
 
 def note_of(file: bytes, text: str | bytes) -> Note:
-    """The note of a file, from its JSON. Raises ValueError for another form, or the note of another file."""
+    """Return the note of a file, from its JSON.
+
+    Raises ValueError for another form, or the note of another file.
+    """
     try:
         note = Note(**json.loads(text))
     except (TypeError, ValueError) as error:
         raise ValueError(f"the note beside it: {error}") from None
-    if (found := hashlib.sha256(file).hexdigest()) != note.sha256:
-        raise ValueError(f"the note beside it is of another file: sha256 {note.sha256}, this is {found}")
+    if (digest := hashlib.sha256(file).hexdigest()) != note.sha256:
+        raise ValueError(f"the note beside it is of another file: sha256 {note.sha256}, this is {digest}")
     return note
 
 
 def trained(case: str) -> tuple[Network, Note]:
-    """The weights of a case that come with the program. Raises ValueError where there are none.
+    """Return the weights of a case that come with the program, and their note.
 
-    These files are part of the program as its code is; nothing else is read in ``fabric``.
+    These files are part of the program as its code is; nothing else is read in ``fabric``. Raises ValueError
+    if there are none for the case.
     """
     place = resources.files(__name__)
     if not (place / f"{case}.npz").is_file():

@@ -13,13 +13,13 @@ AveragerNetwork = Literal["exact", "trained", "designed"]
 
 @dataclass(frozen=True)
 class Imperfect:
-    """What is not ideal in the light of an averager's network.
+    """Imperfections of the light of an averager's network.
 
     ``phase_bits``: resolution of all phases, None for exact ones. ``phase_error``: radians, the standard
     deviation by which phases are off for good. ``loss_db``: in each interferometer. ``noise`` of detectors,
-    ``transmitters``: standard deviations in levels. ``mismatch``: the standard deviation of the part by
-    which each transmitter is off for good. ``bias``, ``scale``: by which part the constant light, and all
-    light that enters, is too bright. ``seed``: of what is drawn.
+    ``transmitters``: standard deviations in levels. ``mismatch``: the standard deviation of the part by which
+    each transmitter is off for good. ``bias``, ``scale``: by which part the constant light, and all light
+    that enters, is too bright. ``seed``: of what is drawn.
     """
 
     phase_bits: int | None = None

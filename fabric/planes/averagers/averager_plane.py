@@ -41,7 +41,7 @@ class AveragerPlane(PacketPlane):
         return float(self.averaging.code_bytes(vector_bytes))
 
     def bus_factor(self, ranks: int, vector_bytes: int) -> float:
-        """A port carries each code once."""
+        """Return payload over vector bytes: a port carries each code once."""
         return self.payload_bytes(vector_bytes) / vector_bytes
 
     def alone_s(
@@ -52,16 +52,16 @@ class AveragerPlane(PacketPlane):
         view: PacketView,
         latencies: Latencies = Latencies(),
     ) -> float:
-        """An averager hands a frame on when it has all of it."""
+        """Return the seconds of an all-reduce alone: an averager hands a frame on when it has all of it."""
         return self.averaging.stream_s(int(vector_bytes), latency_s=latencies.each_s)
 
 
 def averagers(fabric: Fabric, ranks: Sequence[str]) -> AveragerPlane:
-    """Those of a job on these GPUs. Raises Misfit."""
+    """Return the averagers of a job on these GPUs. Raises Misfit if there are none for exactly these GPUs."""
     if not ranks:
         raise Misfit("gpus", "which averager a job has depends on its GPUs; give ranks")
     try:
-        found = averaging_of(fabric, ranks)
+        averaging = averaging_of(fabric, ranks)
     except ValueError as error:
         raise Misfit("collective", error) from None
-    return AveragerPlane(fabric, (found.above or found.first[0]).name, found.servers, found)
+    return AveragerPlane(fabric, (averaging.above or averaging.first[0]).name, averaging.servers, averaging)

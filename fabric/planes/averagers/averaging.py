@@ -36,7 +36,10 @@ class Hop:
     rate_bps: float
 
     def seconds(self, codes: int, share: float = 1.0) -> float:
-        """Seconds of a frame of ``codes`` numbers on the cable; ``share``: of its rate, without headers."""
+        """Return the seconds of a frame of ``codes`` numbers on the cable.
+
+        ``share``: of its rate, without headers.
+        """
         return 8 * (HEADER_BYTES + self.form.bytes_of(codes)) / (self.rate_bps * share)
 
 
@@ -56,7 +59,7 @@ class Averaging:
 
     @property
     def hops(self) -> tuple[Hop, ...]:
-        """What each frame passes, in order: up to the highest averager and down again."""
+        """Return the hops that each frame passes, in order: up to the highest averager and down again."""
         plain = Form(self.bits)
         nics = _slowest([cable for link in self.first for cable in link.cables])
         if self.above is None:
@@ -66,62 +69,72 @@ class Averaging:
         return (Hop(plain, nics), Hop(up, between), Hop(plain, between), Hop(plain, nics))
 
     def code_bytes(self, gradient_bytes: int) -> int:
-        """Bytes of the codes of a gradient of float32 values, which a rank sends and receives once."""
+        """Return the bytes of the codes of a gradient of float32 values.
+
+        A rank sends and receives them once.
+        """
         return Form(self.bits).bytes_of(gradient_bytes // _VALUE_BYTES)
 
     def ideal_s(self, gradient_bytes: int) -> float:
-        """Seconds of the codes on the slowest hop, with nothing else."""
+        """Return the seconds of the codes on the slowest hop, with nothing else."""
         codes = gradient_bytes // _VALUE_BYTES
         return max(8 * hop.form.bytes_of(codes) / hop.rate_bps for hop in self.hops)
 
     def stream_s(self, gradient_bytes: int, share: float = 1.0, latency_s: float = 0.0) -> float:
-        """Seconds from the first frame's begin to the last answer's end, all ranks sending at once.
+        """Return the seconds from the first frame's begin to the last answer's end.
 
-        Frames follow each other without a gap; a hop hands on a frame when it has all of it. ``share``: of a
-        rate, what packets' headers leave; ``latency_s``: of each hop, before its first byte counts.
+        All ranks send at once. Frames follow each other without a gap; a hop hands on a frame when it has all
+        of it. ``share``: of a rate, what packets' headers leave. ``latency_s``: of each hop, before its first
+        byte counts.
         """
         frames, last = divmod(gradient_bytes // _VALUE_BYTES, FRAME)
         hops = self.hops
         whole = [hop.seconds(FRAME, share) for hop in hops]
         rest = [hop.seconds(last, share) if last or not frames else 0.0 for hop in hops]
-        found = sum(rest)
-        for at in range(len(hops) if frames else 0):
-            # The last whole frame is through hop ``at``; what is left goes on from there.
-            most = max(whole[: at + 1])
-            found = max(found, sum(whole[: at + 1]) + (frames - 1) * most + sum(rest[at:]))
-        return found + len(hops) * latency_s
+        total_s = sum(rest)
+        for number in range(len(hops) if frames else 0):
+            # The last whole frame is through hop ``number``; what is left goes on from there.
+            most = max(whole[: number + 1])
+            total_s = max(total_s, sum(whole[: number + 1]) + (frames - 1) * most + sum(rest[number:]))
+        return total_s + len(hops) * latency_s
 
 
 def scale_bytes(gradient_bytes: int) -> int:
-    """Bytes of the exponents of a gradient's blocks."""
+    """Return the bytes of the exponents of a gradient's blocks."""
     return _SCALE_BYTES * block_count(gradient_bytes // _VALUE_BYTES)
 
 
 def scales_sent(gradient_bytes: int, ranks: int) -> int:
-    """Bytes of exponents that the rank with the largest part of the blocks sends by :func:`scale_steps`."""
+    """Return the bytes of exponents that a rank sends by :func:`scale_steps`.
+
+    The rank is the one with the largest part of the blocks.
+    """
     blocks = block_count(gradient_bytes // _VALUE_BYTES)
     part = -(-blocks // ranks)
     return _SCALE_BYTES * (blocks - part + (ranks - 1) * part)
 
 
 def scale_steps(ranks: int) -> Steps:
-    """How ranks agree on the largest exponents: each gets all of its part of the blocks, then tells these."""
-    others = [(rank, to) for rank in range(ranks) for to in range(ranks) if rank != to]
-    sources, destinations = (frozen([pair[end] for pair in others]) for end in (0, 1))
-    ones = frozen(np.ones(len(others)))
+    """Return the steps by which ranks agree on the largest exponents.
+
+    Each rank gets all exponents of its part of the blocks, then sends the largest to the others.
+    """
+    pairs = [(rank, to) for rank in range(ranks) for to in range(ranks) if rank != to]
+    sources, destinations = (frozen([pair[end] for pair in pairs]) for end in (0, 1))
+    ones = frozen(np.ones(len(pairs)))
 
     def make() -> Iterator[Step]:
-        if others:
+        if pairs:
             yield Step(sources, destinations, destinations, ones, "reduce")
             yield Step(sources, destinations, sources, ones, "replace")
 
-    return Steps("scales", ranks, ranks, 2 if others else 0, make)
+    return Steps("scales", ranks, ranks, 2 if pairs else 0, make)
 
 
 def coding(averager: Averager, above: Averager | None = None, below: Averager | None = None) -> Coding:
-    """What a unit's signals mean; ``above`` it, or ``below`` at its ports, may be another.
+    """Return the meaning of a unit's signals; ``above`` it, or ``below`` at its ports, may be another unit.
 
-    Raises ValueError for what cannot be.
+    Raises ValueError for a coding that cannot be.
     """
     leaving = averager.ports if above is not None and averager.decimals else 1
     arriving = below.ports if below is not None and below.decimals else 1
@@ -129,35 +142,44 @@ def coding(averager: Averager, above: Averager | None = None, below: Averager | 
 
 
 def structure_of(averager: Averager) -> Structure | None:
-    """The layers of its network, ``approximated`` as it has them; None where none is known for its bits and
-    ports. Raises ValueError for a layer that is not there, or that cannot be cut into squares.
+    """Return the layers of an averager's network, ``approximated`` as the averager has them.
+
+    Return None if none are known for its bits and ports. Raises ValueError for a layer that is not there, or
+    that cannot be cut into squares.
     """
-    for found in CASES.values():
-        if found.coding == Coding(averager.bits, averager.ports):
+    for structure in CASES.values():
+        if structure.coding == Coding(averager.bits, averager.ports):
             if averager.approximated is None:
-                return found
+                return structure
             first, last = averager.approximated
-            return replace(found, approximated=frozenset(range(first, last + 1)))
+            return replace(structure, approximated=frozenset(range(first, last + 1)))
     return None
 
 
 def averaging_of(fabric: Fabric, ranks: Sequence[str]) -> Averaging:
-    """The averagers of a job on GPUs ``ranks``. Raises ValueError naming what they lack."""
+    """Return the averagers of a job on GPUs ``ranks``.
+
+    Raises ValueError naming the GPU or the averagers that do not fit.
+    """
     if not fabric.averagers:
         raise ValueError("the fabric has no averagers")
-    at = {cable.a.node: averager for averager in fabric.averagers.values() for cable in averager.cables}
+    averager_of = {
+        cable.a.node: averager for averager in fabric.averagers.values() for cable in averager.cables
+    }
     tops: dict[str, str] = {}
     for gpu in ranks:
-        if gpu not in at:
+        if gpu not in averager_of:
             raise ValueError(f"GPU {gpu} is plugged into no averager")
-        top = at[gpu]
-        tops[at.get(top.name, top).name] = gpu
+        top = averager_of[gpu]
+        tops[averager_of.get(top.name, top).name] = gpu
     if len(tops) > 1:
-        (one, first), (other, second) = list(tops.items())[:2]
-        raise ValueError(f"GPU {first} is on averager {one}, GPU {second} on {other}, and none is above both")
+        (lower, first), (other, second) = list(tops.items())[:2]
+        raise ValueError(
+            f"GPU {first} is on averager {lower}, GPU {second} on {other}, and none is above both"
+        )
     top = fabric.averagers[next(iter(tops))]
     below = tuple(fabric.averagers[name] for name in _below(top) if name in fabric.averagers)
-    servers = tuple(name for one in below or (top,) for name in _below(one))
+    servers = tuple(name for lower in below or (top,) for name in _below(lower))
     if set(servers) != set(ranks):
         lacking = next(gpu for gpu in servers if gpu not in ranks)
         raise ValueError(
@@ -167,13 +189,13 @@ def averaging_of(fabric: Fabric, ranks: Sequence[str]) -> Averaging:
 
 
 def not_ideal(fabric: Fabric) -> str | None:
-    """Key of the first averager whose light is not ideal, if any."""
-    names = (name for name, one in fabric.averagers.items() if not one.imperfect.ideal)
+    """Return the key of the first averager whose light is not ideal; None if there is none."""
+    names = (name for name, averager in fabric.averagers.items() if not averager.imperfect.ideal)
     return next((f"averagers.{name}.imperfect" for name in names), None)
 
 
 def check_averagers(fabric: Fabric) -> None:
-    """Raises ValueError naming an averager that could not work."""
+    """Raise ValueError naming an averager that could not work."""
     averagers = fabric.averagers
     above = {cable.a.node: averager for averager in averagers.values() for cable in averager.cables}
     for name, averager in averagers.items():
@@ -206,7 +228,7 @@ def check_averagers(fabric: Fabric) -> None:
 
 
 def _check_network(where: str, averager: Averager, its: Coding) -> None:
-    """Whether there is a network with such weights."""
+    """Check that there is a network with such weights. Raises ValueError if there is not."""
     if not averager.imperfect.ideal and averager.network == "exact":
         raise ValueError(f"{where}.imperfect: the exact mean has no light; network is trained or designed")
     if averager.approximated is not None:

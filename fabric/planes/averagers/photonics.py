@@ -1,4 +1,4 @@
-"""What an averager's network answers wrongly, its meshes, and what its cables carry (OptINC)."""
+"""Compute the wrong answers of an averager's network, its meshes, and the load of its cables (OptINC)."""
 
 from __future__ import annotations
 
@@ -23,12 +23,14 @@ ALL_INPUTS, SAMPLED_INPUTS, SAMPLE_SEED = 2**19, 2**16, 1
 
 
 def network_of(averager: Averager) -> Network | None:
-    """The weights of its network; None for an averager without one, or with other layers approximated than
-    the weights are for."""
+    """Return the weights of an averager's network.
+
+    Return None for an averager without a network, or with other layers approximated than the weights are for.
+    """
     structure = structure_of(averager)
     if averager.network == "exact" or structure is None:
         return None
-    (case,) = (name for name, found in CASES.items() if found.coding == structure.coding)
+    (case,) = (name for name, known in CASES.items() if known.coding == structure.coding)
     return _weights(averager.network, case) if structure == CASES[case] else None
 
 
@@ -38,10 +40,11 @@ def _weights(network: str, case: str) -> Network:
 
 
 def errors_of(averager: Averager) -> Wrong | None:
-    """How many of all combinations of inputs its network answers otherwise than the exact mean, its light as
-    ``imperfect`` says; of more than ALL_INPUTS a random sample. None for an averager without a network.
+    """Return how many of all combinations of inputs the network answers otherwise than the exact mean.
 
-    A network whose light is ideal is tried without its unused units, which are no part of the answer.
+    Its light is as ``imperfect`` says. Of more than ALL_INPUTS combinations a random sample is taken. Return
+    None for an averager without a network. A network whose light is ideal is tried without its unused units,
+    which are no part of the answer.
     """
     network = network_of(averager)
     structure = structure_of(averager)
@@ -52,7 +55,7 @@ def errors_of(averager: Averager) -> Wrong | None:
 
 @lru_cache(maxsize=512)
 def _errors(name: str, structure: Structure, light: Imperfect) -> Wrong:
-    (case,) = (name for name, found in CASES.items() if found == structure)
+    (case,) = (name for name, known in CASES.items() if known == structure)
     network, coding = _weights(name, case), structure.coding
     random = np.random.default_rng(light.seed)
     if light.ideal:
@@ -73,19 +76,19 @@ def _meshes(name: str, case: str) -> OnMeshes:
 
 
 def meshes_of(averager: Averager) -> OnMeshes | None:
-    """The meshes of its network, with ideal phases; None for an averager without a network."""
+    """Return the meshes of an averager's network, with ideal phases; None if it has no network."""
     structure = structure_of(averager)
     if structure is None or network_of(averager) is None:
         return None
-    (case,) = (name for name, found in CASES.items() if found == structure)
+    (case,) = (name for name, known in CASES.items() if known == structure)
     return _meshes(averager.network, case)
 
 
 def trained_meshes(fabric: Fabric) -> Iterator[OnMeshes]:
-    """The meshes of each averager whose network has trained weights."""
+    """Yield the meshes of each averager whose network has trained weights."""
     for averager in fabric.averagers.values():
-        if averager.network == "trained" and (found := meshes_of(averager)) is not None:
-            yield found
+        if averager.network == "trained" and (meshes := meshes_of(averager)) is not None:
+            yield meshes
 
 
 @dataclass(frozen=True)
@@ -101,11 +104,14 @@ class Carried:
 
 
 def carried(averaging: Averaging, gradient_bytes: int) -> Carried:
-    """What the cables carry of a gradient of float32 values: its codes in frames, and the blocks' scales."""
+    """Return the bytes that the cables carry of a gradient of float32 values.
+
+    These are its codes in frames, and the blocks' scales.
+    """
     codes = gradient_bytes // 4
     frames = -(-codes // FRAME)
-    found = [HEADER_BYTES * frames + hop.form.bytes_of(codes) for hop in averaging.hops]
+    hop_bytes = [HEADER_BYTES * frames + hop.form.bytes_of(codes) for hop in averaging.hops]
     scales = scales_sent(gradient_bytes, len(averaging.servers))
-    if len(found) == 2:
-        return Carried(found[0], None, None, scales)
-    return Carried(found[0], found[1], found[2], scales)
+    if len(hop_bytes) == 2:
+        return Carried(hop_bytes[0], None, None, scales)
+    return Carried(hop_bytes[0], hop_bytes[1], hop_bytes[2], scales)

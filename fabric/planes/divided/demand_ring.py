@@ -12,7 +12,7 @@ from ringlight.fabric.planes.wholes.interconnect import Division, Interconnect, 
 @dataclass(frozen=True)
 class DemandRing(Interconnect):
     """SiP-Ring (Khani et al., SIGCOMM 2021): a ring of fibres, ``wavelengths`` in each direction, which are
-    divided anew by what the GPUs still have to send.
+    divided again by what the GPUs still have to send.
 
     A division holds for ``interval_s`` seconds; before it, all light is dark for ``dark_s`` seconds. It is
     decided in ``decision_s`` seconds, in which light shines on as before.

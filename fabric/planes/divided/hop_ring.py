@@ -52,11 +52,14 @@ class HopRing(Interconnect):
         return of_blocks(Lattice("a ring of servers", (gpus,)))
 
     def counts(self, gpus: int) -> Counts:
-        """The transceivers are the switches; each has a port for every fibre."""
+        """Return the parts of the ring.
+
+        The transceivers are the switches; each has a port for every fibre.
+        """
         return Counts(gpus, 2 * gpus, 2 * gpus, 2 * gpus, optical_ports=2 * self.reach * gpus)
 
     def port(self, source: int, destination: int) -> int | None:
-        """Which of the source's transceivers reaches a destination, by the shorter way; None for neither."""
+        """Return the source's transceiver that reaches a destination by the shorter way, or None."""
         ahead = (destination - source) % self.gpus
         behind = self.gpus - ahead
         if 0 < ahead <= min(self.reach, behind):
@@ -64,7 +67,10 @@ class HopRing(Interconnect):
         return COUNTER if ahead and behind <= self.reach else None
 
     def choose(self, pairs: Iterable[tuple[int, int]]) -> tuple[dict[tuple[int, int], int], list[str]]:
-        """The source's transceiver of each pair that gets a path, the first first; why others get none."""
+        """Return the source's transceiver of each pair that gets a path, and why other pairs get none.
+
+        The first pair is served first.
+        """
         ports: dict[tuple[int, int], int] = {}
         partner: dict[tuple[int, int], int] = {}
         problems = []
@@ -86,13 +92,13 @@ class HopRing(Interconnect):
         return ports, problems
 
     def check(self, pairs: Iterable[tuple[int, int]]) -> None:
-        """Raises ValueError naming servers that are too far apart, or one that needs two paths on a side."""
+        """Raise ValueError naming servers that are too far apart, or one that needs two paths on a side."""
         _, problems = self.choose(pairs)
         if problems:
             raise ValueError(problems[0])
 
     def fibre(self, port: int, hops: int) -> int:
-        """Faceplate of the fibre from a transceiver to the server so many places further on."""
+        """Return the faceplate of the fibre from a transceiver to the server so many places further on."""
         return 2 + port * self.reach + hops
 
 
@@ -105,20 +111,20 @@ class HopFibres(Planes):
     def passes(
         self, switches: Mapping[str, OpticalSwitch], paths: Paths
     ) -> dict[str, frozenset[CrossConnect]]:
-        wanted: dict[str, set[CrossConnect]] = {name: set() for name in self.switches}
+        groups: dict[str, set[CrossConnect]] = {name: set() for name in self.switches}
         for (source, destination), own in paths.items():
             for path in own:
                 ahead = (destination - source) % self.ring.gpus
                 hops = ahead if path.port == CLOCKWISE else self.ring.gpus - ahead
                 near, far = (switches[self.switches[place]] for place in (source, destination))
                 out, into = self.ring.fibre(path.port, hops), self.ring.fibre(1 - path.port, hops)
-                wanted[near.name].add(CrossConnect(near.ingress(path.port + 1), near.egress(out)))
-                wanted[far.name].add(CrossConnect(far.ingress(into), far.egress(2 - path.port)))
-        return {name: frozenset(group) for name, group in wanted.items()}
+                groups[near.name].add(CrossConnect(near.ingress(path.port + 1), near.egress(out)))
+                groups[far.name].add(CrossConnect(far.ingress(into), far.egress(2 - path.port)))
+        return {name: frozenset(group) for name, group in groups.items()}
 
 
 def hop_ring_fabric(ring: HopRing, gpus: Sequence[Gpu]) -> Fabric:
-    """The ring with switches t0, …, as it is plugged together."""
+    """Return the ring with switches t0, …, as it is plugged together."""
     names = tuple(f"t{index}" for index in range(ring.gpus))
     links = [
         Link(Port(gpu.name, port), Port(name, port + 1), ring.path_bps, QUEUE_S)

@@ -26,10 +26,10 @@ class Division:
 
 
 def setting_of(fabric: Fabric, paths: Paths) -> dict[str, frozenset[CrossConnect]]:
-    """What every switch of ``fabric.divided`` passes for these lightpaths, and nothing else.
+    """Return the cross-connects of every switch of ``fabric.divided`` for these lightpaths, and no others.
 
     Raises ValueError for a fabric whose light is not divided, and for lightpaths of two pairs that a ring
-    cannot carry side by side.
+    cannot carry at the same time.
     """
     if fabric.divided is None:
         raise ValueError("the light of this fabric is not divided")
@@ -39,7 +39,7 @@ def setting_of(fabric: Fabric, paths: Paths) -> dict[str, frozenset[CrossConnect
 
 
 def _step(paths: Paths) -> Step:
-    """Step with a transfer for each lightpath."""
+    """Return a step with a transfer for each lightpath."""
     rows = [(*pair, path.wavelength or 0, path.port) for pair, own in paths.items() for path in own]
     sources, destinations, wavelengths, ports = np.array(rows, dtype=np.int64).reshape(-1, 4).T
     nothing = frozen(np.zeros(len(rows), dtype=np.int64))

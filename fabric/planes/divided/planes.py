@@ -27,7 +27,7 @@ class ParallelOcs(Interconnect):
     """SiP-OCS (Khani et al., SIGCOMM 2021): each GPU's wavelengths are divided over ``switches`` optical
     circuit switches, one port on each.
 
-    They are set once for the demand of the jobs, or, where ``interval_s`` is given, again and again for what
+    They are set once for the demand of the jobs, or, if ``interval_s`` is given, again and again for what
     the GPUs still have to send: a division holds for so many seconds; before it, all light is dark for
     ``dark_s`` seconds. It is decided in ``decision_s`` seconds, in which light shines on as before.
 
@@ -81,11 +81,11 @@ class Planes:
     def passes(
         self, switches: Mapping[str, OpticalSwitch], paths: Paths
     ) -> dict[str, frozenset[CrossConnect]]:
-        """What every switch passes for these lightpaths, and nothing else."""
-        wanted: dict[str, set[CrossConnect]] = {name: set() for name in self.switches}
+        """Return the cross-connects of every switch for these lightpaths, and no others."""
+        groups: dict[str, set[CrossConnect]] = {name: set() for name in self.switches}
         for (source, destination), own in paths.items():
             for path in own:
                 switch = switches[self.switches[path.port]]
                 ends = switch.ingress(source + 1), switch.egress(destination + 1)
-                wanted[switch.name].add(CrossConnect(*ends))
-        return {name: frozenset(group) for name, group in wanted.items()}
+                groups[switch.name].add(CrossConnect(*ends))
+        return {name: frozenset(group) for name, group in groups.items()}

@@ -1,6 +1,6 @@
 """The ports, fibres and optical switches of an interconnect that is described as a whole.
 
-So an emulated lab can be built of it, where its light is divided among the pairs by what they send.
+So an emulated lab can be built of it, if its light is divided among the pairs by what they send.
 """
 
 from __future__ import annotations
@@ -31,63 +31,69 @@ MOST_GPUS, MOST_PORTS, MOST_WAVELENGTHS = 32, 32, 32
 
 
 def plugged_document(text: str) -> Fabric:
-    """The fabric that a JSON document describes, plugged together. Raises ValueError, one line that begins
-    with the key, if it is about one."""
+    """Return the fabric that a JSON document describes, plugged together.
+
+    Raises ValueError, one line that begins with the key, if it is about one.
+    """
     try:
         spec = FabricSpec.model_validate_json(text)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        where, said = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
-        raise ValueError(f"{where}: {said}" if where else said) from None
+        where, message = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
+        raise ValueError(f"{where}: {message}" if where else message) from None
     return plugged(build_fabric(spec))
 
 
 def plugged(fabric: Fabric) -> Fabric:
-    """The fabric as it is plugged together; itself where it has no interconnect.
+    """Return the fabric as it is plugged together, or the same fabric if it has no interconnect.
 
-    ``interconnect`` stays beside. Raises ValueError, one line that begins with the key, for one that cannot
-    be emulated.
+    The field ``interconnect`` is kept. Raises ValueError, one line that begins with the key, for an
+    interconnect that cannot be emulated.
     """
-    one = fabric.interconnect
-    if one is None or fabric.divided is not None:
+    interconnect = fabric.interconnect
+    if interconnect is None or fabric.divided is not None:
         return fabric
     gpus = tuple(fabric.gpus)
-    make = _MAKE.get(type(one))
+    make = _MAKE.get(type(interconnect))
     if make is None:
         there = " and ".join(kind.kind for kind in _MAKE)
         raise ValueError(f"interconnect.kind: it is simulated only; {there} are emulated, too")
     if len(gpus) > MOST_GPUS:
         raise ValueError(f"interconnect.gpus: {len(gpus)}; at most {MOST_GPUS} are emulated")
-    return make(fabric, one, gpus)
+    return make(fabric, interconnect, gpus)
 
 
-def _planes(fabric: Fabric, one: ParallelOcs, gpus: tuple[str, ...]) -> Fabric:
-    if one.switches > MOST_PORTS:
+def _planes(fabric: Fabric, interconnect: ParallelOcs, gpus: tuple[str, ...]) -> Fabric:
+    if interconnect.switches > MOST_PORTS:
         raise ValueError(
-            f"interconnect.switches: {one.switches}; an emulated O-NIC has at most {MOST_PORTS} ports"
+            f"interconnect.switches: {interconnect.switches}; "
+            f"an emulated O-NIC has at most {MOST_PORTS} ports"
         )
-    names = tuple(f"q{number}" for number in range(one.switches))
+    names = tuple(f"q{number}" for number in range(interconnect.switches))
     links = [
-        Link(Port(gpu, number), Port(switch, faceplate), one.circuit_bps, QUEUE_S)
+        Link(Port(gpu, number), Port(switch, faceplate), interconnect.circuit_bps, QUEUE_S)
         for faceplate, gpu in enumerate(gpus, start=1)
         for number, switch in enumerate(names)
     ]
     # The profile says what a switch does besides being dark: nothing, as in the simulator.
     switches = [
-        OpticalSwitch(name, len(gpus), "scpi", "ideal", dark_s=one.dark_s, duplex=False) for name in names
+        OpticalSwitch(name, len(gpus), "scpi", "ideal", dark_s=interconnect.dark_s, duplex=False)
+        for name in names
     ]
-    return _with(fabric, switches, links, one.switches, Planes(one.kind, gpus, names))
+    return _with(fabric, switches, links, interconnect.switches, Planes(interconnect.kind, gpus, names))
 
 
-def _ring(fabric: Fabric, one: DemandRing, gpus: tuple[str, ...]) -> Fabric:
-    if one.wavelengths > MOST_WAVELENGTHS:
+def _ring(fabric: Fabric, interconnect: DemandRing, gpus: tuple[str, ...]) -> Fabric:
+    if interconnect.wavelengths > MOST_WAVELENGTHS:
         raise ValueError(
-            f"interconnect.rate: {one.wavelengths} wavelengths in each direction; "
+            f"interconnect.rate: {interconnect.wavelengths} wavelengths in each direction; "
             f"at most {MOST_WAVELENGTHS} are emulated"
         )
     names = tuple(f"w{number}" for number in range(len(gpus)))
-    ring = WdmRing(one.kind, gpus, names, one.wavelengths)
-    made = plugged_ring(ring, "", one.wavelength_bps, QUEUE_S, Wss("scpi", "ideal", dark_s=one.dark_s))
+    ring = WdmRing(interconnect.kind, gpus, names, interconnect.wavelengths)
+    made = plugged_ring(
+        ring, "", interconnect.wavelength_bps, QUEUE_S, Wss("scpi", "ideal", dark_s=interconnect.dark_s)
+    )
     return _with(fabric, made.switches, made.links, 2, ring)
 
 

@@ -1,4 +1,4 @@
-"""How a grid of wavelength-selective switches is plugged together."""
+"""Plug together a grid of wavelength-selective switches."""
 
 from __future__ import annotations
 
@@ -26,8 +26,10 @@ class Grid:
 
 
 def make_grid(name: str, rows: int, columns: int, wavelengths: int | None = None) -> Grid:
-    """Nodes <name>0… row by row, row switches <name>-r0… and column switches <name>-c0…; without
-    ``wavelengths``, as many as the longer side."""
+    """Return a grid: nodes <name>0… row by row, row switches <name>-r0…, column switches <name>-c0…
+
+    If ``wavelengths`` is not given, there are as many as the longer side.
+    """
     return Grid(
         name,
         rows,
@@ -42,7 +44,10 @@ def make_grid(name: str, rows: int, columns: int, wavelengths: int | None = None
 def plugged_grid(
     grid: Grid, model: str, rate_bps: float, queue_s: float, tuning_s: float, wss: Wss, first: int = 0
 ) -> Plugged:
-    """Parts of a grid with GPUs of a model; ``first``: how many GPUs the fabric has before them."""
+    """Return the parts of a grid with GPUs of a model.
+
+    ``first``: how many GPUs the fabric has before them.
+    """
     switches = [
         OpticalSwitch(name, size, wss.driver, wss.profile, grid.wavelengths, wss.loss_db, wss.dark_s)
         for names, size in ((grid.row_switches, grid.columns), (grid.column_switches, grid.rows))
@@ -58,7 +63,7 @@ def plugged_grid(
 
 
 def position(grid: Grid, node: str) -> tuple[int, int]:
-    """(row, column) of a node. Raises ValueError naming it when the grid does not have it."""
+    """Return the (row, column) of a node. Raises ValueError naming it when the grid does not have it."""
     try:
         return divmod(grid.nodes.index(node), grid.columns)
     except ValueError:
@@ -66,9 +71,10 @@ def position(grid: Grid, node: str) -> tuple[int, int]:
 
 
 def sockets(grid: Grid, node: str) -> tuple[Port, ...]:
-    """The WSS faceplate of each port of a node's O-NIC, port 0 first: in its row's WSS, in its column's.
+    """Return the WSS faceplate of each port of a node's O-NIC: in its row's WSS, in its column's.
 
-    Only one of them in a grid of one row or one column. Raises ValueError as :func:`position`.
+    Port 0 is first. A grid of one row or one column has only one of them. Raises ValueError naming a node
+    that the grid does not have.
     """
     row, column = position(grid, node)
     in_row = [Port(name, column + 1) for name in grid.row_switches[row : row + 1]]
@@ -77,6 +83,9 @@ def sockets(grid: Grid, node: str) -> tuple[Port, ...]:
 
 
 def lines(grid: Grid) -> tuple[str, ...]:
-    """What each O-NIC port is plugged into, port 0 first: ``row`` and ``column``, or only one of them."""
+    """Return the line that each O-NIC port is plugged into, port 0 first.
+
+    These are ``row`` and ``column``, or only one of them.
+    """
     there = (("row", grid.row_switches), ("column", grid.column_switches))
     return tuple(name for name, switches in there if switches)

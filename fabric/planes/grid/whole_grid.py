@@ -33,7 +33,9 @@ class GridOfGpus(Interconnect):
         return of_blocks(Lattice("a grid", (self.rows, self.columns), round_ends=False))
 
     def counts(self, gpus: int) -> Counts:
-        """O-NICs on the WSS of their row and on that of their column; one transceiver for each, or one whose
-        light both take."""
+        """Return the parts of the grid: O-NICs on the WSS of their row and on that of their column.
+
+        There is one transceiver for each of the two, or one whose light both take.
+        """
         ours, switches = self.transceivers * gpus, self.rows + self.columns
         return Counts(gpus, 2 * gpus, ours, ours, optical_switches=switches, optical_ports=2 * gpus)

@@ -1,4 +1,4 @@
-"""How a ring of nodes is plugged together. What light does on it is in ``wdm``, which needs numpy."""
+"""Plug together a ring of nodes. Its light is computed in ``wdm``, which needs numpy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 
 from ringlight.fabric.parts import Link, Onic, OpticalSwitch, Plugged, Port, Wss, servers_of_one
 
-#: Which steps of a collective set light: each one, all of its light anew, also what stands already; or only
+#: Which steps of a collective set light: each one, all of its light again, also what is set already; or only
 #: those that need light that does not stand.
 Reconfigure = Literal["each-step", "changed-only"]
 
@@ -34,7 +34,7 @@ CLOCKWISE, COUNTER = 0, 1
 
 
 def make_ring(name: str, nodes: int, wavelengths: int, reconfigure: Reconfigure = "changed-only") -> WdmRing:
-    """Nodes <name>0… and their WSSs <name>-w0…"""
+    """Return a ring of nodes <name>0… and their WSSs <name>-w0…"""
     return WdmRing(
         name,
         tuple(f"{name}{i}" for i in range(nodes)),
@@ -47,7 +47,10 @@ def make_ring(name: str, nodes: int, wavelengths: int, reconfigure: Reconfigure 
 def plugged_ring(
     ring: WdmRing, model: str, rate_bps: float, queue_s: float, wss: Wss, first: int = 0
 ) -> Plugged:
-    """Parts of a ring with GPUs of a model; ``first``: how many GPUs the fabric has before them."""
+    """Return the parts of a ring with GPUs of a model.
+
+    ``first``: how many GPUs the fabric has before them.
+    """
     gpus = servers_of_one(ring.name, ring.nodes, model, first)
     switches = [
         OpticalSwitch(name, 4, wss.driver, wss.profile, ring.wavelengths, wss.loss_db, wss.dark_s)
@@ -61,7 +64,7 @@ def plugged_ring(
 def _links(
     nodes: tuple[str, ...], switches: tuple[str, ...], rate_bps: float, queue_s: float
 ) -> tuple[Link, ...]:
-    """Each node's two fibres to its WSS and the one to the next; ``rate_bps`` is that of one wavelength."""
+    """Return each node's two fibres to its WSS and the one to the next; ``rate_bps``: of one wavelength."""
     links: list[Link] = []
     for i, (node, switch) in enumerate(zip(nodes, switches, strict=True)):
         after = switches[(i + 1) % len(nodes)]

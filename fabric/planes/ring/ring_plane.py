@@ -55,14 +55,14 @@ class RingPlane(Plane):
         return fitted(collective, ranks, self.ring.wavelengths, reach(self.fabric, self.ring))
 
     def plan(self, ranks: Sequence[str], collective: str) -> RingPlan:
-        """The light of a collective. Raises ValueError as :func:`plan_ring`."""
+        """Return the light of a collective. Raises ValueError if :func:`plan_ring` does."""
         return plan_ring(self.fabric, self.ring, steps_named(collective, len(ranks)), ranks)
 
     def set_ups(self, ranks: Sequence[str], collective: str) -> int:
         return sum(set_up_steps(self.plan(ranks, collective)))
 
     def wavelengths_used(self, ranks: Sequence[str], collective: str) -> int:
-        """How many wavelengths an all-reduce uses."""
+        """Return how many wavelengths an all-reduce uses."""
         plan = self.plan(ranks, collective)
         return len({emit.wavelength for peers in plan.transmit.values() for emit in peers.values()})
 
@@ -71,13 +71,14 @@ class RingPlane(Plane):
 
     @property
     def sets_all(self) -> bool:
-        """Whether every step sets all of its light anew."""
+        """Return whether every step sets all of its light again."""
         return self.ring.reconfigure == "each-step"
 
     def declared_s(self, time: float) -> float:
-        """Emulated seconds from the command to light that is certain, as the profile of its WSSs declares.
+        """Return the emulated seconds from the command to light that is certain.
 
-        Where each step sets its light anew, what stands is taken away by a command of its own.
+        They are as the profile of the WSSs declares. If each step sets its light again, the present light is
+        taken away by a command of its own.
         """
         profile = self.fabric.optical_switches[self.ring.switches[0]].device.dilated(time)
         commands = 2 if self.sets_all else 1

@@ -45,7 +45,7 @@ def wdm_ring(
     optics: Optics | None = None,
     loss_db: float = 0.0,
 ) -> tuple[Fabric, WdmRing]:
-    """A fabric of one ring, without a scenario file. ``loss_db``: of each WSS."""
+    """Return a fabric of one ring, and the ring, without a scenario file. ``loss_db``: of each WSS."""
     ring = make_ring(name, nodes, wavelengths)
     made = plugged_ring(ring, "gpu", rate_bps, 0.02, Wss("scpi", "mrr", loss_db))
     fabric = Fabric(
@@ -61,7 +61,7 @@ def wdm_ring(
 
 
 def hops(sources: IntArray, destinations: IntArray, clockwise: BoolArray, nodes: int) -> IntArray:
-    """Segments that each lightpath passes."""
+    """Return the number of segments that each lightpath passes."""
     forward = (destinations - sources) % nodes
     return np.where(clockwise, forward, (-forward) % nodes)
 
@@ -69,9 +69,10 @@ def hops(sources: IntArray, destinations: IntArray, clockwise: BoolArray, nodes:
 def segments(
     sources: IntArray, destinations: IntArray, clockwise: BoolArray, nodes: int
 ) -> tuple[IntArray, IntArray]:
-    """Directed segments that each lightpath passes, as (offsets [transfers + 1], directed segments).
+    """Return the directed segments that each lightpath passes, in the order passed.
 
-    Directed segment 2i is segment i's clockwise fibre and 2i + 1 the other. They are in the order passed.
+    The result is (offsets [transfers + 1], directed segments). Directed segment 2i is segment i's clockwise
+    fibre and 2i + 1 the other.
     """
     length = hops(sources, destinations, clockwise, nodes)
     offsets = np.concatenate(([0], np.cumsum(length)))
@@ -83,7 +84,7 @@ def segments(
 
 
 def check_power(fabric: Fabric, ring: WdmRing, step: Step, number: int = 0) -> None:
-    """Every lightpath of the step, whose directions are set, leaves its receiver enough power.
+    """Check that every lightpath of the step, whose directions are set, leaves its receiver enough power.
 
     A lightpath over s segments passes s + 1 WSSs and s + 2 fibres. Raises ValueError naming step, transfer,
     power and sensitivity.
@@ -105,10 +106,10 @@ def check_power(fabric: Fabric, ring: WdmRing, step: Step, number: int = 0) -> N
 
 
 def check_wavelengths(step: Step, ring_nodes: int, wavelengths: int, number: int = 0) -> None:
-    """No segment of a fibre carries one wavelength twice in the step.
+    """Check that no segment of a fibre carries one wavelength twice in the step.
 
-    Raises ValueError naming step, segment, wavelength and both transfers; or a wavelength that the ring
-    does not have, or a step without wavelengths.
+    Raises ValueError naming step, segment, wavelength and both transfers; or a wavelength that the ring does
+    not have, or a step without wavelengths.
     """
     if step.wavelengths is None or step.clockwise is None:
         raise ValueError(f"step {number}: its transfers have no wavelengths")
@@ -140,7 +141,7 @@ def check_wavelengths(step: Step, ring_nodes: int, wavelengths: int, number: int
 
 
 def _pairs(step: Step, nodes: int) -> IntArray:
-    """One number for the two ends of each transfer."""
+    """Return one number for the two ends of each transfer."""
     return step.sources * nodes + step.destinations
 
 
@@ -149,21 +150,21 @@ def _named(step: Step, k: int) -> str:
 
 
 def assign(step: Step, nodes: int, wavelengths: int, number: int = 0) -> Step:
-    """The step on the shortest way round (clockwise at a tie), each lightpath on the lowest free wavelength.
+    """Return the step on the shortest way round, each lightpath on the lowest free wavelength.
 
-    Lightpaths are served in order of their start, longest last among equals (first fit). Raises ValueError
-    naming the step and transfer when the wavelengths do not suffice.
+    A tie goes clockwise. Lightpaths are served in order of their start, longest last among equals (first
+    fit). Raises ValueError naming the step and transfer when the wavelengths do not suffice.
     """
-    _, one, of_pair = np.unique(_pairs(step, nodes), return_index=True, return_inverse=True)
-    if len(one) < len(step):
-        alone = replace(step, sources=step.sources[one], destinations=step.destinations[one])
-        found = assign(alone, nodes, wavelengths, number)
-        assert found.wavelengths is not None
-        assert found.clockwise is not None
+    _, first_index, of_pair = np.unique(_pairs(step, nodes), return_index=True, return_inverse=True)
+    if len(first_index) < len(step):
+        alone = replace(step, sources=step.sources[first_index], destinations=step.destinations[first_index])
+        assigned = assign(alone, nodes, wavelengths, number)
+        assert assigned.wavelengths is not None
+        assert assigned.clockwise is not None
         return replace(
             step,
-            wavelengths=frozen(found.wavelengths[of_pair]),
-            clockwise=frozen_bool(found.clockwise[of_pair]),
+            wavelengths=frozen(assigned.wavelengths[of_pair]),
+            clockwise=frozen_bool(assigned.clockwise[of_pair]),
         )
     forward = (step.destinations - step.sources) % nodes
     clockwise = 2 * forward <= nodes
@@ -193,9 +194,9 @@ def assign(step: Step, nodes: int, wavelengths: int, number: int = 0) -> Step:
 
 
 def on_ring(steps: Steps, wavelengths: int) -> Steps:
-    """A collective of any fabric on a ring of its ranks, its lightpaths given wavelengths by :func:`assign`.
+    """Return a collective of any fabric on a ring of its ranks, with wavelengths by :func:`assign`.
 
-    Raises ValueError, when iterated, as that.
+    Raises ValueError while iterating if the wavelengths do not suffice.
     """
 
     def make() -> Iterator[Step]:
@@ -219,7 +220,10 @@ def on_ring(steps: Steps, wavelengths: int) -> Steps:
 
 
 def places_of(nodes: Sequence[str], ranks: Sequence[str]) -> tuple[int, ...]:
-    """The place of each rank among the nodes of a ring. Raises ValueError where ranks are not these nodes."""
+    """Return the place of each rank among the nodes of a ring.
+
+    Raises ValueError if the ranks are not these nodes.
+    """
     place = {node: number for number, node in enumerate(nodes)}
     if sorted(ranks) != sorted(nodes):
         raise ValueError(f"its {len(ranks)} ranks are not the {len(nodes)} nodes of the ring")
@@ -227,13 +231,13 @@ def places_of(nodes: Sequence[str], ranks: Sequence[str]) -> tuple[int, ...]:
 
 
 def at_places(steps: Steps, places: Sequence[int]) -> Steps:
-    """The collective with each rank's place on the ring in place of its number [ranks].
+    """Return the collective with each rank's place on the ring in place of its number [ranks].
 
-    Where they differ, wavelengths that were chosen for neighbours are left out.
+    If they differ, wavelengths that were chosen for neighbours are left out.
     """
     if list(places) == list(range(steps.world_size)):
         return steps
-    at = np.array(places, dtype=np.int64)
+    place_of_rank = np.array(places, dtype=np.int64)
 
     def make() -> Iterator[Step]:
         # Steps that are alike share their arrays afterwards, too.
@@ -242,8 +246,8 @@ def at_places(steps: Steps, places: Sequence[int]) -> Steps:
         for step in steps:
             if id(step) not in made:
                 ends = [
-                    moved.setdefault(id(one), (one, frozen(at[one])))[1]
-                    for one in (step.sources, step.destinations)
+                    moved.setdefault(id(ranks), (ranks, frozen(place_of_rank[ranks])))[1]
+                    for ranks in (step.sources, step.destinations)
                 ]
                 made[id(step)] = (step, Step(ends[0], ends[1], step.first, step.count, step.op))
             yield made[id(step)][1]
@@ -252,15 +256,19 @@ def at_places(steps: Steps, places: Sequence[int]) -> Steps:
 
 
 def stripes(wavelengths: int, used: int) -> int:
-    """How many stripes every transfer of a step gets that uses ``used`` of the wavelengths: a divisor of
-    ``wavelengths``, so that steps with different numbers of stripes can cut the vector into equal parts."""
+    """Return how many stripes every transfer of a step gets that uses ``used`` of the wavelengths.
+
+    The number is a divisor of ``wavelengths``, so that steps with different numbers of stripes can cut the
+    vector into equal parts.
+    """
     return max(s for s in range(1, wavelengths // used + 1) if wavelengths % s == 0)
 
 
 def striped(steps: Steps, wavelengths: int) -> Steps:
-    """A collective on a ring with every step cut into as many stripes as its wavelengths leave room for.
+    """Return a collective on a ring, every step cut into the stripes that its wavelengths leave room for.
 
-    Steps without wavelengths get theirs by :func:`assign`, which raises ValueError when they do not fit.
+    Steps without wavelengths get theirs by :func:`assign`. Raises ValueError while iterating when they do not
+    fit.
     """
 
     def make() -> Iterator[Step]:
@@ -294,21 +302,22 @@ def _striped(step: Step, nodes: int, wavelengths: int, number: int) -> Step:
 
 
 def collective_on_ring(name: str, nodes: int, wavelengths: int, places: Sequence[int] = ()) -> Steps:
-    """The collective of that name between the nodes of a ring, with wavelengths: for its time, not for its
-    sums (:func:`compact`). ``places``: of each rank on the ring; none: rank i is node i.
+    """Return the collective of that name between the nodes of a ring, with wavelengths.
 
-    Raises ValueError for another name, and as :func:`assign` when iterated.
+    It is good for its time, not for its sums (:func:`compact`). ``places``: of each rank on the ring; if
+    empty, rank i is node i. Raises ValueError for another name, and while iterating if the wavelengths do not
+    suffice.
     """
-    found = parse_collective(name)
-    made = compact(unstriped_steps(found, nodes))
+    collective = parse_collective(name)
+    made = compact(unstriped_steps(collective, nodes))
     steps = at_places(made, places) if places else made
-    if found.striped:
+    if collective.striped:
         return striped(steps, wavelengths)
-    return steps if found.algorithm == "wrht" and steps is made else on_ring(steps, wavelengths)
+    return steps if collective.algorithm == "wrht" and steps is made else on_ring(steps, wavelengths)
 
 
 def reach(fabric: Fabric, ring: WdmRing) -> int | None:
-    """Segments that light passes on the ring; None where nothing is lost on the way.
+    """Return the number of segments that light passes on the ring; None if nothing is lost on the way.
 
     A lightpath over s segments passes s + 1 WSSs and s + 2 fibres, and the WSSs are all of one kind.
     """
@@ -323,15 +332,16 @@ def reach(fabric: Fabric, ring: WdmRing) -> int | None:
 def cross_connects(
     ring: WdmRing, fabric: Fabric, step: Step, number: int = 0
 ) -> dict[str, frozenset[CrossConnect]]:
-    """What the WSSs must pass for the lightpaths of one step: by switch, all switches of the ring.
+    """Return the cross-connects that the WSSs need for the lightpaths of one step.
 
-    Ranks are the ring's nodes in order. Raises ValueError as :func:`check_wavelengths`.
+    They are by switch, for all switches of the ring. Ranks are the ring's nodes in order. Raises ValueError
+    if :func:`check_wavelengths` does.
     """
     nodes = len(ring.nodes)
     check_wavelengths(step, nodes, ring.wavelengths, number)
     assert step.wavelengths is not None
     assert step.clockwise is not None
-    wanted: dict[str, set[CrossConnect]] = {name: set() for name in ring.switches}
+    groups: dict[str, set[CrossConnect]] = {name: set() for name in ring.switches}
     rows = zip(
         step.sources.tolist(), step.destinations.tolist(), step.wavelengths.tolist(),
         step.clockwise.tolist(), strict=True,
@@ -339,13 +349,13 @@ def cross_connects(
     for source, destination, wavelength, clockwise in rows:
         add = ADD_CLOCKWISE if clockwise else ADD_COUNTER
         come, go, way = (WEST, EAST, 1) if clockwise else (EAST, WEST, -1)
-        for at in _around(source, destination, way, nodes):
-            name = ring.switches[at]
+        for place in _around(source, destination, way, nodes):
+            name = ring.switches[place]
             switch = fabric.optical_switches[name]
-            ingress = add if at == source else come
-            egress = add if at == destination else go
-            wanted[name].add(CrossConnect(switch.ingress(ingress), switch.egress(egress), wavelength))
-    return {name: frozenset(group) for name, group in wanted.items()}
+            ingress = add if place == source else come
+            egress = add if place == destination else go
+            groups[name].add(CrossConnect(switch.ingress(ingress), switch.egress(egress), wavelength))
+    return {name: frozenset(group) for name, group in groups.items()}
 
 
 def _around(source: int, destination: int, way: int, nodes: int) -> Sequence[int]:
@@ -366,7 +376,7 @@ class RingStep:
     """One step of a collective: who sends to whom, and what must be lit meanwhile.
 
     ``pairs``: (sender, receiver), GPU names. ``cross_connects``: all that every WSS of the ring shall pass
-    in this step; where only what changes is set, also what it still passes from former steps because nothing
+    in this step; if only what changes is set, also what it still passes from former steps because nothing
     of this one stands against it.
     """
 
@@ -376,7 +386,8 @@ class RingStep:
 
 @dataclass(frozen=True)
 class RingPlan:
-    """What a job on ring ``place`` sets: once the transmitters, then the WSSs step by step, round and round.
+    """Settings of a job on ring ``place``: once the transmitters, then the WSSs step by step, round and
+    round.
 
     ``transmit``: for every node how it sends to each peer that it ever sends to. ``switches``: the WSSs.
     ``reconfigure``: the ring's.
@@ -391,11 +402,11 @@ class RingPlan:
 
 
 def plan_ring(fabric: Fabric, ring: WdmRing, steps: Steps, ranks: Sequence[str] = ()) -> RingPlan:
-    """The plan for a collective among all nodes of the ring; ``ranks``: nodes in rank order, none: rank i is
-    node i.
+    """Return the plan for a collective among all nodes of the ring.
 
-    Steps without wavelengths get them from :func:`assign`. Raises ValueError for another number of ranks,
-    for wavelengths that do not fit, and naming the pair for one that would send on two wavelengths.
+    ``ranks``: nodes in rank order; if empty, rank i is node i. Steps without wavelengths get them from
+    :func:`assign`. Raises ValueError for another number of ranks, for wavelengths that do not fit, and naming
+    the pair that would send on two wavelengths.
     """
     nodes = ring.nodes
     if steps.world_size != len(nodes):
@@ -431,16 +442,16 @@ def plan_ring(fabric: Fabric, ring: WdmRing, steps: Steps, ranks: Sequence[str] 
                 )
             now.add((sender, receiver))
         pairs.append(frozenset(now))
-    lit = {switch: [step[switch] for step in needed] for switch in ring.switches}
+    by_switch = {switch: [step[switch] for step in needed] for switch in ring.switches}
     if ring.reconfigure == "changed-only":
-        lit = {switch: _retained(own) for switch, own in lit.items()}
+        by_switch = {switch: _retained(own) for switch, own in by_switch.items()}
     return RingPlan(
         ring.name,
         nodes,
         ring.switches,
         transmit,
         tuple(
-            RingStep(now, {switch: lit[switch][number] for switch in ring.switches})
+            RingStep(now, {switch: by_switch[switch][number] for switch in ring.switches})
             for number, now in enumerate(pairs)
         ),
         ring.reconfigure,
@@ -448,21 +459,21 @@ def plan_ring(fabric: Fabric, ring: WdmRing, steps: Steps, ranks: Sequence[str] 
 
 
 def _retained(needed: Sequence[frozenset[CrossConnect]]) -> list[frozenset[CrossConnect]]:
-    """What one WSS passes in each step: what is needed, and what was before and does not clash with it.
+    """Return the cross-connects of one WSS in each step: those needed, and those of before that do not clash.
 
-    After the last step comes the first. So the first round only finds out what that one starts with.
+    After the last step comes the first. So the first round only finds out with what the first step starts.
     """
     held: frozenset[CrossConnect] = frozenset()
-    found = []
+    rounds = []
     for group in [*needed, *needed]:
         changes = plan_changes(held, group, Mode.UPDATE)
         held = changes.keep | changes.add
-        found.append(held)
-    return found[len(needed) :]
+        rounds.append(held)
+    return rounds[len(needed) :]
 
 
 def set_up_steps(plan: RingPlan) -> tuple[bool, ...]:
-    """Whether light is set before each step; the first step follows the last."""
+    """Return for each step whether light is set before it; the first step follows the last."""
     return tuple(
         plan.reconfigure == "each-step" or step.cross_connects != plan.steps[number - 1].cross_connects
         for number, step in enumerate(plan.steps)

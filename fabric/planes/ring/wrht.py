@@ -14,7 +14,7 @@ for, because each representative then adds the same vectors in another order, an
 the last bits of their sums may differ.
 
 A lightpath reaches only so far (insertion loss). What ``reach`` in segments does is a heuristic of ours, not
-the paper's: groups are made small enough; where even neighbouring representatives are further apart, groups
+the paper's: groups are made small enough; if even neighbouring representatives are further apart, groups
 are of three and the vector goes from relay to relay, one step for each. Relays have already given their own
 vector away, so nothing is lost. Other relays may take fewer steps.
 """
@@ -92,7 +92,7 @@ class WrhtPlan:
 def plan(
     nodes: int, wavelengths: int, group: int | None = None, top: Top = "collect", reach: int | None = None
 ) -> WrhtPlan:
-    """The tree of groups and their lightpaths.
+    """Return the tree of groups and their lightpaths.
 
     ``group``: m, by default as large as the wavelengths allow. ``top="exchange"`` takes the all-to-all step
     as soon as the wavelengths (and the reach) allow it, else collects. ``reach``: segments that a lightpath
@@ -147,7 +147,7 @@ def _collect(present: Sequence[int], size: int, reach: int | None) -> Level:
 
 
 def _relays(node: int, centre: int, reach: int | None) -> list[int]:
-    """Nodes at which the vector stops on its way along the line, both ends included."""
+    """Return the nodes at which the vector stops on its way along the line, both ends included."""
     if reach is None:
         return [node, centre]
     way = range(node, centre, reach if node < centre else -reach)
@@ -160,20 +160,23 @@ def _segments(path: Lightpath, nodes: int) -> int:
 
 
 def exchange_wavelengths(k: int) -> int:
-    """Wavelengths per direction for all-to-all among k nodes of a ring: ceil(k^2/8), for odd k (k^2-1)/8."""
+    """Return the wavelengths per direction for all-to-all among k nodes of a ring.
+
+    These are ceil(k^2/8), for odd k (k^2-1)/8.
+    """
     return (k * k - 1) // 8 if k % 2 else -(-k * k // 8)
 
 
 def exchange_lightpaths(nodes: Sequence[int]) -> list[Lightpath]:
-    """A lightpath from each of ``nodes`` (in ring order) to every other, on the fewest wavelengths.
+    """Return a lightpath from each of ``nodes`` (in ring order) to every other, on the fewest wavelengths.
 
     By induction: take the first node A, the node B opposite, and the all-to-all among the others. A node x
-    between A and B talks to both on one wavelength: A to x to B clockwise, B to x to A counter-clockwise.
-    A node y on the other side uses the other half of that wavelength. With an odd number of nodes one side
-    has a node less, and its half serves A and B themselves; with an even number A and B take one fibre's
-    whole turn on a further wavelength, the clockwise and the other in turn.
+    between A and B talks to both on one wavelength: A to x to B clockwise, B to x to A counter-clockwise. A
+    node y on the other side uses the other half of that wavelength. With an odd number of nodes one side has
+    a node less, and its half serves A and B themselves; with an even number A and B take one fibre's whole
+    turn on a further wavelength, the clockwise and the other in turn.
     """
-    found: list[Lightpath] = []
+    paths: list[Lightpath] = []
     used = 0
     half_free: int | None = None
     # From the innermost pair outwards: the order in which wavelengths are handed out.
@@ -192,19 +195,19 @@ def exchange_lightpaths(nodes: Sequence[int]) -> list[Lightpath]:
             for side, start, end in ((near, a, b), (far, b, a)):
                 if index < len(side):
                     x = side[index]
-                    found += [Lightpath(start, x, lane, True), Lightpath(x, end, lane, True)]
-                    found += [Lightpath(end, x, lane, False), Lightpath(x, start, lane, False)]
+                    paths += [Lightpath(start, x, lane, True), Lightpath(x, end, lane, True)]
+                    paths += [Lightpath(end, x, lane, False), Lightpath(x, start, lane, False)]
         used += max(len(near), len(far))
         if k % 2:
             # ``near`` has one node less than ``far``: its half of the last wavelength is free.
-            found += [Lightpath(a, b, used - 1, True), Lightpath(b, a, used - 1, False)]
+            paths += [Lightpath(a, b, used - 1, True), Lightpath(b, a, used - 1, False)]
         elif half_free is None:
-            found += [Lightpath(a, b, used, True), Lightpath(b, a, used, True)]
+            paths += [Lightpath(a, b, used, True), Lightpath(b, a, used, True)]
             half_free, used = used, used + 1
         else:
-            found += [Lightpath(a, b, half_free, False), Lightpath(b, a, half_free, False)]
+            paths += [Lightpath(a, b, half_free, False), Lightpath(b, a, half_free, False)]
             half_free = None
-    return found
+    return paths
 
 
 def wrht(
@@ -214,7 +217,10 @@ def wrht(
     top: Top = "collect",
     reach: int | None = None,
 ) -> Steps:
-    """WRHT as a schedule; rank i is the ring's node i. Arguments and errors as of :func:`plan`."""
+    """Return WRHT as a schedule; rank i is the ring's node i. The arguments are those of :func:`plan`.
+
+    Raises ValueError naming the number that does not fit.
+    """
     tree = plan(nodes, wavelengths, group, top, reach)
 
     def make() -> Iterator[Step]:

@@ -22,7 +22,7 @@ class Ideal(Interconnect):
         return Cluster((gpus,), (), ())
 
     def counts(self, gpus: int) -> Counts:
-        """One packet switch with a port for every GPU."""
+        """Return the parts: one packet switch with a port for every GPU."""
         return Counts(gpus, gpus, 2 * gpus, 2 * gpus, 1, gpus)
 
 
@@ -42,12 +42,15 @@ class Servers(Interconnect):
         return self.gpus_each
 
     def cluster(self, gpus: int) -> Cluster:
-        """Servers are its leaves; a GPU's rate is that inside."""
+        """Return the cluster whose leaves are the servers; a GPU's rate is that inside."""
         servers = gpus // self.gpus_each
         leaves = self.gpus_each * self.gpu_bps / self.inside_bps
         return Cluster((self.gpus_each,) * servers, (tuple(range(servers)),), ((leaves,) * servers,))
 
     def counts(self, gpus: int) -> Counts:
-        """A port of every GPU on one packet switch, and a copper cable to the switch of its server."""
+        """Return the parts: for every GPU a port on one packet switch, and a copper cable in its server.
+
+        The copper cable leads to the switch of the server.
+        """
         switches = 1 + gpus // self.gpus_each
         return Counts(gpus, 2 * gpus, 2 * gpus, 2 * gpus, switches, 2 * gpus, copper_cables=gpus)

@@ -14,45 +14,45 @@ HopArray = npt.NDArray[np.int32]
 
 
 def hops_between(counts: IntArray) -> HopArray:
-    """[n, n]: the fewest circuits from each GPU to each other, -1 where there is no way."""
+    """Return the fewest circuits from each GPU to each other, [n, n], -1 if there is no way."""
     # Here, as most processes make no such graph.
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import shortest_path
 
-    lit = csr_array((counts > 0).astype(np.float64))
-    far = shortest_path(lit, method="D", unweighted=True)
+    joined = csr_array((counts > 0).astype(np.float64))
+    far = shortest_path(joined, method="D", unweighted=True)
     return np.where(np.isfinite(far), far, -1).astype(np.int32)
 
 
 def neighbours(counts: IntArray) -> HopArray:
-    """[n, most]: whom each GPU has circuits to, in order, then -1."""
+    """Return the GPUs to which each GPU has circuits, in order, then -1: [n, most]."""
     n = len(counts)
     source, destination = np.nonzero(counts)
     degree = np.bincount(source, minlength=n)
     place = np.arange(len(source)) - np.repeat(np.cumsum(degree) - degree, degree)
-    found = np.full((n, int(degree.max(initial=0))), -1, dtype=np.int32)
-    found[source, place] = destination
-    return found
+    table = np.full((n, int(degree.max(initial=0))), -1, dtype=np.int32)
+    table[source, place] = destination
+    return table
 
 
 def ways(hops: HopArray, next_to: HopArray, sources: IntArray, destinations: IntArray) -> HopArray:
-    """[hops + 1, pairs]: the GPUs that each pair's way passes, both ends included, then -1.
+    """Return the GPUs that each pair's way passes, both ends included, then -1: [hops + 1, pairs].
 
-    ``hops`` as of :func:`hops_between`, ``next_to`` as of :func:`neighbours`; every pair has a way. Where
-    m next GPUs are as near, the way to GPU d takes number d mod m, then (d // m) mod the next number and so
-    on: dealt out, as ``fabric.paths`` does it.
+    ``hops`` as of :func:`hops_between`, ``next_to`` as of :func:`neighbours`; every pair has a way. If m next
+    GPUs are as near, the way to GPU d takes number d mod m, then (d // m) mod the next number and so on:
+    dealt out, as in ``fabric.paths``.
     """
-    at, number = sources.astype(np.int32), destinations.copy()
-    moving = np.arange(len(at))
-    way = [at]
+    place, number = sources.astype(np.int32), destinations.copy()
+    moving = np.arange(len(place))
+    way = [place]
     for _ in range(int(hops[sources, destinations].max(initial=0))):
-        moving = moving[at[moving] != destinations[moving]]
-        here, to = at[moving], destinations[moving]
+        moving = moving[place[moving] != destinations[moving]]
+        here, to = place[moving], destinations[moving]
         options = next_to[here]
         nearer = (options >= 0) & (hops[options, to[:, None]] == hops[here, to][:, None] - 1)
         number[moving], choice = np.divmod(number[moving], nearer.sum(axis=1))
         column = (np.cumsum(nearer, axis=1) > choice[:, None]).argmax(axis=1)
-        at = np.full(len(sources), -1, dtype=np.int32)
-        at[moving] = options[np.arange(len(moving)), column]
-        way.append(at)
+        place = np.full(len(sources), -1, dtype=np.int32)
+        place[moving] = options[np.arange(len(moving)), column]
+        way.append(place)
     return np.stack(way)

@@ -1,4 +1,4 @@
-"""What each kind of interconnect says that is described as a whole rather than port by port.
+"""Describe each kind of interconnect that is given as a whole rather than port by port.
 
 ``gpu_bps`` is what a GPU can send in all, bits per second, and receive as much; so fabrics compare at equal
 bandwidth per GPU. Of servers it is what leaves the server. Kinds are frozen dataclasses whose fields end in
@@ -20,8 +20,10 @@ Built = Literal["", "once", "anew"]
 
 
 class Division(NamedTuple):
-    """How often light is divided anew, seconds: a division holds for ``interval_s``; before it, it is decided
-    for ``decision_s``, and then all light is dark for ``dark_s``."""
+    """Period of dividing light, seconds: a division holds for ``interval_s``.
+
+    Before a division holds, it is decided for ``decision_s``, and then all light is dark for ``dark_s``.
+    """
 
     interval_s: float
     dark_s: float
@@ -29,15 +31,16 @@ class Division(NamedTuple):
 
 
 class PhaseLight(NamedTuple):
-    """What setting circuits for a phase takes, seconds: ``guard_s`` before the first is taken, then
-    ``dark_s`` until all are lit."""
+    """Times of setting circuits for a phase, seconds: ``guard_s`` before the first is taken, then ``dark_s``
+    until all are lit.
+    """
 
     guard_s: float
     dark_s: float
 
 
 class Interconnect:
-    """What joins n GPUs, and at which rates."""
+    """Interconnect that joins n GPUs, with its rates."""
 
     #: As a scenario says it.
     kind: ClassVar[str]
@@ -60,24 +63,27 @@ class Interconnect:
 
     @property
     def built(self) -> Built:
-        """Whether it is built for what jobs say that they send: once before all, or anew as they send it."""
+        """Return when the interconnect is built for what jobs send.
+
+        The result is "" for never, "once" for before all, "anew" for again as jobs send.
+        """
         if self.division is not None:
             return "anew"
         return "once" if self.for_demand else ""
 
     @property
     def division(self) -> Division | None:
-        """How often light is divided anew, if it is."""
+        """Return how often light is divided again; None if it is not."""
         return None
 
     @property
     def phases(self) -> PhaseLight | None:
-        """How long light takes that is set for a phase of a job, where it can be."""
+        """Return the times of setting light for a phase of a job; None if light cannot be set so."""
         return None
 
     @property
     def partners(self) -> int | None:
-        """To how many others a GPU can send in the whole job; None where there is no such bound."""
+        """Number of others to which a GPU can send in the whole job; None without such a bound."""
         return None
 
     @property
@@ -86,47 +92,49 @@ class Interconnect:
         return 0.0
 
     def check(self, pairs: Iterable[tuple[int, int]]) -> None:
-        """Raises ValueError where these GPUs (source, destination) cannot send to each other in one job."""
+        """Raise ValueError if these GPUs (source, destination) cannot send to each other in one job."""
 
     def cluster(self, gpus: int) -> Cluster:
-        """So many GPUs as a cluster that jobs of a trace share. Raises ValueError where they are none."""
+        """Return so many GPUs as a cluster that jobs of a trace share. Raises ValueError if they are none."""
         raise ValueError(f"no trace is replayed on an interconnect of kind {self.kind}")
 
     def counts(self, gpus: int) -> Counts:
-        """Parts of one that joins so many GPUs."""
+        """Return the parts of an interconnect that joins so many GPUs."""
         raise NotImplementedError
 
 
 def of_blocks(lattice: Lattice) -> Cluster:
-    """GPUs of which jobs have blocks."""
+    """Return a cluster of GPUs of which jobs have blocks."""
     return Cluster((math.prod(lattice.sides),), (), (), lattice=lattice)
 
 
-def slowed(one: Kind, time: float, rate: float) -> Kind:
-    """Interconnect with times multiplied by ``time`` and rates divided by ``rate``, as emulated."""
-    assert is_dataclass(one)
-    assert not isinstance(one, type)
+def slowed(kind: Kind, time: float, rate: float) -> Kind:
+    """Return the interconnect as emulated: times multiplied by ``time``, rates divided by ``rate``."""
+    assert is_dataclass(kind)
+    assert not isinstance(kind, type)
     changed: dict[str, Any] = {}
-    for field in fields(one):
-        value = getattr(one, field.name)
+    for field in fields(kind):
+        value = getattr(kind, field.name)
         if is_dataclass(value):
             changed[field.name] = slowed(value, time, rate)
         elif value is not None and field.name.endswith("_bps"):
             changed[field.name] = value / rate
         elif value is not None and field.name.endswith("_s"):
             changed[field.name] = value * time
-    return replace(one, **changed)
+    return replace(kind, **changed)
 
 
 def of_circuits(gpus: int, switches: int) -> Counts:
-    """``switches`` optical switches in parallel with a port for every GPU: SiP-OCS, one-shot graphs, rotors.
-    Each of a GPU's fibres has one wavelength."""
+    """Return the parts of ``switches`` optical switches in parallel with a port for every GPU.
+
+    These are SiP-OCS, one-shot graphs and rotors. Each of a GPU's fibres has one wavelength.
+    """
     ports = gpus * switches
     return Counts(gpus, ports, ports, ports, optical_switches=switches, optical_ports=ports)
 
 
 def of_ring(gpus: int, wavelengths: int) -> Counts:
-    """A ring without switches: GPUs pick wavelengths by micro-rings (SiP-Ring).
+    """Return the parts of a ring without switches, on which GPUs pick wavelengths by micro-rings (SiP-Ring).
 
     ``wavelengths``: in each of both directions, which have a fibre each.
     """

@@ -40,7 +40,7 @@ class Rotor:
 
     @property
     def cycle_bytes(self) -> float:
-        """What a pair can send directly in one cycle."""
+        """Return the bytes that a pair can send directly in one cycle."""
         return self.port_bps * (self.slot_s - self.dark_s) / 8
 
     @property
@@ -54,7 +54,7 @@ class Rotor:
 
     @property
     def indirect_bps(self) -> float:
-        """Bits per second that each GPU can send and receive, whoever with whom, over one GPU in between.
+        """Bits per second that each GPU can send and receive, with any others, over one GPU in between.
 
         Each pair's bytes go in equal parts over all n - 2 others, and twice such a part straight; every byte
         that is not straight passes two lights. So whatever no GPU sends or receives faster than n / 2 times

@@ -33,11 +33,11 @@ class Torus:
     @cached_property
     def port(self) -> tuple[tuple[int, int], ...]:
         """Forward and backward port of each dimension."""
-        found, first = [], 0
+        pairs, first = [], 0
         for side in self.sides:
-            found.append((first, first + (side > 2)))
-            first = found[-1][1] + 1
-        return tuple(found)
+            pairs.append((first, first + (side > 2)))
+            first = pairs[-1][1] + 1
+        return tuple(pairs)
 
     @property
     def ports(self) -> int:
@@ -61,12 +61,12 @@ class Torus:
         return tuple(math.prod(self.sides[d + 1 :]) for d in range(len(self.sides)))
 
     def neighbour(self, gpu: int, port: int) -> int:
-        """GPU at the other end of a GPU's port."""
+        """Return the GPU at the other end of a GPU's port."""
         dimension = next(d for d, pair in enumerate(self.port) if port in pair)
         side, stride = self.sides[dimension], self.strides[dimension]
-        at = gpu // stride % side
+        position = gpu // stride % side
         onwards = 1 if port == self.port[dimension][0] else -1
-        return gpu + ((at + onwards) % side - at) * stride
+        return gpu + ((position + onwards) % side - position) * stride
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,10 @@ class TorusOfGpus(Interconnect):
         return self.gpu_bps / self.torus.ports
 
     def counts(self, gpus: int) -> Counts:
-        """Fixed links are copper cables, those that are switched fibres with two ports of the one optical
-        switch. Transceivers are only at fibres."""
+        """Return the parts: fixed links are copper cables, switched links are fibres.
+
+        Each fibre takes two ports of the one optical switch. Transceivers are only at fibres.
+        """
         torus, ports = self.torus, 2 * self.torus.switched
         switches, cables = int(ports > 0), torus.links - torus.switched
         return Counts(
@@ -98,27 +100,28 @@ class TorusOfGpus(Interconnect):
 
 
 def ways(torus: Torus, sources: IntArray, destinations: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-    """The links of every pair's way: pair k's are ``offsets[k]`` to ``offsets[k + 1]`` of the others.
+    """Return the links of every pair's way: ``offsets`` [pairs + 1], GPUs [links] and ports [links].
 
-    Returns ``offsets`` [pairs + 1], and of each link the GPU [links] at its beginning and that one's port.
-    Where both ways round are as long, even places of a line go forwards and odd ones backwards.
+    Pair k's links are ``offsets[k]`` to ``offsets[k + 1]`` of the others. Of each link the GPU is that at its
+    beginning, and the port is that GPU's. If both ways round are as long, even places of a line go forwards
+    and odd ones backwards.
     """
     import numpy as np
 
-    at = sources.copy()
+    place = sources.copy()
     owners, gpus, ports = [], [], []
     for side, stride, (forwards, backwards) in zip(torus.sides, torus.strides, torus.port, strict=True):
-        here, there = at // stride % side, destinations // stride % side
+        here, there = place // stride % side, destinations // stride % side
         ahead = (there - here) % side
         back = (2 * ahead > side) | ((2 * ahead == side) & (here % 2 == 1))
         length = np.where(back, side - ahead, ahead)
-        owner = np.repeat(np.arange(len(at)), length)
+        owner = np.repeat(np.arange(len(place)), length)
         done = np.arange(len(owner)) - np.repeat(np.cumsum(length) - length, length)
         passed = (here[owner] + np.where(back[owner], -done, done)) % side
         owners.append(owner)
-        gpus.append(at[owner] + (passed - here[owner]) * stride)
+        gpus.append(place[owner] + (passed - here[owner]) * stride)
         ports.append(np.where(back[owner], backwards, forwards))
-        at = at + (there - here) * stride
+        place = place + (there - here) * stride
     owner = np.concatenate(owners)
     order = np.argsort(owner, kind="stable")
     offsets = np.concatenate(([0], np.cumsum(np.bincount(owner, minlength=len(sources)))))

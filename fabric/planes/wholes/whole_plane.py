@@ -1,4 +1,4 @@
-"""Interconnects that are described as wholes, their light divided by demand where they have any."""
+"""Interconnects that are described as wholes, their light divided by demand if they have any."""
 
 from __future__ import annotations
 
@@ -62,12 +62,15 @@ class WholePlane(Plane):
         return self.interconnect.cluster(len(self.nodes))
 
     def rate_bps(self, gpu: str) -> float:
-        """All that the GPU can send at once."""
+        """Return all that the GPU can send at once, bits per second."""
         return self.interconnect.gpu_bps
 
 
 def wholes(fabric: Fabric) -> list[WholePlane]:
-    """The only one of a fabric, or none. It has a name where it is plugged together (``divided.plugged``)."""
+    """Return the only plane of a fabric described as a whole, or [].
+
+    The plane has a name if the fabric is plugged together (``divided.plugged``).
+    """
     if fabric.interconnect is None:
         return []
     name = "" if fabric.divided is None else fabric.divided.name

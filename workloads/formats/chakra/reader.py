@@ -63,12 +63,12 @@ def read(
     shape: Sequence[int] = (),
     notice: Callable[[str], None] = lambda line: None,
 ) -> Workload:
-    """The trace of which ``path`` is a file, or which lies there (``names.files_of``).
+    """Return the trace of which ``path`` is a file, or which lies there (``names.files_of``).
 
-    ``groups``: a file of process groups, ``{"1": [0, 1]}``; by default NAME.comm_group.json beside the trace,
-    where there is one. ``shape``: ranks along each dimension of the network, the first varying fastest; only
+    ``groups``: a file of process groups, ``{"1": [0, 1]}``; by default NAME.comm_group.json next to the
+    trace, if it exists. ``shape``: ranks along each dimension of the network, the first varying fastest; only
     ``involved_dim`` that names some of them needs it. ``notice``: called with a line if no collective names a
-    group of the file that lies beside the trace. Raises ValueError, in one line, also if none names a group
+    group of the file that lies next to the trace. Raises ValueError, in one line, also if none names a group
     of a file that was given.
     """
     files = files_of(path)
@@ -93,14 +93,15 @@ def read(
 
 def _groups_of(path: Path, text: str, ranks: int) -> dict[str, Ranks]:
     try:
-        said = parse_json(text)
+        stated = parse_json(text)
     except (json.JSONDecodeError, RecursionError) as error:
         line = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
         raise ValueError(f"{path}{line}: this is no JSON") from None
-    if not isinstance(said, dict):
+    if not isinstance(stated, dict):
         raise ValueError(f"{path}: it must be groups by their names")
     return {
-        name: members_of(f"{path}: group {printable(name)}", members, ranks) for name, members in said.items()
+        name: members_of(f"{path}: group {printable(name)}", members, ranks)
+        for name, members in stated.items()
     }
 
 
@@ -116,7 +117,7 @@ class _Trace:
     bytes: IntArray
     what: IntArray  # collective of the book
     group: IntArray  # index into ``groups``
-    own: IntArray  # the rank's end of a message, -1 where not stated
+    own: IntArray  # the rank's end of a message, -1 if not stated
     peer: IntArray
     tag: IntArray
     lane: IntArray  # index into ``lanes``
@@ -127,7 +128,7 @@ class _Trace:
 
 
 class _What(NamedTuple):
-    """What a node does, but for id, name, tag and what it comes after; few in any trace are different."""
+    """Operation of a node without its id, name, tag and predecessors; few in any trace are different."""
 
     kind: int = Kind.COMPUTE
     seconds: float = math.nan
@@ -170,7 +171,7 @@ class _Reader:
         self._world = tuple(range(ranks))
 
     def trace(self, path: Path) -> _Trace:
-        """What one file says; of equal files only the first is read."""
+        """Return the trace of one file; of equal files only the first is parsed."""
         data = read_bytes(path)
         digest = hashlib.sha256(data).digest()
         if digest not in self._seen:
@@ -198,15 +199,15 @@ class _Reader:
                 raise ValueError(f"{path}, byte {start}: node {number}: there is another one of this id")
             ids[number] = None
             kind, tag = node.type, 0
-            wanted = [raw for raw in node.attr if raw.startswith(WANTED) or raw[:1] != NAME_FIRST]
+            attributes = [raw for raw in node.attr if raw.startswith(WANTED) or raw[:1] != NAME_FIRST]
             try:
                 if kind in _MESSAGES:
-                    wanted, tag = tagged(wanted)
-                said = (kind, node.duration_micros, *wanted)
-                does = known.get(said)
+                    attributes, tag = tagged(attributes)
+                key = (kind, node.duration_micros, *attributes)
+                does = known.get(key)
                 if does is None:
-                    columns.whats.append(self._what(node, wanted, columns, groups))
-                    does = known[said] = len(columns.whats) - 1
+                    columns.whats.append(self._what(node, attributes, columns, groups))
+                    does = known[key] = len(columns.whats) - 1
                     if kind == _METADATA:
                         known.clear()  # the names of its groups may mean other ones from here on
             except (ValueError, OverflowError) as error:
@@ -216,8 +217,8 @@ class _Reader:
             columns.tag.append(tag)
             columns.name.append(name_of(node.name))
             deps = node.data_deps[:]
-            if others := node.ctrl_deps:
-                deps += others[:]
+            if control_deps := node.ctrl_deps:
+                deps += control_deps[:]
             after.extend(deps)
             columns.counts.append(len(deps))
         if not ids:
@@ -226,42 +227,42 @@ class _Reader:
         return self._trace(path, columns)
 
     def _what(self, node: Any, attributes: list[bytes], columns: _Columns, groups: dict[str, Ranks]) -> _What:
-        said = dict(map(attribute_of, attributes))
-        found: dict[str, Any]
+        values = dict(map(attribute_of, attributes))
+        fields: dict[str, Any]
         kind, lane = node.type, ""
         match kind:
             case NodeType.COMM_SEND | NodeType.COMM_RECV:
-                found = message_of(kind == NodeType.COMM_SEND, said, self._ranks)
+                fields = message_of(kind == NodeType.COMM_SEND, values, self._ranks)
             case NodeType.COMP | NodeType.METADATA:
                 if kind == _METADATA:
                     groups.update(process_groups(node.inputs.values, self._ranks))
-                found = dict(zip(("seconds", "flops"), work_of(node.duration_micros, said), strict=True))
-                lane = "cpu" if said.get("is_cpu_op") else "compute"
-                if lane == "compute" and type(said.get("stream")) is int:
-                    lane = f"stream {said['stream']}"
+                fields = dict(zip(("seconds", "flops"), work_of(node.duration_micros, values), strict=True))
+                lane = "cpu" if values.get("is_cpu_op") else "compute"
+                if lane == "compute" and type(values.get("stream")) is int:
+                    lane = f"stream {values['stream']}"
             case NodeType.COMM_COLL:
-                key = _Communicator(self._group(said, groups), whole(said, "communicator", 0))
-                collective, size = collective_of(said, self._count(key.of))
+                key = _Communicator(self._group(values, groups), whole(values, "communicator", 0))
+                collective, size = collective_of(values, self._count(key.of))
                 what, group = (
                     self._book.collective(collective),
                     columns.groups.setdefault(key, len(columns.groups)),
                 )
-                found = {"kind": Kind.COLLECTIVE, "bytes": size, "what": what, "group": group}
+                fields = {"kind": Kind.COLLECTIVE, "bytes": size, "what": what, "group": group}
             case NodeType.MEM_LOAD | NodeType.MEM_STORE:
-                found, lane = {"kind": Kind.MEMORY, "bytes": whole(said, "tensor_size", 0)}, "memory"
-                if "seconds" in said:
-                    found["seconds"] = number_of(said, "seconds")
+                fields, lane = {"kind": Kind.MEMORY, "bytes": whole(values, "tensor_size", 0)}, "memory"
+                if "seconds" in values:
+                    fields["seconds"] = number_of(values, "seconds")
             case other:
                 raise ValueError(f"{other} is no type of a node")
-        if type(said.get("stream")) is str:
-            lane = said["stream"]
-        if found.get("bytes", 0) >= 1 << 62:
+        if type(values.get("stream")) is str:
+            lane = values["stream"]
+        if fields.get("bytes", 0) >= 1 << 62:
             raise OverflowError
-        return _What(**found, lane=columns.lanes.setdefault(lane, len(columns.lanes)))
+        return _What(**fields, lane=columns.lanes.setdefault(lane, len(columns.lanes)))
 
-    def _group(self, said: Mapping[str, Any], groups: Mapping[str, Ranks]) -> Ranks | tuple[bool, ...]:
-        """The group of a collective: its ranks, or the dimensions of the network along which it goes."""
-        attribute, name = group_of(said)
+    def _group(self, values: Mapping[str, Any], groups: Mapping[str, Ranks]) -> Ranks | tuple[bool, ...]:
+        """Return the group of a collective: its ranks, or the network's dimensions along which it goes."""
+        attribute, name = group_of(values)
         if name in groups:
             self.named |= name in self._stated
             return groups[name]
@@ -270,10 +271,10 @@ class _Reader:
                 f"nothing says which ranks {attribute} {printable(name)} has; give a file of process groups "
                 "(--groups FILE, in a scenario groups)"
             )
-        dims = said.get("involved_dim")
+        dims = values.get("involved_dim")
         if dims is None or (isinstance(dims, list) and all(dims)):
             return self._world
-        if not isinstance(dims, list) or not all(type(one) is bool for one in dims):
+        if not isinstance(dims, list) or not all(type(flag) is bool for flag in dims):
             raise ValueError("involved_dim must be a list of booleans")
         if not self._shape:
             raise ValueError(
@@ -286,29 +287,29 @@ class _Reader:
         return along
 
     def _count(self, key: Ranks | tuple[bool, ...]) -> int:
-        """How many ranks a group has."""
+        """Return how many ranks a group has."""
         if key and type(key[0]) is bool:
             return math.prod(n for n, taken in zip(self._shape, key, strict=True) if taken)
         return len(key)
 
     def _trace(self, path: Path, columns: _Columns) -> _Trace:
-        """The columns as arrays, in an order in which each operation comes after earlier ones only."""
+        """Return the columns as arrays, in an order in which each operation comes after earlier ones only."""
         ids = np.fromiter(columns.ids, dtype=np.uint64, count=len(columns.ids))
-        wanted = np.frombuffer(columns.after, dtype=np.uint64)
+        targets = np.frombuffer(columns.after, dtype=np.uint64)
         by_id = np.argsort(ids, kind="stable")
-        at = np.searchsorted(ids, wanted, sorter=by_id)
-        found = by_id[np.minimum(at, len(ids) - 1)]
+        place_of_id = np.searchsorted(ids, targets, sorter=by_id)
+        before = by_id[np.minimum(place_of_id, len(ids) - 1)]
         owner = np.repeat(np.arange(len(ids)), np.frombuffer(columns.counts, dtype=np.int64))
-        unknown = np.flatnonzero(ids[found] != wanted)
+        unknown = np.flatnonzero(ids[before] != targets)
         if len(unknown):
-            node, dep = ids[owner[unknown[0]]], wanted[unknown[0]]
+            node, dep = ids[owner[unknown[0]]], targets[unknown[0]]
             raise ValueError(f"{path}: node {node}: it depends on node {dep}, which is not there")
         order = np.arange(len(ids))
-        if len(owner) and (found >= owner).any():
-            order = _sorted(path, ids, owner, found)
+        if len(owner) and (before >= owner).any():
+            order = _sorted(path, ids, owner, before)
             place = np.empty_like(order)
             place[order] = np.arange(len(order))
-            owner, found = place[owner], place[found]
+            owner, before = place[owner], place[before]
 
         does = np.frombuffer(columns.does, dtype=np.int64)[order]
 
@@ -329,13 +330,16 @@ class _Reader:
             tag=np.frombuffer(columns.tag, dtype=np.int64)[order],
             lane=column("lane"),
             owner=owner,
-            after=found,
+            after=before,
             groups=list(columns.groups),
             lanes=list(columns.lanes),
         )
 
     def workload(self, name: str, traces: Sequence[_Trace]) -> Workload:
-        """Workload of all ranks; those that do the same share a program."""
+        """Return the workload of all ranks; ranks that do the same share a program.
+
+        Raises ValueError for a collective of a group that does not contain its rank.
+        """
         ranks_of = [
             [_Communicator(self._ranks_of(key.of, rank), key.number) for key in trace.groups]
             for rank, trace in enumerate(traces)
@@ -352,7 +356,7 @@ class _Reader:
                     f"rank {rank} has a collective of a group in which it is not: that of {len(missing)} "
                     f"ranks from {missing[0]}"
                 )
-            communicators.append([(slots.of(one), self._book.group(one.of)) for one in groups])
+            communicators.append([(slots.of(group), self._book.group(group.of)) for group in groups])
         programs: dict[bytes, int] = {}
         made: list[Program] = []
         program_of, peers = [], []
@@ -376,14 +380,14 @@ class _Reader:
         for extent, taken in zip(self._shape, key, strict=True):
             place, here = divmod(place, extent)
             if taken:
-                members = [one + k * stride for k in range(extent) for one in members]
+                members = [member + k * stride for k in range(extent) for member in members]
             else:
                 base += here * stride
             stride *= extent
-        return tuple(base + one for one in members)
+        return tuple(base + member for member in members)
 
     def _program(self, rank: int, trace: _Trace, slot_of_group: list[int]) -> tuple[Program, list[int]]:
-        """The program of one rank, and its peers in the order of their slots."""
+        """Return the program of one rank, and its peers in the order of their slots."""
         message = (trace.kind == Kind.SEND) | (trace.kind == Kind.RECEIVE)
         elsewhere = np.flatnonzero(message & (trace.own >= 0) & (trace.own != rank))
         if len(elsewhere):
@@ -412,7 +416,10 @@ class _Reader:
         ), used[by_use].tolist()  # fmt: skip
 
     def _streams(self, trace: _Trace, slot: IntArray) -> IntArray:
-        """The stream of each operation: its lane, or one of its own for each group, sender and receiver."""
+        """Return the stream of each operation.
+
+        It is the operation's lane, or one of its own for each group, sender and receiver.
+        """
         stream = np.empty(len(slot), dtype=np.int64)
         for lane, name in enumerate(trace.lanes):
             mine = np.flatnonzero(trace.lane == lane)
@@ -420,16 +427,19 @@ class _Reader:
                 stream[mine] = self._book.stream(name)
                 continue
             both = trace.kind[mine] * (int(slot.max()) + 1) + slot[mine]
-            for one in np.unique(both).tolist():
-                kind, at = divmod(one, int(slot.max()) + 1)
+            for combined in np.unique(both).tolist():
+                kind, number = divmod(combined, int(slot.max()) + 1)
                 words = {Kind.COLLECTIVE: "group", Kind.SEND: "send", Kind.RECEIVE: "receive"}
-                stream[mine[both == one]] = self._book.stream(f"{words[Kind(kind)]} {at}")
+                stream[mine[both == combined]] = self._book.stream(f"{words[Kind(kind)]} {number}")
         return stream
 
 
 @contextmanager
 def _no_collector() -> Iterator[None]:
-    """Reading makes millions of objects and no circles: looking for these takes a fifth of the time."""
+    """Disable garbage collection inside the block.
+
+    Reading makes millions of objects and no circles: the search for circles takes a fifth of the time.
+    """
     if not gc.isenabled():
         yield
         return
@@ -441,27 +451,30 @@ def _no_collector() -> Iterator[None]:
 
 
 def _messages(path: Path, data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Offset and bytes of each message of a file."""
-    at, end = 0, len(data)
-    while at < end:
-        start, size, shift = at, 0, 0
+    """Yield offset and bytes of each message of a file."""
+    offset, end = 0, len(data)
+    while offset < end:
+        start, size, shift = offset, 0, 0
         while True:
-            if at == end or shift > 28:
+            if offset == end or shift > 28:
                 raise ValueError(f"{path}, byte {start}: this is no length of a message")
-            byte = data[at]
-            at += 1
+            byte = data[offset]
+            offset += 1
             size |= (byte & 127) << shift
             if byte < 128:
                 break
             shift += 7
-        if size > end - at:
-            raise ValueError(f"{path}, byte {start}: a message of {size} bytes, and {end - at} are left")
-        yield start, data[at : at + size]
-        at += size
+        if size > end - offset:
+            raise ValueError(f"{path}, byte {start}: a message of {size} bytes, and {end - offset} are left")
+        yield start, data[offset : offset + size]
+        offset += size
 
 
 def _sorted(path: Path, ids: Ids, owner: IntArray, after: IntArray) -> IntArray:
-    """An order in which each comes after what it depends on, else that of the file. Raises ValueError."""
+    """Return an order in which each comes after what it depends on, else that of the file.
+
+    Raises ValueError.
+    """
     waits = np.bincount(owner, minlength=len(ids)).tolist()
     by_source = np.argsort(after, kind="stable")
     followers = owner[by_source].tolist()
@@ -483,7 +496,7 @@ def _sorted(path: Path, ids: Ids, owner: IntArray, after: IntArray) -> IntArray:
 
 
 def _digest(program: Program) -> bytes:
-    """What programs have in common that are the same."""
+    """Return a digest that is the same for equal programs."""
     made = hashlib.sha256()
     for column in vars(program).values():
         made.update(column.tobytes())
@@ -508,7 +521,7 @@ class _Slots:
 
 
 def _filled(rows: Sequence[Mapping[int, int]]) -> IntArray:
-    """Rows of slots as a table, -1 where a row has none."""
+    """Return rows of slots as a table, -1 if a row has none."""
     width = max((max(row) + 1 for row in rows if row), default=0)
     table = np.full((len(rows), width), -1)
     for number, row in enumerate(rows):

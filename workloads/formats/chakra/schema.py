@@ -56,7 +56,7 @@ _MESSAGES: dict[str, tuple[tuple[str, int, str], ...]] = {
 
 
 class NodeType(IntEnum):
-    """What a node is."""
+    """Type of a node."""
 
     METADATA = 1
     MEM_LOAD = 2
@@ -68,7 +68,7 @@ class NodeType(IntEnum):
 
 
 class CommType(IntEnum):
-    """What a collective does."""
+    """Type of a collective."""
 
     ALL_REDUCE = 0
     REDUCE = 1

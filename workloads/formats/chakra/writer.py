@@ -17,11 +17,11 @@ VERSION = "0.0.4"
 
 
 def write(workload: Workload, path: Path) -> list[Path]:
-    """Writes PATH.RANK.et for each rank, and PATH.comm_group.json unless the world is the only group.
+    """Write PATH.RANK.et for each rank, and PATH.comm_group.json unless the world is the only group.
 
-    Returns the files. What Chakra has no field for (exact seconds, the algorithm, the stream) stands in
-    attributes of our own, so that ``reader.read`` gives the same again; others pass over them. Raises
-    ValueError; then it leaves none of the files.
+    Return the files. What Chakra has no field for (exact seconds, the algorithm, the stream) is in attributes
+    of our own, so that ``reader.read`` gives the same again; other programs skip them. Raises ValueError;
+    then it leaves none of the files.
     """
     written: list[Path] = []
     try:
@@ -49,7 +49,7 @@ def _files(workload: Workload, path: Path) -> Iterator[tuple[Path, bytes]]:
 
 
 def delimited(message: Any) -> bytes:
-    """A message after its length, as it stands in a file."""
+    """Return a message after its length, as it is written in a file."""
     data: bytes = message.SerializeToString()
     size, prefix = len(data), bytearray()
     while size > 127:
@@ -76,23 +76,26 @@ def _nodes(workload: Workload, rank: int, names: Mapping[int, str]) -> Iterator[
 
 
 def encoded(name: str, which: str, value: Any) -> bytes:
-    """An attribute; ``which``: the field of its value. Raises ValueError when that does not take it."""
-    said = Attribute(name=name)
+    """Return an attribute; ``which``: the field of its value.
+
+    Raises ValueError when that field does not take the value.
+    """
+    attribute = Attribute(name=name)
     try:
         if which.endswith("_list"):
-            getattr(said, which).values.extend(value)
+            getattr(attribute, which).values.extend(value)
         else:
-            setattr(said, which, value)
+            setattr(attribute, which, value)
     except ValueError:
         raise ValueError(f"{name} {value!r:.40} does not fit a Chakra trace") from None
-    data: bytes = said.SerializeToString()
+    data: bytes = attribute.SerializeToString()
     return data
 
 
 def _what(
     workload: Workload, program: Program, rank: int, k: int, node: Any, names: Mapping[int, str]
 ) -> Iterable[tuple[str, str, Any]]:
-    """Sets a node's type, and what its attributes are."""
+    """Set a node's type. Return its attributes."""
     kind, size, slot = Kind(int(program.kind[k])), int(program.bytes[k]), int(program.slot[k])
     if kind is Kind.COMPUTE:
         node.type = NodeType.COMP
@@ -106,13 +109,13 @@ def _what(
         node.type = NodeType.COMM_COLL
         group = int(workload.communicators[rank, slot])
         what = workload.collectives[int(program.collective[k])]
-        said: list[tuple[str, str, Any]] = []
+        attributes: list[tuple[str, str, Any]] = []
         if names[group]:
-            said.append(("pg_name", "string_val", names[group]))
-        # Groups have names in a trace, and not what else the same ranks have beside it.
+            attributes.append(("pg_name", "string_val", names[group]))
+        # Groups have names in a trace, and not what else the same ranks have besides.
         if number := workload.communicators[rank, :slot].tolist().count(group):
-            said.append(("communicator", "int32_val", number))
-        return said + _communication(what, size, len(workload.groups[group]))
+            attributes.append(("communicator", "int32_val", number))
+        return attributes + _communication(what, size, len(workload.groups[group]))
     node.type = NodeType.COMM_SEND if kind is Kind.SEND else NodeType.COMM_RECV
     peer = int(workload.peers[rank, slot])
     ends = (rank, peer) if kind is Kind.SEND else (peer, rank)
@@ -125,16 +128,16 @@ def _what(
 
 
 def _computation(seconds: float, flops: float, node: Any) -> list[tuple[str, str, Any]]:
-    said: list[tuple[str, str, Any]] = []
+    attributes: list[tuple[str, str, Any]] = []
     if not math.isnan(seconds):
         node.duration_micros = round(seconds / MICRO)
         if not node.duration_micros or node.duration_micros * MICRO != seconds:
-            said.append(("seconds", "double_val", seconds))
+            attributes.append(("seconds", "double_val", seconds))
     if flops or math.isnan(seconds):
-        said.append(("num_ops", "int64_val", min(round(flops), (1 << 63) - 1)))
-        if float(said[-1][2]) != flops:
-            said.append(("flops", "double_val", flops))
-    return said
+        attributes.append(("num_ops", "int64_val", min(round(flops), (1 << 63) - 1)))
+        if float(attributes[-1][2]) != flops:
+            attributes.append(("flops", "double_val", flops))
+    return attributes
 
 
 def _communication(what: Collective, size: int, ranks: int) -> list[tuple[str, str, Any]]:
@@ -143,20 +146,20 @@ def _communication(what: Collective, size: int, ranks: int) -> list[tuple[str, s
     if what.own is not None:
         raise ValueError(f"a Chakra trace has no place for the schedule {what.own.name}")
     part = -(-size // ranks) if what.kind == "all-gather" else size
-    said: list[tuple[str, str, Any]] = [
+    attributes: list[tuple[str, str, Any]] = [
         ("comm_type", "int64_val", int(TYPES[what.kind])),
         ("comm_size", "int64_val", part),
     ]
     if what.kind == "all-gather" and part * ranks != size:
-        said.append(("size", "int64_val", size))
+        attributes.append(("size", "int64_val", size))
     if what.kind != KINDS[TYPES[what.kind]]:
-        said.append(("kind", "string_val", what.kind))
+        attributes.append(("kind", "string_val", what.kind))
     if what.algorithm:
-        said.append(("algorithm", "string_val", what.algorithm))
+        attributes.append(("algorithm", "string_val", what.algorithm))
     if what.root:
-        said.append(("root", "int32_val", what.root))
+        attributes.append(("root", "int32_val", what.root))
     if what.split is not None:
-        said.append(("split", "string_val", json.dumps(asdict(what.split))))
+        attributes.append(("split", "string_val", json.dumps(asdict(what.split))))
     if what.sizes is not None:
-        said.append(("sizes", "int64_list", [size for row in what.sizes for size in row]))
-    return said
+        attributes.append(("sizes", "int64_list", [size for row in what.sizes for size in row]))
+    return attributes

@@ -12,7 +12,10 @@ EXCHANGES = ("all-to-all", "all-to-all-v")
 
 
 def chunks_of(program: Program) -> int:
-    """Chunks of the whole vector. Raises ValueError if the file's number of chunks does not divide."""
+    """Return the number of chunks of the whole vector.
+
+    Raises ValueError if the file's number of chunks does not divide.
+    """
     n = program.ranks
     if program.kind not in ("all-reduce", "broadcast", "reduce") and program.chunks % n:
         what = f"nchunksperloop {program.chunks} cannot be divided among {n} GPUs"
@@ -21,14 +24,14 @@ def chunks_of(program: Program) -> int:
 
 
 def before(program: Program, chunk: int) -> Place:
-    """Place of a chunk that a rank holds before the collective."""
+    """Return the place of a chunk that a rank holds before the collective."""
     if program.kind == "all-gather":
         return Place("i", chunk % (program.chunks // program.ranks))
     return Place("i", chunk % program.chunks)
 
 
 def after(program: Program, chunk: int) -> Place:
-    """Place of a chunk that a rank needs after the collective."""
+    """Return the place of a chunk that a rank needs after the collective."""
     part = program.chunks // program.ranks
     if program.kind == "reduce-scatter":
         return Place("o", chunk % part)
@@ -38,7 +41,7 @@ def after(program: Program, chunk: int) -> Place:
 
 
 def memory(program: Program, rank: int, place: Place) -> Place:
-    """The place under which its memory is known: in place, input and output are one."""
+    """Return the place under which the memory of a place is known: in place, input and output are one."""
     if not program.in_place or place.buffer == "s":
         return place
     own = rank * (program.chunks // program.ranks)

@@ -1,7 +1,7 @@
-"""What an MSCCL file says, element by element: algo > gpu > tb > step, all in attributes.
+"""Parse an MSCCL file, element by element: algo > gpu > tb > step, all in attributes.
 
-Expat itself reads it, because it tells the line of each element. A file with a document type is refused, and
-without one there are no entities that could grow or name other files; nothing nests deeper than four.
+Expat itself reads it, because Expat reports the line of each element. A file with a document type is refused,
+and without one there are no entities that could grow or name other files; nothing nests deeper than four.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Place(NamedTuple):
 class Action:
     """A step of a thread block, on ``count`` chunks from ``source`` and ``target`` on.
 
-    ``after``: thread block and number of the step of this GPU that must have ended. ``at``: our own step that
-    it sends in, None in files of others.
+    ``after``: thread block and number of the step of this GPU that must have ended. ``our_step``: our
+    own step in which it is sent, None in files of others.
     """
 
     number: int
@@ -52,7 +52,7 @@ class Action:
     target: Place
     count: int
     after: tuple[int, int] | None
-    at: int | None
+    our_step: int | None
     line: int
 
 
@@ -94,12 +94,12 @@ class Program:
     gpus: dict[int, Gpu] = field(default_factory=dict)
 
     def wrong(self, line: int, what: str) -> NoReturn:
-        """Raises ValueError for a line of the file."""
+        """Raise ValueError for a line of the file."""
         raise ValueError(f"{self.file}, line {line}: {what}")
 
 
 def parse(data: bytes, file: str) -> Program:
-    """The elements of a file called ``file``. Raises ValueError, in one line with the file's."""
+    """Return the elements of a file called ``file``. Raises ValueError, in one line with the file's."""
     return _Parser(file).parse(data)
 
 
@@ -119,8 +119,8 @@ class _Parser:
         try:
             self._expat.Parse(data, True)
         except expat.ExpatError as error:
-            said = expat.ErrorString(error.code)
-            raise ValueError(f"{self._file}, line {error.lineno}: {said}") from None
+            message = expat.ErrorString(error.code)
+            raise ValueError(f"{self._file}, line {error.lineno}: {message}") from None
         if self._program is None:
             self._wrong("there is no algo")
         _check(self._program)
@@ -150,24 +150,27 @@ class _Parser:
         most: int = 999_999_999,
         default: int | None = None,
     ) -> int:
-        """An attribute that is a whole number between two."""
-        said = attributes.get(key)
-        if said is None:
+        """Return an attribute that is a whole number from ``least`` to ``most``, or ``default``.
+
+        Raises ValueError for another value, and for one that is missing without a default.
+        """
+        text = attributes.get(key)
+        if text is None:
             if default is None:
                 self._wrong(f"{self._open[-1]} has no {key}")
             return default
-        if not _NUMBER.fullmatch(said) or not least <= int(said) <= most:
+        if not _NUMBER.fullmatch(text) or not least <= int(text) <= most:
             self._wrong(
-                f"{self._open[-1]} has {key} {said[:40]!r}, not a whole number from {least} to {most}"
+                f"{self._open[-1]} has {key} {text[:40]!r}, not a whole number from {least} to {most}"
             )
-        return int(said)
+        return int(text)
 
     def _one_of(self, attributes: dict[str, str], key: str, there: tuple[str, ...]) -> str:
-        said = attributes.get(key)
-        if said not in there:
-            said_so = "no" if said is None else repr(said[:40])
+        word = attributes.get(key)
+        if word not in there:
+            said_so = "no" if word is None else repr(word[:40])
             self._wrong(f"{self._open[-1]} has {said_so} {key}; there are {', '.join(there)}")
-        return said
+        return word
 
     def _algo(self, attributes: dict[str, str]) -> None:
         name = attributes.get("name", "msccl")
@@ -230,10 +233,10 @@ class _Parser:
         tb, step = (self._number(attributes, key, -1, default=-1) for key in ("depid", "deps"))
         if (tb < 0) != (step < 0):
             self._wrong("depid and deps are both -1 or none of them")
-        at = self._number(attributes, "at") if "at" in attributes else None
+        our_step = self._number(attributes, "at") if "at" in attributes else None
         after = (tb, step) if tb >= 0 else None
         line = self._expat.CurrentLineNumber
-        block.actions.append(Action(number, kind, source, target, count, after, at, line))
+        block.actions.append(Action(number, kind, source, target, count, after, our_step, line))
 
     def _place(self, attributes: dict[str, str], word: str) -> Place:
         buffer = self._one_of(attributes, f"{word}buf", BUFFERS)
@@ -245,7 +248,10 @@ class _Parser:
 
 
 def _check(program: Program) -> None:
-    """What only the whole file tells: that all GPUs are there, and all steps that others wait for."""
+    """Check what depends on the whole file: that all GPUs are there, and all steps that others wait for.
+
+    Raises ValueError if one is missing.
+    """
     if len(program.gpus) < program.ranks:
         missing = next(rank for rank in range(program.ranks) if rank not in program.gpus)
         program.wrong(program.line, f"there is no gpu {missing} of {program.ranks}")

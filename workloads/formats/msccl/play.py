@@ -1,6 +1,6 @@
 """Plays an MSCCL file, to find which ranks' values are in each chunk of each buffer.
 
-Thread blocks run beside each other, as far as messages and dependencies let them. A message takes what is in
+Thread blocks run at the same time, as far as messages and dependencies let them. A message takes what is in
 the buffer when it is sent, and waits for its receiver as long as it must.
 """
 
@@ -33,14 +33,14 @@ class Value(NamedTuple):
 class Piece(NamedTuple):
     """A chunk in a message, the ``bit``-th of its chunk; ``of`` and ``through`` as in :class:`Value`.
 
-    ``at``: the step that the file says, -1 for none.
+    ``our_step``: the step that the file names, -1 for none.
     """
 
     source: int
     destination: int
     chunk: int
     of: int
-    at: int
+    our_step: int
     message: int
     bit: int
     through: int
@@ -54,7 +54,10 @@ class Played(NamedTuple):
 
 
 def play(program: Program) -> Played:
-    """Raises ValueError, in one line with the file's, for what cannot be done, a race, and a wrong end."""
+    """Play a file and return what was sent.
+
+    Raises ValueError, in one line with the file's, for what cannot be done, a race, and a wrong end.
+    """
     return _Play(program).run()
 
 
@@ -110,7 +113,7 @@ class _Play:
         return action.type not in RECEIVES or bool(self._under_way.get((block.recv, rank, block.channel)))
 
     def _take(self, rank: int, block: Block, action: Action) -> None:
-        """Do a step, which must wait for nothing any more."""
+        """Take a step, which must wait for nothing any more."""
         past = self._past_of_block.get((rank, block.number), 0)
         if action.after is not None:
             past |= self._past_of[rank, *action.after]
@@ -131,7 +134,10 @@ class _Play:
             self._past_of[place] = past
 
     def _do(self, rank: int, action: Action, came: list[Value]) -> list[Value]:
-        """What a step makes of its chunks and of those that it has received."""
+        """Return the values that a step makes of its chunks and of the chunks that it has received.
+
+        A step with a target also writes them there.
+        """
         kind = action.type
         if kind == "nop":
             return []
@@ -171,9 +177,9 @@ class _Play:
             values.append(value)
         return values
 
-    def _sums(self, mine: list[Value], others: list[Value], action: Action) -> list[Value]:
+    def _sums(self, mine: list[Value], summands: list[Value], action: Action) -> list[Value]:
         sums = []
-        for a, b in zip(mine, others, strict=True):
+        for a, b in zip(mine, summands, strict=True):
             if a.chunk != b.chunk:
                 self._program.wrong(action.line, f"it adds chunk {b.chunk} to chunk {a.chunk}")
             if twice := a.of & b.of:
@@ -193,9 +199,9 @@ class _Play:
             chunk, bit = value.chunk, self._pieces_of[value.chunk]
             self._pieces_of[chunk] += 1
             brought.append(Value(chunk, value.of, value.through | 1 << bit, len(self._played.pieces)))
-            at = -1 if action.at is None else action.at
+            step = -1 if action.our_step is None else action.our_step
             way = (rank, block.send)
-            piece = Piece(*way, chunk, value.of, at, self._messages, bit, value.through)
+            piece = Piece(*way, chunk, value.of, step, self._messages, bit, value.through)
             self._played.pieces.append(piece)
             self._played.added.append(False)
         self._messages += 1

@@ -36,17 +36,23 @@ class Algorithm:
     root: int = 0
 
     def collective(self) -> Collective:
-        """What a workload calls."""
+        """Return the collective that a workload calls."""
         return Collective(self.kind, root=self.root, own=WrittenSteps.of(self.steps))
 
 
 def read_msccl(path: Path) -> Algorithm:
-    """The algorithm of a file. Raises ValueError, in one line with the file's name, also for a wrong one."""
+    """Return the algorithm of a file.
+
+    Raises ValueError, in one line with the file's name, also for a wrong algorithm.
+    """
     return algorithm_of(read_text(path).encode(), str(path))
 
 
 def algorithm_of(data: bytes, file: str) -> Algorithm:
-    """The algorithm in ``data``, which is called ``file``. Raises ValueError likewise."""
+    """Return the algorithm in ``data``, which is called ``file``.
+
+    Raises ValueError, in one line with the file's name, also for a wrong algorithm.
+    """
     program = parse(data, file)
     n, chunks = program.ranks, chunks_of(program)
     try:
@@ -65,10 +71,10 @@ def algorithm_of(data: bytes, file: str) -> Algorithm:
 
 
 def _steps(program: Program, chunks: int, played: Played) -> Steps:
-    """What was sent, step by step; of a level first what is added, then what takes a place."""
+    """Return the transfers, step by step; of a level first what is added, then what takes a place."""
     pieces = played.pieces
-    said = all(piece.at >= 0 for piece in pieces)
-    levels = [piece.at for piece in pieces] if said else _levels(program, pieces)
+    stated = all(piece.our_step >= 0 for piece in pieces)
+    levels = [piece.our_step for piece in pieces] if stated else _levels(program, pieces)
     rows: defaultdict[tuple[int, bool], list[Row]] = defaultdict(list)
     last = (-1, -1, -1, False)
     for piece, level, added in zip(pieces, levels, played.added, strict=True):
@@ -80,15 +86,15 @@ def _steps(program: Program, chunks: int, played: Played) -> Steps:
             rows[key].append((piece.source, piece.destination, piece.chunk, 1))
         last = (piece.message, level, piece.chunk, added)
     made = []
-    for (_, replaces), found in sorted(rows.items()):
-        columns = (frozen(column) for column in np.array(sorted(found), dtype=np.int64).T)
+    for (_, replaces), transfers in sorted(rows.items()):
+        columns = (frozen(column) for column in np.array(sorted(transfers), dtype=np.int64).T)
         made.append(Step(*columns, op="replace" if replaces else "reduce"))  # type: ignore[misc, arg-type]
     name, together = program.name, program.step_by_step
     return Steps(name, program.ranks, chunks, len(made), lambda: iter(made), step_by_step=together)
 
 
 def _levels(program: Program, pieces: list[Piece]) -> list[int]:
-    """The earliest step of each piece such that its sender has in place what is in it, and nothing else."""
+    """Return the earliest step of each piece for which its sender has exactly its content in place."""
     levels = [0] * len(pieces)
     of_chunk: defaultdict[int, list[int]] = defaultdict(list)
     for k, piece in enumerate(pieces):
@@ -108,10 +114,10 @@ def _levels(program: Program, pieces: list[Piece]) -> list[int]:
         changed = True
         while changed:
             changed = False
-            for one, other, more in later:
-                if levels[one] < levels[other] + more:
-                    levels[one], changed = levels[other] + more, True
-                    if levels[one] > len(members):
-                        what = f"two sums of chunk {chunk} are at gpu {pieces[one].source} at once"
+            for later_piece, other, more in later:
+                if levels[later_piece] < levels[other] + more:
+                    levels[later_piece], changed = levels[other] + more, True
+                    if levels[later_piece] > len(members):
+                        what = f"two sums of chunk {chunk} are at gpu {pieces[later_piece].source} at once"
                         program.wrong(program.line, f"{what}, which does not fit in place")
     return levels

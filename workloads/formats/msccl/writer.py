@@ -27,11 +27,11 @@ _ANY_SIZE = {"minBytes": 0, "maxBytes": 1 << 40}
 
 
 def msccl_text(kind: str, steps: Steps, root: int = 0) -> str:
-    """A schedule for a kind of collective, ``root`` of a broadcast or a reduce, as MSCCL XML."""
+    """Return a schedule for a kind of collective, ``root`` of a broadcast or a reduce, as MSCCL XML."""
     n = steps.world_size
     part = steps.chunks // (n * n) if kind in EXCHANGES else 0
     gpus = [_Gpu(rank, n, kind, part) for rank in range(n)]
-    for at, step in enumerate(steps):
+    for number, step in enumerate(steps):
         columns = (step.sources, step.destinations, step.first, step.count)
         rows = [
             (source, destination, range(first, first + count))
@@ -39,7 +39,7 @@ def msccl_text(kind: str, steps: Steps, root: int = 0) -> str:
         ]
         # All of a step's sends come first: they take what was there before it.
         for source, destination, chunks in rows:
-            gpus[source].send(destination, chunks, at)
+            gpus[source].send(destination, chunks, number)
         for source, destination, chunks in rows:
             gpus[destination].receive(source, chunks, "rrc" if step.op == "reduce" else "r")
     for gpu in gpus:
@@ -54,7 +54,7 @@ def msccl_text(kind: str, steps: Steps, root: int = 0) -> str:
 
 
 def write_msccl(path: Path, kind: str, steps: Steps, root: int = 0) -> None:
-    """Writes it whole or not at all. Raises ValueError."""
+    """Write the file whole or not at all. Raises ValueError."""
     write_bytes(path, msccl_text(kind, steps, root).encode())
 
 
@@ -71,9 +71,9 @@ class _Gpu:
         self._came: dict[int, Point] = {}
         self._left: defaultdict[int, set[Point]] = defaultdict(set)
 
-    def send(self, peer: int, chunks: range, at: int) -> None:
+    def send(self, peer: int, chunks: range, step: int) -> None:
         for run in self._runs(chunks):
-            point = self._add("send", peer, run, self._brought(run), {"type": "s", "at": at})
+            point = self._add("send", peer, run, self._brought(run), {"type": "s", "at": step})
             for chunk in run:
                 self._left[chunk].add(point)
 
@@ -84,11 +84,11 @@ class _Gpu:
             self._came |= dict.fromkeys(run, point)
 
     def keep_own(self) -> None:
-        """What an all-to-all has for itself."""
+        """Copy the part that a GPU has for itself in an all-to-all."""
         if self._part:
             place = {"srcoff": self._rank * self._part, "dstoff": self._rank * self._part}
-            said = {"type": "cpy", "srcbuf": "i", "dstbuf": "o", **place, "cnt": self._part}
-            self._append("own", -1, said, set())
+            attributes = {"type": "cpy", "srcbuf": "i", "dstbuf": "o", **place, "cnt": self._part}
+            self._append("own", -1, attributes, set())
 
     def lines(self, chunks: int) -> Iterator[str]:
         scratch = len(self._scratch) * self._part
@@ -97,13 +97,13 @@ class _Gpu:
         for (way, peer), number in self._number_of.items():
             peers = {"send": -1, "recv": -1} | ({} if way == "own" else {way: peer})
             yield f"    <tb{_said({'id': number, **peers, 'chan': 0})}>"
-            for s, said in enumerate(self._steps[number]):
-                yield f"      <step{_said({'s': s, **said})}/>"
+            for s, attributes in enumerate(self._steps[number]):
+                yield f"      <step{_said({'s': s, **attributes})}/>"
             yield "    </tb>"
         yield "  </gpu>"
 
     def _runs(self, chunks: range) -> Iterator[range]:
-        """Chunks that are one behind the other at every GPU."""
+        """Yield runs of chunks that are one behind the other at every GPU."""
         first = chunks.start
         while first < chunks.stop:
             stop = min(chunks.stop, first - first % self._part + self._part) if self._part else chunks.stop
@@ -124,13 +124,15 @@ class _Gpu:
     def _brought(self, run: range) -> set[Point]:
         return {self._came[chunk] for chunk in run if chunk in self._came}
 
-    def _add(self, way: str, peer: int, run: range, waits: set[Point], said: Mapping[str, object]) -> Point:
+    def _add(
+        self, way: str, peer: int, run: range, waits: set[Point], attributes: Mapping[str, object]
+    ) -> Point:
         buffer, offset = self._place(run.start)
         place = {"srcbuf": buffer, "srcoff": offset, "dstbuf": buffer, "dstoff": offset, "cnt": len(run)}
-        return self._append(way, peer, {**said, **place}, waits)
+        return self._append(way, peer, {**attributes, **place}, waits)
 
-    def _append(self, way: str, peer: int, said: Mapping[str, object], waits: set[Point]) -> Point:
-        """A step of the thread block for a peer, behind the nops that it needs."""
+    def _append(self, way: str, peer: int, attributes: Mapping[str, object], waits: set[Point]) -> Point:
+        """Append a step to the thread block for a peer, behind the nops that it needs. Return its place."""
         number = self._number_of.setdefault((way, peer), len(self._number_of))
         if number == len(self._steps):
             self._steps.append([])
@@ -140,7 +142,7 @@ class _Gpu:
             if block != number:
                 latest[block] = max(step, latest.get(block, 0))
         *earlier, last = sorted(latest.items()) or [(-1, -1)]
-        waiting = [*((_NOP, point) for point in earlier), (said, last)]
+        waiting = [*((_NOP, point) for point in earlier), (attributes, last)]
         for what, (block, step) in waiting:
             self._steps[number].append({**what, "depid": block, "deps": step, "hasdep": 0})
         for block, step in latest.items():
