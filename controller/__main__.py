@@ -123,7 +123,10 @@ def _run(options: argparse.Namespace, stopped: threading.Event) -> None:
 
 
 def _openflow_tls(tls: tuple[Path, Path] | None, authorities: Path | None) -> ssl.SSLContext | None:
-    """How switches are met that must show a certificate. Raises StartError."""
+    """Return the TLS context with which switches must present a certificate; None without authorities.
+
+    Raises StartError.
+    """
     if authorities is None:
         return None
     if tls is None:

@@ -33,7 +33,7 @@ class Subscription:
         self._wake()
 
     def take(self) -> list[Event]:
-        """What has come since last asked; returns at once."""
+        """Return the events that arrived since the last call, oldest first, without waiting."""
         taken = []
         with contextlib.suppress(IndexError):
             while True:
@@ -55,7 +55,7 @@ class EventBus:
         self.closed = False
 
     def publish(self, kind: str, /, **fields: Any) -> Event:
-        """Publish and log an event of this kind with these fields."""
+        """Publish and log an event of this kind with these fields. Return the event."""
         with self._lock:
             self._number += 1
             event: Event = {"id": self._number, "t": time.monotonic(), "event": kind, **fields}
@@ -67,7 +67,7 @@ class EventBus:
         return event
 
     def subscribe(self, after: int | None = None, wake: Callable[[], None] = lambda: None) -> Subscription:
-        """Listen; with ``after`` the kept events of higher id come first."""
+        """Return a new subscription. With ``after``, it begins with the kept events of higher id."""
         subscription = Subscription(self, wake)
         with self._lock:
             if after is not None:
@@ -79,7 +79,7 @@ class EventBus:
 
     @property
     def listeners(self) -> int:
-        """How many subscriptions there are."""
+        """Number of subscriptions."""
         return len(self._subscriptions)
 
     def forget(self, subscription: Subscription) -> None:

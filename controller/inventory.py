@@ -65,7 +65,7 @@ class Inventory(BaseModel):
     payload_scale: float = Field(default=1.0, gt=0)
 
     def onic_entries(self) -> dict[str, OnicEntry]:
-        """The O-NICs' agents by GPU."""
+        """Return the O-NICs' agents by GPU, without the O-NICs that have no agent."""
         return {
             gpu: OnicEntry(gpu, place.manage, place.control, place.flow)
             for gpu, place in self.onics.items()
@@ -73,7 +73,9 @@ class Inventory(BaseModel):
         }
 
     def flow_sockets(self) -> dict[str, Path]:
-        """Paths of the flow sockets that the controller serves for O-NICs without an agent, by GPU."""
+        """Return the paths of the flow sockets that the controller serves for O-NICs without an agent, by
+        GPU.
+        """
         return {
             gpu: place.directory / FLOW_SOCKET
             for gpu, place in self.onics.items()
@@ -82,7 +84,7 @@ class Inventory(BaseModel):
 
 
 def read_inventory(path: Path, fabric: Fabric) -> Inventory:
-    """The inventory in a file. Raises StartError naming the file and what does not fit the fabric."""
+    """Return the inventory in a file. Raises StartError naming the file and what does not fit the fabric."""
     try:
         inventory = Inventory.model_validate(json.loads(path.read_text()))
     except (OSError, json.JSONDecodeError) as error:
@@ -113,9 +115,9 @@ def read_inventory(path: Path, fabric: Fabric) -> Inventory:
 def wait_for_inventory(
     path: Path, fabric: Fabric, timeout_s: float, stopped: Callable[[], bool]
 ) -> Inventory | None:
-    """The inventory once the file exists; None when ``stopped`` turned true first.
+    """Return the inventory once the file exists; None if ``stopped`` turned true first.
 
-    Raises StartError when ``timeout_s`` seconds pass without it.
+    Raises StartError if ``timeout_s`` seconds pass without the file.
     """
     deadline = time.monotonic() + timeout_s
     while not path.exists():

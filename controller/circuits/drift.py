@@ -1,4 +1,6 @@
-"""What a switch carries against what it should: the difference, and what a policy makes of it. Pure."""
+"""Compute how a switch differs from what it should carry, and the plan that a policy derives from the
+difference. No I/O, no clock.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,11 @@ _BROKEN = (CrossConnectState.FAILED, CrossConnectState.INVALID)
 
 
 class Policy(StrEnum):
-    """What becomes of a change that the controller did not make.
+    """Policy for a change that the controller did not make.
 
-    MEND: what is missing is lit again; what was added stays, with an alarm, unless it is in the way. REPAIR:
-    the switch gets exactly what it should have. ADOPT: what it carries is what it should carry from now on.
-    ALARM: nothing is done but to say so.
+    MEND: missing cross-connects are lit again; added ones stay, with an alarm, unless they are in the way.
+    REPAIR: the switch gets exactly what it should have. ADOPT: what the switch carries becomes what it should
+    carry. ALARM: nothing is changed, the difference is only reported.
     """
 
     MEND = "mend"
@@ -57,10 +59,11 @@ class Drift:
 
 
 def drift(wanted: Collection[CrossConnect], unwanted: Collection[CrossConnect], now: Snapshot) -> Drift:
-    """The difference. ``unwanted``: made by us and to be removed.
+    """Return the difference between a reading and what is wanted.
 
-    What the switch itself says is another owner's is nobody's business here, and a cross-connect is not
-    called broken where its port is disabled or has failed: the port's alarm says that.
+    ``unwanted``: cross-connects that the controller made and that must be removed. Cross-connects that the
+    switch attributes to another owner are ignored. A cross-connect is not called broken if its port is
+    disabled or has failed: the port's alarm reports that.
     """
     wanted, stand = frozenset(wanted), standing(now)
     left = (frozenset(unwanted) & stand) - wanted
@@ -77,8 +80,11 @@ class Mending:
 
 
 def mending(found: Drift, now: Snapshot, *, exactly: bool) -> Mending:
-    """What is missing or broken made, what is left removed; of what others made, what is in the way, or all
-    (``exactly``)."""
+    """Return the plan that mends a difference, and the reason for each cross-connect that cannot be made.
+
+    Missing and broken cross-connects are made, and leftovers are removed. Of the foreign cross-connects those
+    in the way are removed, or all of them (``exactly``).
+    """
     cannot: dict[CrossConnect, str] = {}
     makeable = set()
     owned = Taken(now.foreign)
@@ -99,7 +105,7 @@ def mending(found: Drift, now: Snapshot, *, exactly: bool) -> Mending:
 
 
 def _unusable(xc: CrossConnect, now: Snapshot) -> str:
-    """Why a port of it cannot carry light; empty when both can."""
+    """Return the reason for which one of the cross-connect's ports cannot carry light; empty if both can."""
     for port in (xc.ingress, xc.egress):
         status = now.ports.get(port)
         if status is None:

@@ -1,8 +1,9 @@
-"""What should be lit, on disk; and who changed what when.
+"""Store on disk what should be lit, and the log of who changed what and when.
 
-One SQLite database, which one controller at a time has open. Before a change writes to any switch, what is
-then to be lit and what was to be lit before are committed together; once the change is done, or taken back,
-the second is forgotten. So a start after a crash knows that a change was under way, whose, and both its ends.
+One SQLite database, which one controller at a time has open. Before a change writes to any switch, the new
+and the old intended cross-connects are committed together. Once the change is done, or undone, the old ones
+are deleted. A start after a crash therefore knows that a change was in progress, who requested it, and its
+state before and after.
 """
 
 from __future__ import annotations
@@ -72,11 +73,12 @@ class AuditEntry(TypedDict):
 
 
 class IntentDatabase:
-    """What should be lit, by switch, the policies, and the audit log. Safe from any thread.
+    """Database of the intended cross-connects by switch, the policies, and the audit log. Safe from any
+    thread.
 
-    Reads come from memory, except those of the log. Raises StartError naming the file when it is no such
-    database, is damaged, is of another version, or another controller has it. Writes raise UnavailableError
-    when the disk does not take them; then nothing has changed.
+    Reads come from memory, except reads of the log. Raises StartError naming the file if the file is not such
+    a database, is damaged, has another version, or is open in another controller. Writes raise
+    UnavailableError if the disk does not take them; then nothing has changed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -150,12 +152,12 @@ class IntentDatabase:
     # What should be lit
 
     def wanted(self) -> _Sets | None:
-        """Wanted cross-connects by switch; None if nothing was ever saved."""
+        """Return the wanted cross-connects by switch; None if nothing was ever saved."""
         with self._lock:
             return dict(self._wanted) or None
 
     def unwanted(self, switch: str) -> frozenset[CrossConnect]:
-        """Made by us on a switch, and to be removed when it can be."""
+        """Return the cross-connects that the controller made on a switch and must remove when possible."""
         with self._lock:
             return self._unwanted.get(switch, frozenset())
 
@@ -229,13 +231,13 @@ class IntentDatabase:
     # Policies
 
     def policy(self, switch: str | None = None) -> Policy:
-        """A switch's, or that of all which have none of their own."""
+        """Return the policy of a switch, or (None) the policy of all switches without their own."""
         with self._lock:
             general = self._policies.get("", Policy.MEND)
             return general if switch is None else self._policies.get(switch, general)
 
     def own_policies(self) -> dict[str, Policy]:
-        """Policies of the switches that have their own, by switch."""
+        """Return the policies of the switches that have their own, by switch."""
         with self._lock:
             return {name: policy for name, policy in self._policies.items() if name}
 
@@ -275,7 +277,10 @@ class IntentDatabase:
     def audit(
         self, switch: str | None = None, before: int | None = None, limit: int = 100
     ) -> list[AuditEntry]:
-        """Entries, the newest first; of one switch, and older than the entry ``before``."""
+        """Return at most ``limit`` entries of the audit log, newest first.
+
+        ``switch``: only entries about this switch. ``before``: only entries with a smaller id.
+        """
         where, values = ["1"], list[Any]()
         if switch is not None:
             where.append("switch = ?")
@@ -306,9 +311,10 @@ class IntentDatabase:
 
     @contextlib.contextmanager
     def writing(self, *, lasting: bool = True) -> Iterator[sqlite3.Connection]:
-        """One commit for all that is written within. Raises UnavailableError; then nothing was.
+        """Yield the database, and commit everything that is written in the block at once.
 
-        ``lasting``: it outlives a crash of the machine, too, for which a disk is waited for.
+        ``lasting``: the commit waits for the disk, so that it also survives a crash of the machine. Raises
+        UnavailableError if the database cannot be written; then nothing was.
         """
         with self._lock:
             if self._depth:

@@ -68,7 +68,9 @@ _Results = dict[str, tuple[CrossConnectResult, ...]]
 
 @dataclass(frozen=True)
 class Target:
-    """What one optical switch shall carry: ``wanted`` in ``mode``; nothing at the ``delete`` ingresses."""
+    """Cross-connects that one optical switch must carry: ``wanted`` in ``mode``; none at the ``delete``
+    ingresses.
+    """
 
     wanted: tuple[CrossConnect, ...] = ()
     mode: Mode = Mode.UPDATE
@@ -102,8 +104,10 @@ class Change:
 
 @dataclass
 class _Made:
-    """What carrying out plans came to. ``failed``: why a switch did not do its part; ``rules``: what went
-    wrong with packet switches."""
+    """Outcome of carrying out plans.
+
+    ``failed``: reason by switch for which its part failed. ``rules``: problems with packet switches.
+    """
 
     results: _Results = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
@@ -145,15 +149,17 @@ class CircuitManager:
         return self._site.revision
 
     def cross_connects(self) -> dict[str, frozenset[CrossConnect]]:
-        """What is lit now, as last read from the switches."""
+        """Return the lit cross-connects by switch, as last read."""
         return self._site.cross_connects()
 
     def wanted(self) -> dict[str, frozenset[CrossConnect]]:
-        """What should be lit."""
+        """Return the cross-connects that should be lit, by switch; empty before the first start."""
         return {name: frozenset(group) for name, group in (self._intents.wanted() or {}).items()}
 
     def ends(self) -> Mapping[Port, Port | None]:
-        """The electrical port lit to each packet-switch port (see :func:`.attachments`)."""
+        """Return the electrical port lit to each packet-switch port, None if dark (see
+        :func:`.attachments`).
+        """
         revision = self._site.revision
         if self._ends[0] != revision:
             self._ends = (revision, attachments(self._fabric, self._site.cross_connects()))
@@ -172,11 +178,13 @@ class CircuitManager:
     # Intent
 
     def intent(self) -> dict[str, frozenset[CrossConnect]] | None:
-        """What should be lit, by switch; None before the first start."""
+        """Return the cross-connects that should be lit, by switch; None before the first start."""
         return self._intents.wanted()
 
     def drift(self, name: str) -> Drift:
-        """How a switch, as last read, differs from what it should carry."""
+        """Return the difference between a switch, as last read, and what it should carry; empty if it was
+        never read.
+        """
         snapshot = self._site.view(name).snapshot
         if snapshot is None:
             return Drift()
@@ -220,7 +228,11 @@ class CircuitManager:
                     self._reconcile(name, self._intents.policy(name))
 
     def is_as_intended(self, name: str) -> bool:
-        """Whether a switch, as last read, needs no :meth:`reconcile`; also what was told is up to date."""
+        """Return whether a switch, as last read, needs no :meth:`reconcile` and its published drift is up to
+        date.
+
+        Also true of a switch that is kept for a job or cannot be reached.
+        """
         view = self._site.view(name)
         if self._site.holder(name) is not None or not view.reachable:
             return True
@@ -234,7 +246,7 @@ class CircuitManager:
         return not acts or time.monotonic() < self._retry_at.get(name, 0.0)
 
     def settle(self, name: str, how: Policy, who: str) -> Drift:
-        """Do once, now, with a switch's difference what this policy says; what is left of it.
+        """Apply a policy once, now, to a switch's difference. Return the difference that remains.
 
         Raises NotFoundError, UnavailableError, ConflictError for a switch that is kept for a job.
         """
@@ -248,8 +260,11 @@ class CircuitManager:
             return self.drift(name)
 
     def set_policy(self, name: str | None, policy: Policy | None, who: str) -> None:
-        """What becomes of changes that the controller did not make, on one switch or (None) on all that have
-        no policy of their own. Raises NotFoundError, UnavailableError."""
+        """Set the policy for changes that the controller did not make, on one switch or (None) on all
+        switches without their own.
+
+        A ``policy`` of None removes a switch's own. Raises NotFoundError, UnavailableError.
+        """
         if name is not None:
             self._site.driver(name)
         with self._changing, self._intents.writing():
@@ -396,9 +411,9 @@ class CircuitManager:
     def set_circuits(
         self, circuits: Iterable[tuple[Port, Port]], *, who: str, dry_run: bool = False
     ) -> Change:
-        """Make exactly these duplex circuits stand, over all optical switches.
+        """Set exactly these duplex circuits, over all optical switches. Return the change.
 
-        Raises InvalidError when they cannot all be made, UnavailableError when a switch cannot be read
+        Raises InvalidError if the circuits cannot all be made, UnavailableError if a switch cannot be read
         (nothing was changed).
         """
         try:
@@ -411,11 +426,12 @@ class CircuitManager:
     def change(
         self, targets: Mapping[str, Target], *, who: str, dry_run: bool = False, whole: bool = True
     ) -> Change:
-        """Change some switches' cross-connects, with the rules in between: on all of them or (``whole``) on
-        none. Otherwise what did not come about stays wanted, and is tried again.
+        """Change some switches' cross-connects, with the rules in between. Return the change.
 
-        ``who``: for the audit log. Raises as set_circuits, ConflictError when SAFE mode or another owner
-        forbids it, NotFoundError.
+        With ``whole``, the change happens on all switches or on none. Otherwise what failed stays wanted, and
+        is tried again. ``who``: name for the audit log. Raises InvalidError if the cross-connects cannot all
+        be made, UnavailableError if a switch cannot be read, ConflictError if SAFE mode or another owner
+        forbids the change, NotFoundError.
         """
         with self._changing:
             return self._change(targets, who, dry_run, whole)
@@ -715,7 +731,7 @@ def _marker(timeline: list[Mapping[str, Any]]) -> _Mark:
 
 
 def _with(old: frozenset[CrossConnect], target: Target) -> frozenset[CrossConnect]:
-    """What a switch should carry once it has also got this target."""
+    """Return the cross-connects that a switch should carry once this target is applied to the old ones."""
     left = {xc for xc in old if xc.ingress not in target.delete}
     mode = Mode.REPLACE if target.mode is Mode.REPLACE else Mode.UPDATE
     changes = plan_changes(left, target.wanted, mode)
@@ -724,7 +740,7 @@ def _with(old: frozenset[CrossConnect], target: Target) -> frozenset[CrossConnec
 
 
 def _still_to_remove(left: Iterable[Leftover]) -> dict[str, frozenset[CrossConnect]]:
-    """What a change that was taken back may have left standing, by switch."""
+    """Return the cross-connects that an undone change may have left in place, by switch."""
     found: dict[str, frozenset[CrossConnect]] = {}
     for one in left:
         if one.found is not Found.GONE:
@@ -733,7 +749,7 @@ def _still_to_remove(left: Iterable[Leftover]) -> dict[str, frozenset[CrossConne
 
 
 def _pairs_of(plan: Plan) -> dict[str, list[str]]:
-    """What a plan changes, for the audit log."""
+    """Return the cross-connects that a plan removes and adds, as texts for the audit log."""
     return {key: [str(xc) for xc in getattr(plan, key)] for key in ("remove", "add")}
 
 

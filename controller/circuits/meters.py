@@ -1,4 +1,4 @@
-"""What is counted about changes of light, for Prometheus."""
+"""Metrics of changes of light, for Prometheus."""
 
 from __future__ import annotations
 

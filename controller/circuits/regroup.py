@@ -143,9 +143,9 @@ class RegroupManager:
             self._regroups[name] = entry
 
     def _ended(self, entry: RegroupDocument) -> RegroupDocument:
-        """What became of a regrouping that the end of a controller cut short.
+        """Return the entry of a regrouping that the end of a controller interrupted, marked DONE or FAILED.
 
-        At the start the circuits' manager went on with its change, or took that back.
+        At the start the circuit manager either completed the regrouping's change or undid it.
         """
         wanted = self._circuits.wanted()
         done = True
@@ -162,7 +162,7 @@ class RegroupManager:
         }
 
     def get(self, regroup_id: str) -> RegroupDocument:
-        """Raises NotFoundError."""
+        """Return a copy of a regrouping's document. Raises NotFoundError."""
         with self._lock:
             if regroup_id not in self._regroups:
                 raise NotFoundError(f"there is no regroup {regroup_id}")
@@ -173,9 +173,11 @@ class RegroupManager:
             return [entry.copy() for entry in self._regroups.values()]
 
     def start(self, job_ids: Sequence[str] | None, *, dry_run: bool, who: str) -> RegroupDocument:
-        """Plan a regrouping of these jobs (None: all that have not ended) and, unless dry, begin it.
+        """Plan a regrouping of these jobs (None: all that have not ended) and, unless dry, begin it. Return
+        its document.
 
-        Jobs not named keep their GPUs where they are. Raises NotFoundError, ConflictError, InvalidError.
+        Jobs that are not named keep their GPUs where they are. Raises NotFoundError, ConflictError,
+        InvalidError.
         """
         began = time.monotonic()
         jobs = self._jobs.running(job_ids)
@@ -235,7 +237,9 @@ class RegroupManager:
             thread.join(30.0)
 
     def _is_simple(self, pair: tuple[Port, Port]) -> bool:
-        """Whether the circuit passes one optical switch, as those that regrouping moves."""
+        """Return whether the circuit passes only one optical switch, like the circuits
+        that regrouping moves.
+        """
         try:
             circuit_cross_connects(self._fabric, [pair])
         except ValueError:
@@ -366,7 +370,7 @@ UNKNOWN_BYTES = 1 << 20
 
 
 def ring_job(job: Job) -> RingJob:
-    """What a job asks of the fabric in each iteration, in emulated bytes and seconds."""
+    """Return a job's demand on the fabric in each iteration, in emulated bytes and seconds."""
     gradient, compute_s = job.spec.get("gradient_bytes") or 0, job.spec.get("compute_s") or 0.0
     if job.spec.get("container") is not None:
         # Nobody can know what its command sends: taken for a ring, so that neighbouring ranks come together.

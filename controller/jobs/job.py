@@ -90,7 +90,7 @@ class Rank:
 
     @property
     def lost(self) -> bool:
-        """Whether it failed by no fault of its own: its GPU, its host, or all of the worker, is gone."""
+        """True if the rank failed by no fault of its own: its GPU, its host, or the whole worker is gone."""
         # Nobody can tell how a worker ended whose host is lost.
         ended = self.signal is not None or self.oom or self.exit_code in (None, TERMINATED)
         return self.failed and (self.state == "gone" or ended)
@@ -201,7 +201,7 @@ class Job:
     t_all_exited: float | None = None
 
     def worker(self, rank: int) -> str:
-        """The agent's name of a worker."""
+        """Return the agent's name of a rank's worker."""
         return f"{self.id}-{rank}" + (f"-r{self.attempt}" if self.attempt else "")
 
     @property
@@ -238,7 +238,7 @@ class Job:
         self.events.append(entry)
 
     def document(self) -> JobDocument:
-        """The job as the REST API shows it."""
+        """Return the job as a document of the REST API."""
         found: Any = {key: getattr(self, key) for key in JobDocument.__annotations__}
         found["ranks"] = [
             {k: v for k, v in asdict(rank).items() if k != "done"} | {"worker": self.worker(rank.rank)}
@@ -249,7 +249,7 @@ class Job:
         return document
 
     def record(self) -> dict[str, Any]:
-        """What is kept on disk; the workers' events are the agent's to keep."""
+        """Return the record of the job that is kept on disk. The workers' events are kept by the agent."""
         more = {"started": self.started, "clean": self.clean, "attempt": self.attempt, "told": self.told}
         return {**self.document(), **more}
 
@@ -272,7 +272,9 @@ class Job:
 
 
 def linktest_targets(settings: Mapping[str, Any], ranks: int) -> list[int | None]:
-    """Rank that each rank sends to in a link test with these settings; None: it only receives."""
+    """Return the rank that each rank sends to in a link test with these settings; None for a rank that only
+    receives.
+    """
     to = (settings.get("linktest") or {}).get("to")
     targets = to if isinstance(to, list) else [to] * ranks
     return [None if target == rank else target for rank, target in enumerate(targets)]
@@ -326,7 +328,10 @@ def note_workers(job: Job, workers: Mapping[str, Mapping[str, Any]], *, complete
 
 
 def progress(job: Job, now: float) -> JobState:
-    """The state that follows from what is known at ``now``; sets ``job.error`` when that is FAILED."""
+    """Return the job's state at ``now`` (monotonic seconds), derived from what is known.
+
+    Sets ``job.error`` if the state is FAILED.
+    """
     if job.state.ended or not job.started:
         return job.state
     failed = [rank for rank in job.ranks if rank.failed]
@@ -355,7 +360,10 @@ def progress(job: Job, now: float) -> JobState:
 
 
 def describe_failure(rank: Rank, *, ours: bool = True) -> str:
-    """One line with the rank, the GPU and why. ``ours``: it ran our program, whose exit codes are known."""
+    """Return one line with the rank, the GPU and the reason.
+
+    ``ours``: the rank ran the project's own program, whose exit codes are known.
+    """
     who = f"rank {rank.rank} on GPU {rank.gpu}"
     if rank.oom:
         return f"{who} ran out of memory"
@@ -384,12 +392,15 @@ def _weight(job: Job, rank: Rank) -> tuple[int, float, int]:
 
 
 def rank_of(job: Job, event: Mapping[str, Any]) -> Rank | None:
-    """Rank that an event came from; None for a worker that no longer belongs to the job."""
+    """Return the rank that an event came from; None for a worker that no longer belongs to the job."""
     worker = event.get("worker")
     return next((rank for rank in job.ranks if job.worker(rank.rank) == worker), None)
 
 
 def _last_line(text: str | None) -> str | None:
-    """What a worker wrote last, for a terminal: it may be a stranger's, and hold whatever controls one."""
+    """Return the last line that a worker wrote, safe to print; None if there is none.
+
+    The worker may be untrusted, so unprintable characters, which could control a terminal, become "?".
+    """
     lines = (text or "").strip().splitlines()
     return "".join(c if c.isprintable() else "?" for c in lines[-1][:200]) if lines else None

@@ -34,7 +34,7 @@ class Laps:
         self._pending: dict[int, dict[int, Mapping[str, Any]]] = {}
 
     def of(self, events: Iterable[Mapping[str, Any]]) -> Iterator[Lap]:
-        """The iterations that are whole with these ``iteration`` events of the job's workers."""
+        """Yield the iterations that become complete with these ``iteration`` events of the job's workers."""
         for event in events:
             ranks = self._pending.setdefault(event["i"], {})
             ranks[event["rank"]] = event

@@ -8,10 +8,10 @@ from ringlight.controller.jobs.job import LOST_PEER, Job, JobState, Loss, Rank, 
 
 
 def lose(job: Job, dead_gpus: Collection[str], now: float) -> bool:
-    """Whether a job whose failure :func:`progress` found goes on without the ranks that it lost.
+    """Return whether a job whose failure :func:`progress` found continues without the ranks that it lost.
 
-    Then these are entered as lost, and the job is as before its workers were started. ``dead_gpus``: those
-    that the agent knows to be lost.
+    If it does, the ranks are recorded as lost, and the job is as before its workers were started.
+    ``dead_gpus``: GPUs that the agent knows to be lost. ``now``: monotonic seconds.
     """
     begun = job.state is JobState.RUNNING or bool(job.losses)
     failed = [rank for rank in job.ranks if rank.failed]
@@ -35,7 +35,7 @@ def lose(job: Job, dead_gpus: Collection[str], now: float) -> bool:
 
 
 def pending_losses(job: Job) -> list[Loss]:
-    """Losses after which the job has not yet gone on."""
+    """Return the losses after which the job has not yet resumed."""
     return [loss for loss in job.losses if loss.ranks is None]
 
 
@@ -72,6 +72,7 @@ def note_release(job: Job, at: float) -> None:
 
 
 def goes_by_itself(job: Job) -> bool:
-    """Whether a job that is READY begins without being released: nobody holds it, or it was let go before a
-    loss."""
+    """Return whether a READY job begins without being released, because it is not on hold or was released
+    before a loss.
+    """
     return not job.hold or job.t_released is not None

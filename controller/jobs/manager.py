@@ -203,7 +203,7 @@ class JobManager:
 
     @property
     def agent_error(self) -> str | None:
-        """Why the agent does not answer; None when it does."""
+        """Reason for which the agent does not answer; None if it does."""
         return self._agent_error
 
     # What a user asks for
@@ -219,12 +219,12 @@ class JobManager:
         on_loss: OnLoss = "fail",
         spares: Sequence[str] = (),
     ) -> JobDocument:
-        """Reserve GPUs and have the workers started; the job as a document.
+        """Reserve GPUs and start the workers. Return the job as a document.
 
-        ``wanted``: GPU names in rank order, or how many, then of ``plane`` if one is named. The job is
-        PENDING while an ended job's workers are still being removed from its GPUs. ``on_loss``: what becomes
-        of it when a worker dies while it runs (fail, swap, shrink); ``spares``: GPUs kept for that. Raises
-        InvalidError, ConflictError, UnavailableError.
+        ``wanted``: GPU names in rank order, or their number, then on ``plane`` if one is named. The job is
+        PENDING while an ended job's workers are still being removed from its GPUs. ``on_loss``: reaction to
+        the death of a worker while the job runs (fail, swap, shrink). ``spares``: GPUs kept for that case.
+        Raises InvalidError, ConflictError, UnavailableError.
         """
         agent = self._need_agent()
         with self._submitting:
@@ -289,11 +289,11 @@ class JobManager:
         name: str | None = None,
         holders: Mapping[str, str] | None = None,
     ) -> tuple[Plane, Light] | None:
-        """The plane of such a job and the light that it would get there, all that it needs asked; None on
-        packet switches.
+        """Return the plane of such a job and the light that it would get there; None on packet switches.
 
-        ``name``: the plane's, where it is given; ``holders``: the job that has each taken GPU, if not as now.
-        Changes nothing. Raises as :meth:`submit`.
+        Everything that the light needs is checked, and nothing is changed. ``name``: name of the plane, if
+        given. ``holders``: the job that has each taken GPU, if not as now. Raises InvalidError,
+        ConflictError, UnavailableError.
         """
         holders = self.holders() if holders is None else holders
         refusals: list[ControllerError] = []
@@ -359,7 +359,10 @@ class JobManager:
         return document
 
     def release(self, ids: Sequence[str], delay_s: float) -> list[JobDocument]:
-        """Let these READY jobs start together ``delay_s`` seconds from now. All or none."""
+        """Start these READY jobs together ``delay_s`` seconds from now, all or none. Return their documents.
+
+        Raises NotFoundError, UnavailableError; ConflictError for a job that is not READY.
+        """
         agent = self._need_agent()
         with self._lock:
             jobs = [self._job(job_id) for job_id in dict.fromkeys(ids)]
@@ -377,7 +380,7 @@ class JobManager:
             return [job.document() for job in jobs]
 
     def cancel(self, job_id: str) -> JobDocument:
-        """Stop a job and free its GPUs; one that has ended stays as it is."""
+        """Stop a job and free its GPUs, unless the job has ended. Return its document."""
         with self._lock:
             job = self._job(job_id)
             if not job.state.ended:
@@ -393,16 +396,16 @@ class JobManager:
             return self._job(job_id).document()
 
     def holders(self) -> dict[str, str]:
-        """The job that has each taken GPU."""
+        """Return the job that has each taken GPU."""
         with self._lock:
             return self._holders()
 
     def light_counters(self) -> Mapping[str, Any]:
-        """Counters of the O-NICs and WSSs, which only the machine that emulates them has."""
+        """Return the counters of the O-NICs and WSSs, which only the machine that emulates them has."""
         return self._need_agent().onic_counters()
 
     def output(self, job_id: str, rank: int) -> JobOutput:
-        """What the command of a rank wrote. Raises NotFoundError, UnavailableError."""
+        """Return the output that a rank's command wrote. Raises NotFoundError, UnavailableError."""
         with self._lock:
             job = self._job(job_id)
             if job.spec.get("container") is None or not 0 <= rank < len(job.ranks):
@@ -412,9 +415,9 @@ class JobManager:
         return {"rank": rank, "stdout": said["stdout"], "stderr": said["stderr"]}
 
     def events(self, job_id: str, cursor: int, *, fresh: bool = False) -> JobEvents:
-        """Worker events of a job after ``cursor``, and the cursor to go on with.
+        """Return the worker events of a job after ``cursor``, and the next cursor.
 
-        ``fresh``: first look at the workers, which is given up after ``_FRESH_S``.
+        ``fresh``: first read the workers' state, waiting at most ``_FRESH_S`` seconds.
         """
         asked_s = time.monotonic()
         with self._changed:
@@ -425,7 +428,10 @@ class JobManager:
             return {"cursor": len(events), "events": events[max(0, cursor) :]}
 
     def running(self, ids: Iterable[str] | None = None) -> list[Job]:
-        """The jobs that hold GPUs and have not ended; of these ``ids`` only, if given."""
+        """Return the jobs that hold GPUs and have not ended; only those in ``ids``, if given.
+
+        Raises NotFoundError; ConflictError if a job in ``ids`` has ended.
+        """
         with self._lock:
             chosen = [self._job(i) for i in ids] if ids is not None else list(self._jobs.values())
             for job in chosen:
@@ -447,7 +453,7 @@ class JobManager:
         return self._providers[plane.kind]
 
     def _lit_by(self, job: Job) -> LightProvider[Any] | None:
-        """Who lights a job that was accepted; None on packet switches."""
+        """Return the provider that lights a job that was accepted; None on packet switches."""
         return None if job.plane is None else self._provider(self._planes[job.plane])
 
     def _job(self, job_id: str) -> Job:
@@ -461,7 +467,9 @@ class JobManager:
         return {gpu: job.id for job in going for gpu in (*job.gpus, *job.kept)}
 
     def _vacated(self, job: Job) -> bool:
-        """Whether no ended job has workers on this job's GPUs any more, or light of what it has alone."""
+        """Return whether no ended job has workers left on this job's GPUs, or light on the plane that this
+        job has alone.
+        """
         provider = self._lit_by(job)
         alone = provider is not None and provider.alone
         return not any(
@@ -763,7 +771,7 @@ class JobManager:
                 self._wake.set()
 
     def _busy(self) -> bool:
-        """Whether any job has workers, or may have some. The caller has the lock."""
+        """Return whether any job has workers, or may have some. The caller holds the lock."""
         return any(not (job.state.ended and job.clean) for job in self._jobs.values())
 
     def _run(self) -> None:
@@ -861,7 +869,9 @@ class JobManager:
 
 
 def container_request(job: Job) -> dict[str, Any] | None:
-    """What the agent is to run beside each of a job's workers; None where the workers do the work."""
+    """Return the request for the container that the agent runs next to each of a job's workers; None if the
+    workers do the work themselves.
+    """
     container = job.spec.get("container")
     if container is None:
         return None
@@ -870,16 +880,17 @@ def container_request(job: Job) -> dict[str, Any] | None:
 
 
 def holder_port(port: int) -> int:
-    """Port of the processes that hold NICs, next to the command's port."""
+    """Return the port of the processes that hold NICs, next to the command's port."""
     return port - 1 if port > 1 else port + 1
 
 
 def worker_spec(
     job: Job, rank: int, peers: Sequence[str], flow_socket: str | None = None, *, standing: bool = False
 ) -> dict[str, Any]:
-    """What one worker is told: the job's settings, who it is, where its peers are, its O-NIC's socket.
+    """Return the settings of one worker: the job's settings, its rank, its peers' addresses, its O-NIC's
+    socket.
 
-    Where light is ``standing`` it asks for none, but says what it has begun to send.
+    If light is ``standing``, the worker does not request light, but reports what it has begun to send.
     """
     spec = {"job": job.id, "rank": rank, "world_size": len(peers), "peers": list(peers), **job.spec}
     # A job that was stored has its ranks written as text.

@@ -1,4 +1,4 @@
-"""Which GPUs a job gets. Pure."""
+"""Choose the GPUs of a job. No I/O, no clock."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def reserve(
     switch_of: Mapping[str, str | None],
     wanted: Sequence[str] | int,
 ) -> tuple[str, ...]:
-    """The GPUs of a job in rank order.
+    """Return the GPUs of a job in rank order.
 
-    ``gpus``: all of the fabric; ``holders``: the job that has each taken one; ``switch_of``: the packet
-    switch each is lit to. ``wanted``: the GPUs by name, or how many: then those of the switch that they
-    fill most tightly, or of as few switches as possible. Raises InvalidError for what can never be,
-    ConflictError for what cannot be now.
+    ``gpus``: all GPUs of the fabric. ``holders``: the job that has each taken GPU. ``switch_of``: the packet
+    switch that each GPU is lit to. ``wanted``: the GPUs by name, or their number: then the GPUs of the switch
+    that they fill most tightly, or of as few switches as possible. Raises InvalidError for what can never be
+    reserved, ConflictError for what cannot be reserved now.
     """
     if isinstance(wanted, int):
         return _choose(gpus, holders, switch_of, wanted)
@@ -40,8 +40,11 @@ def reserve(
 
 
 def planes_for(fabric: Fabric, wanted: Sequence[str] | int, name: str | None) -> list[Plane]:
-    """The planes with light that a job may get, in the order in which they are tried: the one that is named,
-    or none where it is for packet switches. Raises InvalidError for a name that there is not."""
+    """Return the planes with light that a job may get, in the order in which they are tried.
+
+    That is the named plane, if ``name`` is given, and none for a job on packet switches. Raises InvalidError
+    for an unknown name.
+    """
     if name is None:
         return candidates(fabric, () if isinstance(wanted, int) else wanted)
     found = [plane for plane in lit_planes(fabric) if plane.name == name]
@@ -53,10 +56,11 @@ def planes_for(fabric: Fabric, wanted: Sequence[str] | int, name: str | None) ->
 def placed(
     plane: Plane, wanted: Sequence[str] | int, holders: Mapping[str, str], *, alone: bool
 ) -> tuple[str, ...]:
-    """The nodes of a job on a plane with light, in rank order.
+    """Return the nodes of a job on a plane with light, in rank order.
 
-    ``wanted`` and ``holders`` as of :func:`reserve`; ``alone``: one job at a time has the plane. Raises
-    InvalidError for what can never be, ConflictError for what cannot be now.
+    ``wanted``: GPUs by name, or their number. ``holders``: the job that has each taken GPU. ``alone``: only
+    one job at a time has the plane. Raises InvalidError for what can never be reserved, ConflictError for
+    what cannot be reserved now.
     """
     if isinstance(wanted, int):
         nodes = _chosen(plane, wanted, holders)

@@ -291,7 +291,7 @@ class RingConductor:
             self._do(effects)
 
     def _take(self, client: _Client, data: bytes) -> list[Effect]:
-        """What follows from a packet. Raises ValueError for one that makes no sense."""
+        """Process a packet of a client. Return the effects. Raises ValueError for an invalid packet."""
         if len(data) > MAX_PACKET_BYTES:
             raise ValueError(f"longer than {MAX_PACKET_BYTES} bytes")
         request = json.loads(data)
@@ -345,26 +345,33 @@ class RingConductor:
 
     @property
     def trouble(self) -> str | None:
-        """Why the light is not as it should be; None when it is."""
+        """Reason for which the light is not as it should be; None if it is."""
         with self._lock:
             return self._trouble
 
     def document(self) -> Playing:
-        """Progress of the job's light."""
+        """Return the progress of the job's light."""
         step, steps = self._core.step, len(self.plan.steps)
         iteration = None if step is None else step // steps
         return Playing(self.job, steps, step, iteration, self._core.setting, self.trouble)
 
     def lit(self) -> list[LitPair]:
-        """Which GPU has light to which, for the step whose light is set; before all, that of the first."""
+        """Return the pairs of GPUs that have light, for the step whose light is set; before any setting, for
+        the first step.
+
+        Empty if a switch does not carry everything that the step needs.
+        """
         step, transmit = self.plan.steps[self._core.setting or 0], self.plan.transmit
         if not all(group <= self.lights.carries(name) for name, group in step.cross_connects.items()):
             return []
         return [LitPair(gpu, peer, transmit[gpu][peer].wavelength, 1) for gpu, peer in sorted(step.pairs)]
 
     def statistics(self) -> SetUpStatistics:
-        """Changes of light so far. Where all light is set anew a change is declared to take one command more,
-        which takes away what stands."""
+        """Return statistics of the changes of light so far.
+
+        If all light is removed and set again at each step, the declared time includes one more command, which
+        removes the present light.
+        """
         with self._lock:
             kept, count = list(self._set_ups), self._count
         return SetUpStatistics(

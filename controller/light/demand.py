@@ -1,4 +1,4 @@
-"""What is still to be sent, and what the O-NICs are told about light that is divided. Pure."""
+"""Compute the remaining demand, and the lightpath tables sent to the O-NICs. No I/O, no clock."""
 
 from __future__ import annotations
 
@@ -54,9 +54,10 @@ class DividedLight:
 
 
 def left(fabric: Fabric, nodes: Sequence[str], traffic: Traffic) -> FloatArray:
-    """Bytes [gpus, gpus] that the nodes have begun to send each other and not sent, by numbers of all GPUs.
+    """Return the bytes [gpus, gpus] that the nodes have begun to send each other and not sent, by numbers of
+    all GPUs.
 
-    A worker is not trusted: what makes no sense counts as nothing left.
+    Workers are not trusted: nonsensical counts count as nothing left.
     """
     found = np.zeros((len(fabric.gpus), len(fabric.gpus)))
     for pair, _, _, counts in _pairs(fabric, nodes, traffic):
@@ -67,11 +68,11 @@ def left(fabric: Fabric, nodes: Sequence[str], traffic: Traffic) -> FloatArray:
 def stranded(
     fabric: Fabric, nodes: Sequence[str], traffic: Traffic, before: Traffic, lit: Container[tuple[int, int]]
 ) -> FloatArray:
-    """A frame [gpus, gpus] for each pair where something waits that has left once and was lost.
+    """Return one frame, in bytes [gpus, gpus], for each pair with data waiting that was sent once and lost.
 
-    TCP sends it again, which leaves no more to be sent than before, so without light it would wait for ever.
-    It is seen where all that was posted has left, the pair is none of those that have been ``lit`` since the
-    reading ``before``, and packets have gone round in the dark since then.
+    TCP sends such data again, which does not increase the bytes that remain to be sent, so without light it
+    would wait for ever. A pair is recognised by three conditions: everything posted has left; the pair is not
+    among those ``lit`` since the reading ``before``; packets have circulated in the dark since then.
     """
     found = np.zeros((len(fabric.gpus), len(fabric.gpus)))
     for pair, node, ip, counts in _pairs(fabric, nodes, traffic):
@@ -96,7 +97,7 @@ def _pairs(
 
 
 def by_name(gpus: Sequence[str], counts: Mapping[tuple[int, int], int]) -> dict[str, dict[str, int]]:
-    """What is counted for pairs of GPUs by their numbers, by their names."""
+    """Return counts of pairs of GPUs, given by GPU numbers, as a mapping by GPU names."""
     found: dict[str, dict[str, int]] = {}
     for (source, destination), count in sorted(counts.items()):
         found.setdefault(gpus[source], {})[gpus[destination]] = count
@@ -104,7 +105,9 @@ def by_name(gpus: Sequence[str], counts: Mapping[tuple[int, int], int]) -> dict[
 
 
 def tables(fabric: Fabric, nodes: Sequence[str], paths: Paths) -> Tables:
-    """Each node's table of peers by IP address: lit on the pair's lightpaths, dark if there are none."""
+    """Return each node's table of peers by IP address: lit on the pair's lightpaths, dark
+    if there are none.
+    """
     number = {gpu: index for index, gpu in enumerate(fabric.gpus)}
     return {
         node: {
@@ -123,9 +126,9 @@ def _entry(paths: Sequence[Lightpath]) -> dict[str, Any]:
 def passed(
     fabric: Fabric, paths: Paths, carried: Callable[[str], frozenset[CrossConnect]]
 ) -> dict[tuple[int, int], tuple[Lightpath, ...]]:
-    """The lightpaths for which every switch on their way passes what they need.
+    """Return the lightpaths for which every switch on their way passes what they need.
 
-    ``carried``: what a switch passes.
+    ``carried``: function that returns the cross-connects a switch passes.
     """
 
     def passes(pair: tuple[int, int], path: Lightpath) -> bool:

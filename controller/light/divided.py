@@ -58,8 +58,12 @@ class DividedProvider(Alone[DividedLight, DemandLoop]):
     # A job's light
 
     def plan(self, plane: WholePlane, nodes: tuple[str, ...], settings: Mapping[str, Any]) -> DividedLight:
-        """Raises InvalidError also where light is divided once, and some GPUs of a job cannot have it at a
-        time to whom they send."""
+        """Return the light that a job on these nodes would get, without any effect. ``settings``: the
+        workers' settings.
+
+        Raises InvalidError, also if light is divided only once and some GPUs of the job cannot have light to
+        all their receivers at the same time.
+        """
         gpus = list(self._fabric.gpus)
         demand = self.demand_of(settings, len(nodes), plane)
         demand = placed(demand, [gpus.index(node) for node in nodes], len(gpus))
@@ -93,9 +97,10 @@ class DividedProvider(Alone[DividedLight, DemandLoop]):
         return Phased(plan, paths, settings["iterations"], guard_s)
 
     def demand_of(self, settings: Mapping[str, Any], ranks: int, where: object) -> FloatArray:
-        """Bytes [ranks, ranks] that a job sends in an iteration, row = sender; 1 for a link test's pairs.
+        """Return the bytes [ranks, ranks] that a job sends in an iteration, row = sender; 1 for a link test's
+        pairs.
 
-        ``settings``: the workers' (``workload``, ``collective``, ``gradient_bytes``, ``graph``,
+        ``settings``: the workers' settings (``workload``, ``collective``, ``gradient_bytes``, ``graph``,
         ``linktest``). Raises InvalidError.
         """
         workload = settings.get("workload", "train")
@@ -170,7 +175,9 @@ class DividedProvider(Alone[DividedLight, DemandLoop]):
         )
 
     def _times(self, plane: WholePlane) -> tuple[float | None, float]:
-        """How long a division holds and how long all is dark before it, seconds as emulated."""
+        """Return the time between divisions (None if light is divided once) and the dark time before each, in
+        seconds as emulated.
+        """
         if plane.phases is not None:
             return None, plane.phases.dark_s * self._time_dilation
         if plane.division is None:

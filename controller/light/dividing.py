@@ -155,11 +155,14 @@ class DemandLoop:
     # Dividing
 
     def first(self) -> Decision:
-        """Divide light for all that the job sends, before its workers start."""
+        """Divide light for all that the job sends, before its workers start. Return the decision."""
         return self.divide(self.light.demand, counted=False)
 
     def divide(self, demand: FloatArray, *, read_s: float = 0.0, counted: bool = True) -> Decision:
-        """Divide light for a demand [gpus, gpus], and say how it went. ``counted``: it is a decision."""
+        """Divide light for a demand in bytes [gpus, gpus]. Return the decision.
+
+        ``read_s``: seconds that reading the demand took. ``counted``: include the decision in the statistics.
+        """
         began = time.monotonic()
         paths = self._divider.division(demand).paths
         return self._set(began, {}, paths, paths, int(demand.sum()), read_s=read_s, counted=counted)
@@ -239,18 +242,18 @@ class DemandLoop:
 
     @property
     def trouble(self) -> str | None:
-        """Why the light is not as it should be; None when it is."""
+        """Reason for which the light is not as it should be; None if it is."""
         with self._lock:
             return self._trouble
 
     @property
     def lit(self) -> bool:
-        """Whether any pair has light, as told to the O-NICs; not while it is divided."""
+        """True if any pair has light, according to the tables sent to the O-NICs; false during a division."""
         with self._lock:
             return bool(self._paths)
 
     def counts(self) -> dict[str, dict[str, int]]:
-        """Lightpaths of each pair that has light now, by names of GPUs."""
+        """Return the number of lightpaths of each pair that has light now, by names of GPUs."""
         with self._lock:
             paths = self._paths
         return by_name(list(self._fabric.gpus), {pair: len(own) for pair, own in paths.items()})
@@ -262,7 +265,9 @@ class DemandLoop:
         return self._lightpaths
 
     def statistics(self) -> DecisionStatistics:
-        """Decisions so far and what they took, seconds, quantiles of those kept."""
+        """Return the number of decisions so far, and the quantiles, in seconds, of the durations that are
+        kept.
+        """
         with self._lock:
             kept = list(self._decisions)
             count, changed, dark_s = self._count, self._changed, self._dark_s

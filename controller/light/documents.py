@@ -1,4 +1,4 @@
-"""What the REST API tells of planes: what all have in common, and what only some have."""
+"""Documents of planes in the REST API: parts common to all planes, and parts of some kinds only."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Quantiles:
 
 
 def quantile(values: list[float], share: float) -> float | None:
-    """The value that this share of the values does not exceed; None without values."""
+    """Return the value that the given share of the values does not exceed; None without values."""
     if not values:
         return None
     ordered = sorted(values)
@@ -104,7 +104,10 @@ class SetUp:
 
 @dataclass(frozen=True)
 class SetUpStatistics:
-    """What changing light took in the last job; ``declared_s``: what the switches say they need."""
+    """Statistics of the changes of light in the last job.
+
+    ``declared_s``: reconfiguration time from the switch profiles.
+    """
 
     job: str
     count: int
@@ -117,8 +120,10 @@ class SetUpStatistics:
 
 @dataclass(frozen=True)
 class Playing:
-    """Where a job's collective is. ``step``: counted on over iterations; ``setting``: the step whose light
-    is set."""
+    """Position of a job's collective.
+
+    ``step``: number of the step, continued over iterations. ``setting``: the step whose light is set.
+    """
 
     job: str
     steps: int
@@ -159,8 +164,11 @@ class Decision:
 
 @dataclass(frozen=True)
 class DecisionStatistics:
-    """What dividing light took in the last job, each as of a :class:`Decision`; ``declared_s``: what the
-    switches say they need; ``dark_total_s``: of all decisions together."""
+    """Statistics of the divisions of light in the last job, with the durations of a :class:`Decision`.
+
+    ``declared_s``: reconfiguration time from the switch profiles. ``dark_total_s``: dark time of all
+    decisions together.
+    """
 
     job: str
     decisions: int
@@ -222,7 +230,7 @@ class WiredCrossConnect:
 
 @dataclass(frozen=True)
 class PlannedLight:
-    """What a job would get: its GPUs in rank order and the switches that carry something for it."""
+    """Light that a job would get: its GPUs in rank order, and the switches that carry something for it."""
 
     plane: str
     kind: str
@@ -255,7 +263,7 @@ class DividedPlanned(PlannedLight):
 
 
 def wired(group: frozenset[CrossConnect]) -> list[WiredCrossConnect]:
-    """Cross-connects in order."""
+    """Return the cross-connects as documents, sorted."""
     return [WiredCrossConnect(xc.ingress, xc.egress, xc.wavelength) for xc in sorted(group)]
 
 

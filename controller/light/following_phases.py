@@ -28,7 +28,7 @@ GATHER_S = 0.015
 
 
 def first_paths(phased: Phased) -> Paths:
-    """Lightpaths of all turns that have light before anything was sent."""
+    """Return the lightpaths of all turns that have light before anything was sent."""
     return _together(phased, Turns(phased.plan, phased.iterations).begin())
 
 
@@ -109,7 +109,10 @@ class PhaseLoop(DemandLoop):
         )  # fmt: skip
 
     def _lost_light(self) -> bool:
-        """Whether light that stood is gone, looked at now and then."""
+        """Return whether light that was set has been lost.
+
+        The switches are read at most every ``WATCH_S`` seconds.
+        """
         if (now := time.monotonic()) - self._looked < WATCH_S:
             return False
         self._looked = now

@@ -47,10 +47,11 @@ _LATEST = (1 << 62) - 1
 
 @dataclass(frozen=True)
 class GridPlan:
-    """What a job on grid ``place`` gets. ``nodes`` in rank order.
+    """Plan of a job on grid ``place``. ``nodes`` are in rank order.
 
-    ``maps``: how each reaches each peer in one hop. ``cross_connects`` by WSS; ``ports``: ingresses and
-    egresses of the job's nodes by WSS, all that are plugged, whether or not the job lights them.
+    ``maps``: the way in which each node reaches each peer in one hop. ``cross_connects``: cross-connects by
+    WSS. ``ports``: ingresses and egresses of the job's nodes by WSS, all that are plugged, whether or not the
+    job lights them.
     """
 
     place: str
@@ -68,9 +69,11 @@ class GridPlan:
 def plan_light(
     fabric: Fabric, grid: Grid, nodes: Sequence[str], pairs: Sequence[Pair] | None = None
 ) -> GridPlan:
-    """Everything that follows from a job's nodes and from who sends to whom.
+    """Return the plan that follows from a job's nodes and from the pairs that send to each other.
 
-    Raises ValueError as :func:`fabric.grid.wavelength_map`.
+    Raises ValueError naming a node that the grid does not have or that is named twice. On a grid with few
+    wavelengths, ValueError also names a pair that shares neither row nor column, a sender or receiver outside
+    the job, or a WSS with too few wavelengths.
     """
     ways = wavelength_map(grid, nodes, pairs)
     ports: dict[str, set[int]] = {}
@@ -90,9 +93,9 @@ def plan_light(
 
 
 def plan_job(fabric: Fabric, grid: Grid, nodes: Sequence[str], settings: Mapping[str, Any]) -> GridPlan:
-    """The plan of a job, in which everything that its workers will send is one optical hop.
+    """Return the plan of a job, in which everything that its workers send takes one optical hop.
 
-    ``settings``: the workers' (``workload``, ``collective``, ``linktest``). Raises InvalidError.
+    ``settings``: the workers' settings (``workload``, ``collective``, ``linktest``). Raises InvalidError.
     """
     steps = steps_of_job(settings, len(nodes), f"grid {grid.name}")
     rank_of = {node: rank for rank, node in enumerate(nodes)}
@@ -254,7 +257,7 @@ class GridProvider(Provider[GridPlan]):
     # Maps
 
     def peers(self, plan: GridPlan, gpu: str) -> dict[str, dict[str, Any]]:
-        """A node's map as its agent takes it: by peer's IP address the port, the wavelength, the agent."""
+        """Return a node's map in the agent's form: port, wavelength and agent by the peer's IP address."""
         return {
             self._fabric.gpus[peer].ip: {
                 "port": way.port,
@@ -342,7 +345,10 @@ class GridProvider(Provider[GridPlan]):
         )
 
     def lightpaths(self, plane: GridPlane, since: float) -> set[LitPair]:
-        """Asks the agents of nodes that have a map; one that does not answer has no light."""
+        """Return the pairs that have light now, or had light after ``since`` (seconds of CLOCK_MONOTONIC).
+
+        The agents of all nodes with a map are read. An agent that does not answer contributes no light.
+        """
         found: set[LitPair] = set()
         at = {self._fabric.gpus[node].ip: node for node in plane.nodes}
 
@@ -362,11 +368,15 @@ class GridProvider(Provider[GridPlan]):
         return found
 
     def onic(self, plane: GridPlane, gpu: str) -> OnicDocument:
-        """One O-NIC with what its agent says now. Raises as :meth:`OnicSite.status`."""
+        """Return one O-NIC with its agent's present status.
+
+        Raises NotFoundError, UnavailableError if the agent does not answer, ConflictError if it refuses or
+        has another protocol version.
+        """
         return self._onic(plane, gpu, OnicView(None, self._onics.status(gpu)))
 
     def onics(self) -> list[OnicDocument]:
-        """Every O-NIC; agents that do not answer have the reason in ``error``."""
+        """Return every O-NIC. For an agent that does not answer, ``error`` is the reason."""
         self._onics.look()
         views = self._onics.views()
         return [self._onic(plane_of(self._fabric, (gpu,)), gpu, view) for gpu, view in views.items()]
@@ -381,5 +391,5 @@ def _busy(plan: GridPlan) -> str:
 
 
 def _has_map(status: Mapping[str, Any], job_id: str, peers: Mapping[str, Any]) -> bool:
-    """Whether an agent's status shows this job's map."""
+    """Return whether an agent's status shows this job's map."""
     return status.get("job") == job_id and status.get("peers") == peers

@@ -1,10 +1,9 @@
-"""What all providers of light have in common: ask, light, adopt, clear, and tell of it.
+"""Base of all providers of light: check, light, adopt, clear, and publish.
 
-A provider lights the planes of one kind (``controller.jobs.light_provider``). Where a job has its plane for
-itself, the plane's switches are its own (:class:`Alone`): they are held for it, set through their drivers,
-and a *player* moves their light while the job runs; nobody else changes or watches them. At the job's end
-the player ends, then what the O-NICs were told is taken back, then the light, so that nobody sends where
-nothing leads.
+A provider lights the planes of one kind (``controller.jobs.light_provider``). If a job has its plane for
+itself (:class:`Alone`), the plane's switches are reserved for it and set through their drivers, and a
+*player* changes their light while the job runs; nothing else changes or watches them. At the job's end the
+player ends, then the O-NICs' tables are removed, then the light, so that no O-NIC sends into the dark.
 """
 
 from __future__ import annotations
@@ -76,9 +75,10 @@ class Provider(ABC, Generic[L]):
 
     @abstractmethod
     def plan(self, plane: Any, nodes: tuple[str, ...], settings: Mapping[str, Any]) -> L:
-        """What a job on these nodes would get; ``settings``: its workers'. Touches nothing.
+        """Return the light that a job on these nodes would get, without any effect. ``settings``: the
+        workers' settings.
 
-        Raises InvalidError for what can never be.
+        Raises InvalidError for what can never be provided.
         """
 
     def check(self, light: L) -> None:
@@ -116,9 +116,9 @@ class Provider(ABC, Generic[L]):
             self._publish(job_id, light, "adopted")
 
     def clear(self, job_id: str, light: L) -> list[str]:
-        """Take back what the O-NICs were told, then the light; what did not work, one line each.
+        """Remove the O-NICs' tables, then the light. Return one line for each failure.
 
-        May be repeated.
+        May be called again.
         """
         with self._lock:
             self._lost.pop(job_id, None)
@@ -135,7 +135,7 @@ class Provider(ABC, Generic[L]):
 
     @abstractmethod
     def _light(self, job_id: str, light: L) -> dict[str, float]:
-        """What took how long, seconds, as far as it is told."""
+        """Light a job. Return the duration of each part in seconds, for the parts that are reported."""
 
     @abstractmethod
     def _adopt(self, job_id: str, light: L) -> None:
@@ -143,7 +143,10 @@ class Provider(ABC, Generic[L]):
 
     @abstractmethod
     def _clear(self, job_id: str, light: L) -> list[str] | None:
-        """What did not work; None where another job has the light already."""
+        """Remove a job's tables and light.
+
+        Return one line for each failure; None if another job has the light already.
+        """
 
     def _publish(self, job_id: str, light: L, state: str, **more: Any) -> None:
         self._bus.publish(
@@ -158,16 +161,19 @@ class Provider(ABC, Generic[L]):
     # Looking
 
     def troubles(self) -> list[str]:
-        """Why light is not as it should be, one line for each job."""
+        """Return the reasons for which light is not as it should be, one line for each job."""
         with self._lock:
             return list(self._lost.values())
 
     def overview(self, plane: Any, holders: Mapping[str, str]) -> PlaneOverview:
-        """A plane in short; ``holders``: the job that has each taken GPU."""
+        """Return a summary of a plane. ``holders``: the job that has each taken GPU."""
         return PlaneOverview(**self._facts(plane, holders))
 
     def document(self, plane: Any, holders: Mapping[str, str]) -> PlaneDocument:
-        """A plane with its nodes and what its switches carry, as last read."""
+        """Return a plane with its nodes and what its switches carry, as last read.
+
+        ``holders``: the job that has each taken GPU.
+        """
         ports = self._ports(plane)
         at = {(port.node, port.number): node for node, own in ports.items() for port in own}
         views = self._site.views()
@@ -194,34 +200,39 @@ class Provider(ABC, Generic[L]):
         )
 
     def changes(self, plane: Any) -> Sequence[Any]:
-        """The changes of a plane's light during its last job, one by one, where there are any."""
+        """Return the changes of a plane's light during its last job, one by one; empty for planes without
+        changes.
+        """
         return []
 
     @abstractmethod
     def lightpaths(self, plane: Any, since: float) -> Collection[LitPair]:
-        """Which GPU has light to which now; where light is asked for, also which had any after ``since``,
-        seconds of CLOCK_MONOTONIC."""
+        """Return the pairs of GPUs that have light now.
+
+        If light is requested for each flow, also pairs that had light after ``since`` (seconds of
+        CLOCK_MONOTONIC).
+        """
 
     @abstractmethod
     def plan_document(self, light: L) -> PlannedLight:
-        """A plan as the REST API shows it."""
+        """Return a plan as a document of the REST API."""
 
     @abstractmethod
     def switches(self, plane: Any) -> tuple[str, ...]:
-        """The optical switches of a plane."""
+        """Return the optical switches of a plane."""
 
     def onics(self) -> list[OnicDocument]:
-        """The O-NICs of all planes, their agents asked now where they have any."""
+        """Return the O-NICs of all planes. Agents, if there are any, are read now."""
         planes = [plane for plane in lit_planes(self._fabric) if plane.kind == self.kind]
         return [self.onic(plane, node) for plane in planes for node in plane.nodes]
 
     @abstractmethod
     def onic(self, plane: Any, gpu: str) -> OnicDocument:
-        """An O-NIC of a plane. Raises ControllerError where its agent does not answer."""
+        """Return an O-NIC of a plane. Raises ControllerError if its agent does not answer."""
 
     @abstractmethod
     def _own(self, plane: Any) -> GridPart | RingPart | DividedPart:
-        """What only such planes have."""
+        """Return the part of the document that only planes of this kind have."""
 
     def _ports(self, plane: Plane) -> dict[str, list[Port]]:
         """The faceplate ports of switches that each node is plugged into, the first of its O-NIC first."""
@@ -231,7 +242,7 @@ class Provider(ABC, Generic[L]):
         }
 
     def _carried(self, plane: Any) -> dict[str, frozenset[CrossConnect]]:
-        """What each switch passes, as last read."""
+        """Return the cross-connects that each switch passes, as last read."""
         seen = self._site.cross_connects()
         return {name: seen[name] for name in self.switches(plane)}
 
@@ -262,7 +273,7 @@ class Player(Protocol):
 
     @property
     def trouble(self) -> str | None:
-        """Why the light is not as it should be; None when it is."""
+        """Reason for which the light is not as it should be; None if it is."""
 
     @property
     def changes(self) -> list[Any]:
@@ -390,7 +401,7 @@ class Alone(Provider[L], Generic[L, P]):
 def on_all(
     names: Collection[str], work: Callable[[str], None], pool: ThreadPoolExecutor | None = None
 ) -> list[ControllerError]:
-    """The work for every name, many at a time; the errors in the order given."""
+    """Run ``work`` for every name in parallel. Return the errors in the given order."""
 
     def one(name: str) -> ControllerError | None:
         try:

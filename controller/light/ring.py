@@ -32,10 +32,10 @@ _ITEM_BYTES = 4
 def plan_light(
     fabric: Fabric, ring: WdmRing, settings: Mapping[str, Any], ranks: Sequence[str] = ()
 ) -> RingPlan:
-    """Everything that follows from what a job's workers send. Raises InvalidError naming what does not fit.
+    """Return the plan that follows from what a job's workers send.
 
-    ``settings``: the workers' (``workload``, ``collective``, ``gradient_bytes``, ``linktest``).
-    ``ranks``: nodes in rank order, none where rank i is node i.
+    ``settings``: the workers' settings (``workload``, ``collective``, ``gradient_bytes``, ``linktest``).
+    ``ranks``: nodes in rank order; empty if rank i is node i. Raises InvalidError naming what does not fit.
     """
     steps = steps_of_job(settings, len(ring.nodes), f"ring {ring.name}")
     elements = settings.get("gradient_bytes")
@@ -101,7 +101,7 @@ class RingProvider(Alone[RingPlan, RingConductor]):
     # Transmit tables
 
     def _table(self, plan: RingPlan, node: str) -> dict[str, Emit]:
-        """How a node sends, by its peers' IP addresses."""
+        """Return a node's transmit settings by its peers' IP addresses."""
         return {self._fabric.gpus[peer].ip: emit for peer, emit in plan.transmit[node].items()}
 
     def _write_tables(self, ring: str, tables: Mapping[str, Mapping[str, Emit]]) -> None:

@@ -47,7 +47,7 @@ class Lights:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def carries(self, name: str) -> frozenset[CrossConnect]:
-        """What passes light, as last read; nothing when that is unknown."""
+        """Return the cross-connects that pass light, as last read; empty if they are unknown."""
         seen = self._seen.get(name)
         if seen is None:
             return frozenset()
@@ -57,11 +57,11 @@ class Lights:
     def set(
         self, setting: Setting, *, exactly: bool = False, anew: bool = False, skip_failed: bool = False
     ) -> tuple[int, list[str]]:
-        """Make a setting; how many switches were written, and what did not work, one line each.
+        """Apply a setting. Return the number of switches written, and one line for each failure.
 
-        ``exactly``: also where a switch carries all that is needed and more. ``anew``: what stands is taken
-        away first, on every switch, and all that is needed made again. ``skip_failed``: nobody waits for a
-        switch that failed before, until :meth:`recall` has heard of it.
+        ``exactly``: also write switches that carry everything needed and more. ``anew``: on every switch,
+        first remove the present cross-connects, then make all needed ones again. ``skip_failed``: leave out
+        switches that failed before, until :meth:`recall` reaches them.
         """
         failed = dict(self._failed) if skip_failed else {}
         lacking = [
@@ -78,8 +78,10 @@ class Lights:
         return len(lacking), [*failed.values(), *problems]
 
     def compare(self, setting: Setting, *, skip_failed: bool = False) -> list[str]:
-        """Read every switch now; what is not as the setting needs it, one line each. ``skip_failed``: as of
-        :meth:`set`."""
+        """Read every switch now. Return one line for each switch that lacks a cross-connect of the setting.
+
+        ``skip_failed``: leave out switches that failed before.
+        """
 
         def look(name: str) -> str | None:
             try:
@@ -117,7 +119,10 @@ class Lights:
                 self._recalls[name] = self._pool.submit(ask, name)
 
     def put_out(self) -> list[str]:
-        """Take all light away, and close; what did not work, one line each. The site then knows it, too."""
+        """Remove all light, and close.
+
+        Return one line for each failure. The site's cached state is updated.
+        """
         try:
             _, problems = self.set({name: frozenset() for name in self.switches}, exactly=True)
             for name, snapshot in list(self._seen.items()):
@@ -134,13 +139,16 @@ class Lights:
         return [outcome for outcome in outcomes if outcome is not None]
 
     def _lose(self, name: str, why: str) -> str:
-        """What the switch carries is not known; why."""
+        """Forget a switch's state and remember the reason. Return the reason."""
         self._seen.pop(name, None)
         self._failed[name] = why
         return why
 
     def _write(self, name: str, wanted: frozenset[CrossConnect], anew: bool) -> str | None:
-        """What did not work; None when the switch carries what is wanted and nothing else."""
+        """Write one switch.
+
+        Return the reason for a failure; None if the switch carries exactly what is wanted.
+        """
         driver = self._site.driver(name)
         timing = driver.capabilities().timing
         # What stands may have to go before the rest is made.

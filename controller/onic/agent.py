@@ -93,11 +93,11 @@ class Laser(Protocol):
         """No light from now on."""
 
     def read(self, port: int) -> int | None:
-        """The wavelength that it shines, or is about to shine, on; None when dark."""
+        """Return the wavelength on which the laser emits, or is about to emit, light; None if it is dark."""
 
 
 class Routes(Protocol):
-    """Which port payload leaves by."""
+    """Routing table from destination IP addresses to output ports."""
 
     def replace(self, routes: Mapping[str, int]) -> None:
         """Destination IP address → port, all of them. Raises OSError."""
@@ -142,7 +142,7 @@ class WavelengthMap:
 
 
 def parse_map(document: Mapping[str, Any], ports: int = PORTS) -> WavelengthMap:
-    """Raises ValueError naming the key that is wrong."""
+    """Return the wavelength map in a document. Raises ValueError naming the key that is wrong."""
     if not isinstance(document, Mapping):
         raise ValueError("the map must be an object")
     job, version, peers = document.get("job"), document.get("version"), document.get("peers")
@@ -172,7 +172,7 @@ def parse_map(document: Mapping[str, Any], ports: int = PORTS) -> WavelengthMap:
 
 
 def flow_name(request: Mapping[str, Any], key: str) -> int | str:
-    """What a worker calls the flow that it opens or closes. Raises ValueError."""
+    """Return the worker's name of the flow that it opens or closes. Raises ValueError."""
     name = request[key]
     # A bool would be equal to the number 0 or 1.
     if isinstance(name, bool) or not isinstance(name, int | str):
@@ -696,7 +696,7 @@ class Agent:
         return self.settings.directory / MAP_FILE
 
     def _stored_map(self) -> WavelengthMap | None:
-        """What the file has. Raises ValueError or OSError that names it."""
+        """Return the stored map; None without a file. Raises ValueError or OSError naming the file."""
         try:
             return parse_map(json.loads(self._map_path.read_bytes()), self.settings.ports)
         except FileNotFoundError:
@@ -792,7 +792,9 @@ def _write_file(path: Path, text: str) -> None:
 
 
 def _from_here(connection: socket.socket) -> bool:
-    """Whether a client of a Unix socket shares this process's PID namespace, so is not in a container."""
+    """Return whether a client of a Unix socket shares this process's PID namespace, so is
+    not in a container.
+    """
     data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER_CREDENTIALS.size)
     pid, _, _ = _PEER_CREDENTIALS.unpack(data)
     try:
