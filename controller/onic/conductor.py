@@ -114,15 +114,16 @@ class Conductor:
         return self._setting
 
     def flows(self) -> list[tuple[Flow, Pair, int, bool]]:
-        """Open flows in order of arrival: flow, pair, step, whether it is lit."""
+        """Return the open flows in order of arrival: flow, pair, step, and whether the flow has light."""
         return [(flow, one.pair, one.step, one.lit) for flow, one in self._flows.items()]
 
     # What happens
 
     def open(self, flow: Flow, client: Client, pair: Pair, step: int | None = None) -> list[Effect]:
-        """``client`` (a connection) asks for light for ``pair``. ``flow`` is not open.
+        """Open a flow for which ``client`` (a connection) requests light for ``pair``. Return the effects.
 
-        ``step`` is counted on over iterations; it may be left out where there is only one (a link test).
+        ``flow`` must not be open. ``step`` is continued over iterations; it may be left out if there is only
+        one step (a link test).
         """
         if step is None:
             if len(self._steps) > 1:
@@ -135,14 +136,14 @@ class Conductor:
         return self._next()
 
     def close(self, flow: Flow) -> list[Effect]:
-        """Close an open flow: all of it is acknowledged, or it is no longer wanted."""
+        """Close an open flow that is fully acknowledged or no longer wanted. Return the effects."""
         asked = self._flows.pop(flow)
         if self._step is None or asked.step >= self._step:
             self._done.setdefault(asked.step, set()).add(asked.pair)
         return [Closed(flow), *self._next()]
 
     def gone(self, client: Client) -> list[Effect]:
-        """A connection has ended; its flows are no longer wanted, though they may come again."""
+        """Forget the flows of a connection that has ended; they may be opened again. Return the effects."""
         mine = [flow for flow, asked in self._flows.items() if asked.client == client]
         if not mine:
             return []
@@ -152,20 +153,20 @@ class Conductor:
         return self._next()
 
     def settle(self) -> list[Effect]:
-        """Whoever has something to ask has had the time for it. Without effect unless ``resumed``."""
+        """End the time in which workers may still open flows. Return the effects, none unless ``resumed``."""
         if not self._holding:
             return []
         self._holding = False
         return self._next()
 
     def configured(self) -> list[Effect]:
-        """The setting that was asked for stands."""
+        """Record that the requested setting is in place. Return the effects."""
         assert self._wanted is not None
         self._setting, self._wanted = self._wanted, None
         return self._next()
 
     def unconfigured(self, reason: str) -> list[Effect]:
-        """The setting that was asked for could not be made: who waits for it is told."""
+        """Fail the flows that wait for the requested setting, which could not be made. Return the effects."""
         assert self._wanted is not None
         wanted, self._wanted = self._wanted, None
         waiting = [f for f, asked in self._flows.items() if asked.step % len(self._steps) == wanted]
@@ -174,7 +175,7 @@ class Conductor:
         return [*(Failed(flow, reason) for flow in waiting), *self._next()]
 
     def darkened(self, reason: str) -> list[Effect]:
-        """The setting that stood stands no longer."""
+        """Take the light from the flows that have it, because the setting was lost. Return the effects."""
         if self._wanted is not None:
             return []
         self._setting = None

@@ -36,7 +36,10 @@ class FaultSettings(ControlFaults):
 
 
 def changed(settings: FaultSettings, wanted: Mapping[str, Any]) -> FaultSettings:
-    """``settings`` with what ``wanted`` names. Raises ValueError for an unknown name or a bad value."""
+    """Return ``settings`` with the values in ``wanted``.
+
+    Raises ValueError for an unknown name or a bad value.
+    """
     values: dict[str, Any] = {}
     for name, value in wanted.items():
         if name == "blocked":
@@ -99,7 +102,9 @@ class Faults:
             heapq.heappush(self._flying, (due_s, self._number, data, peer))
 
     def blocks(self, peer: Address) -> bool:
-        """Whether nothing passes to or from ``peer``; counts it."""
+        """Return whether all datagrams to and from ``peer`` are dropped, and count the
+        datagram if they are.
+        """
         if peer not in self.settings.blocked:
             return False
         self.counts["blocked"] += 1

@@ -184,12 +184,14 @@ class Times:
 
     @property
     def confirm_s(self) -> float:
-        """How long light is on before its source confirms it; the receiver repeats its GRANT later."""
+        """Seconds for which light is on before its source confirms it; the receiver
+        repeats its GRANT later.
+        """
         return self.retry_s / 4
 
     @classmethod
     def dilated(cls, lease_s: float, dilation: float) -> Times:
-        """Durations for a lease (emulated seconds) in a run that is ``dilation`` times slower."""
+        """Return the durations for a lease (emulated seconds) in a run that is ``dilation`` times slower."""
         usual = cls()
         return cls(
             lease_s=lease_s * dilation,
@@ -298,10 +300,10 @@ class Onic:
     # What the O-NIC's own side asks for.
 
     def set_map(self, now_s: float, reach: Mapping[Peer, Reach]) -> list[Effect]:
-        """The peers of the job and how to reach them; flows to peers that left or moved are over.
+        """Set the peers of the job and the way to reach each. Return the effects.
 
-        Grants given away stay until released or run out: their light may be on. ``reach`` is kept as it is
-        and must not change.
+        Flows to peers that left or moved fail. Grants stay until they are released or expire, because their
+        light may be on. ``reach`` is kept as it is and must not change.
         """
         out: list[Effect] = []
         moved = {peer for peer, way in self._reach.items() if reach.get(peer) != way}
@@ -317,7 +319,10 @@ class Onic:
         return out
 
     def open(self, now_s: float, flow: Flow, peer: Peer) -> list[Effect]:
-        """Asks for light to ``peer``. Raises ValueError when the flow is open."""
+        """Request light to ``peer`` for a new flow.
+
+        Return the effects. Raises ValueError if the flow is open.
+        """
         if flow in self._flows:
             raise ValueError(f"flow {flow!r} is already open")
         out: list[Effect] = []
@@ -334,7 +339,10 @@ class Onic:
         return out
 
     def close(self, now_s: float, flow: Flow) -> list[Effect]:
-        """The flow has sent all it had, or is given up. A flow that is already over is ignored."""
+        """Close a flow that has sent everything or is abandoned.
+
+        Return the effects, none if the flow has already ended.
+        """
         out: list[Effect] = []
         port = self._flows.get(flow)
         if port is None:
@@ -352,7 +360,7 @@ class Onic:
         return out
 
     def tuned(self, now_s: float, port: int, ready_s: float) -> list[Effect]:
-        """The laser of ``port`` has been set, and is (or will be) ready at ``ready_s``."""
+        """Record that the laser of ``port`` has been set and is ready at ``ready_s``. Return the effects."""
         out: list[Effect] = []
         active = self._tx[port].active
         if active is not None and active.phase == TUNING:
@@ -362,7 +370,7 @@ class Onic:
         return out
 
     def untuned(self, now_s: float, port: int, reason: str) -> list[Effect]:
-        """The laser of ``port`` could not be set."""
+        """End the flow on ``port``, whose laser could not be set. Return the effects."""
         out: list[Effect] = []
         if self._tx[port].active is not None:
             self._end(now_s, port, out, reason)
@@ -392,7 +400,7 @@ class Onic:
         return out
 
     def other_version(self, now_s: float, sender: Peer, version: int, own: int) -> list[Effect]:
-        """``sender`` speaks another version of the protocol: what was asked of it fails."""
+        """End the flows to ``sender``, which uses another version of the protocol. Return the effects."""
         out: list[Effect] = []
         for port, tx in enumerate(self._tx):
             if tx.active is not None and tx.active.peer == sender:
@@ -402,7 +410,9 @@ class Onic:
     # Time.
 
     def next_deadline(self) -> float | None:
-        """Time at which :meth:`timer` has something to do if nothing else happens; None: never."""
+        """Return the time in seconds at which :meth:`timer` must be called if nothing else happens; None:
+        never.
+        """
         first = _NEVER
         for tx in self._tx:
             active = tx.active
@@ -420,7 +430,7 @@ class Onic:
         return None if first == _NEVER else first
 
     def timer(self, now_s: float) -> list[Effect]:
-        """Does what is due; harmless when nothing is."""
+        """Perform everything that is due; nothing if called early. Return the effects."""
         out: list[Effect] = []
         for port, tx in enumerate(self._tx):
             for seq, leaving in list(tx.leaving.items()):
@@ -758,7 +768,7 @@ class Onic:
     # For people and tests.
 
     def flows(self) -> Iterator[tuple[Flow, Peer, int, str]]:
-        """(flow, peer, port, "queued" | "asking" | "tuning" | "lit") of every open flow."""
+        """Yield (flow, peer, port, "queued" | "asking" | "tuning" | "lit") of every open flow."""
         for port, tx in enumerate(self._tx):
             if tx.active is not None:
                 yield tx.active.flow, tx.active.peer, port, PHASES[tx.active.phase]
@@ -766,16 +776,16 @@ class Onic:
                 yield flow, peer, port, "queued"
 
     def holder(self, port: int) -> Peer | None:
-        """The source that the receiver of ``port`` is granted to."""
+        """Return the source that the receiver of ``port`` is granted to; None if there is no grant."""
         grant = self._rx[port].grant
         return None if grant is None else grant.source
 
     def waiting(self, port: int) -> tuple[Peer, ...]:
-        """The sources that wait for the receiver of ``port``, first come first."""
+        """Return the sources that wait for the receiver of ``port``, in order of arrival."""
         return tuple(self._rx[port].queue)
 
     def idle(self) -> bool:
-        """No flow, grant, request or unanswered release is left."""
+        """Return whether no flow, grant, request or unanswered release is left."""
         return all(
             tx.active is None and not tx.queue and not tx.leaving and rx.grant is None and not rx.queue
             for tx, rx in zip(self._tx, self._rx, strict=True)

@@ -1,7 +1,7 @@
-"""What a fast path has carried beside the switches, by their flow tables, as a testbed may have one.
+"""Read the traffic that a testbed's fast path carries past the switches, by their flow tables.
 
-The switches' own counters have none of it, so it is added to what they answer. The fast path answers on a
-Unix socket, one line of JSON for each line of text.
+The switches' own counters do not include this traffic, so it is added to their answers. The fast path answers
+on a Unix socket, one line of JSON for each line of text.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What can go wrong between the controller and a packet switch. Every message is one line."""
+"""Errors between the controller and a packet switch. Every message is one line."""
 
 from __future__ import annotations
 

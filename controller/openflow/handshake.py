@@ -99,13 +99,13 @@ class _FlowStats(parser.OFPFlowStats):  # type: ignore[misc]
 
 @functools.lru_cache(maxsize=8192)
 def flow_match(data: bytes) -> Any:
-    """A match as os-ken has it; not to be changed."""
+    """Return a match as os-ken's object, which must not be changed."""
     return parser.OFPMatch.parser(data, 0)
 
 
 @functools.lru_cache(maxsize=8192)
 def flow_instructions(data: bytes) -> Any:
-    """A flow's instructions as os-ken has them; not to be changed."""
+    """Return a flow's instructions as a list of os-ken's objects, which must not be changed."""
     found, at = [], 0
     while at < len(data):
         found.append(parser.OFPInstruction.parser(data, at))
@@ -187,8 +187,10 @@ class Handlers(OFPHandler):  # type: ignore[misc]
 
 
 def _tells_of_others(updates: bytes | bytearray) -> bool:
-    """Whether a flow monitor's updates have one that is not of our own writing, of which it gives the number
-    alone."""
+    """Return whether a flow monitor's updates include a change by another client.
+
+    Changes by the controller itself are given only as a transaction number.
+    """
     at = 0
     while at + 4 <= len(updates):
         length, event = struct.unpack_from("!HH", updates, at)

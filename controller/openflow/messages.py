@@ -1,4 +1,4 @@
-"""What the plane hands in and out: plain values, free of os-ken."""
+"""Plain values that the plane accepts and returns, free of os-ken."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ class FlowMod:
 
 @dataclass(frozen=True)
 class Wire:
-    """What a flow is as the switch writes it: to be compared, kept and written again. Timeouts in seconds."""
+    """Flow in the switch's own encoding, which can be compared, kept and written again.
+
+    Timeouts in seconds.
+    """
 
     idle_s: int
     hard_s: int

@@ -96,7 +96,7 @@ _Amend = Callable[[int, Sequence[Any]], None]
 
 
 class _Exchange:
-    """What the library takes for a datapath."""
+    """Substitute for the datapath object that the library expects."""
 
     ofproto = ofproto_v1_3
     ofproto_parser = ofproto_v1_3_parser
@@ -149,9 +149,10 @@ class OfctlMixin:
     def ofctl_read(
         self: _HasSwitches, dpid: int, what: str, *, timeout_s: float = 5.0, **narrowed: Any
     ) -> dict[str, Any]:
-        """What a switch answers, as ``{"1": …}``. ``what``: the word in ``/stats/<what>/<dpid>``.
+        """Query a switch. Return its reply as ``{"<dpid>": …}``.
 
-        ``narrowed``: ``flow`` (a filter), ``port``, ``queue_id``, ``group_id`` or ``meter_id``; None for all.
+        ``what``: the word in ``/stats/<what>/<dpid>``. ``narrowed``: ``flow`` (a filter), ``port``,
+        ``queue_id``, ``group_id`` or ``meter_id``; None for all.
         """
         exchange = _Exchange(self._switch(dpid), timeout_s, self._amend)
         if (wanted := narrowed.get("flow")) is not None:
@@ -226,14 +227,17 @@ class OfctlMixin:
 
 
 def _summed(exchange: _Exchange, waiters: Any, **narrowed: Any) -> dict[str, Any]:
-    """What a switch would answer about flows added up, from its answer about each of them."""
+    """Return a switch's reply about aggregated flows, added up from its reply about each flow."""
     (flows,) = ofctl_v1_3.get_flow_stats(exchange, waiters, to_user=False, **narrowed).values()
     sums = {key: sum(flow[key] for flow in flows) for key in ("packet_count", "byte_count")}
     return {str(exchange.id): [{**sums, "flow_count": len(flows)}]}
 
 
 def _reading(part: str, work: Callable[[], Any], value: Any = None) -> Any:
-    """What the work returns; UnreadableError naming the part where the library cannot make sense of it."""
+    """Return the result of ``work``.
+
+    Raises UnreadableError naming the part if the library cannot parse it.
+    """
     try:
         return work()
     except _UNREADABLE as error:

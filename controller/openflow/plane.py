@@ -185,12 +185,14 @@ class OpenFlowPlane(OfctlMixin):
                 )
 
     def connected(self) -> frozenset[int]:
-        """Datapath ids of the switches connected now."""
+        """Return the datapath ids of the switches that are connected now."""
         with self._changed:
             return frozenset(self._switches)
 
     def refused(self) -> dict[int, str]:
-        """Datapath ids that a second switch claimed in the last 30 s, with its address."""
+        """Return the datapath ids that a second switch claimed in the last 30 s, with
+        that switch's address.
+        """
         since = time.monotonic() - _REFUSED_S
         with self._changed:
             return {dpid: address for dpid, (t, address) in self._refused.items() if t > since}
@@ -236,7 +238,11 @@ class OpenFlowPlane(OfctlMixin):
         return failed
 
     def flows(self, dpid: int, *, timeout_s: float, counted: bool = False) -> list[FlowEntry]:
-        """Every flow of every table, as the switch has them now; ``counted`` as for :meth:`flow_tables`."""
+        """Return every flow of every table, as the switch has them now.
+
+        ``counted``: the counters include the traffic that was carried past the switches. Raises
+        OpenFlowError.
+        """
         found, failed = self.flow_tables([dpid], timeout_s=timeout_s, counted=counted)
         for error in failed.values():
             raise error
@@ -274,8 +280,11 @@ class OpenFlowPlane(OfctlMixin):
         timeout_s: float,
         take: Callable[[int, list[Any]], T],
     ) -> tuple[dict[int, T], dict[int, OpenFlowError]]:
-        """What ``take`` makes of the replies to the last of each switch's messages, all sent before any is
-        waited for; and errors."""
+        """Return the values that ``take`` makes of each switch's replies to its last message, and the errors
+        by switch.
+
+        The messages to all switches are sent before any reply is awaited.
+        """
         deadline = time.monotonic() + timeout_s
         begun: dict[int, tuple[Switch, Pending]] = {}
         found: dict[int, T] = {}
@@ -294,7 +303,7 @@ class OpenFlowPlane(OfctlMixin):
         return found, failed
 
     def port_stats(self, dpid: int, *, timeout_s: float) -> list[PortStats]:
-        """Counters of every port, the switch's own local port left out."""
+        """Return the counters of every port except the switch's own local port. Raises OpenFlowError."""
         found, failed = self.all_port_stats([dpid], timeout_s=timeout_s)
         for error in failed.values():
             raise error
@@ -303,9 +312,10 @@ class OpenFlowPlane(OfctlMixin):
     def all_port_stats(
         self, dpids: Iterable[int], *, timeout_s: float
     ) -> tuple[dict[int, tuple[float, list[PortStats]]], dict[int, OpenFlowError]]:
-        """Ask several switches at once, like :meth:`port_stats`; the failures by switch, too.
+        """Read the port counters of several switches at once. Return the counters and the errors by switch.
 
-        With the counters comes when they were there, CLOCK_MONOTONIC seconds.
+        Each switch's counters come with the time of their arrival, CLOCK_MONOTONIC seconds. The switches' own
+        local ports are left out.
         """
 
         def request(switch: Switch, _: int) -> list[Any]:
@@ -319,14 +329,14 @@ class OpenFlowPlane(OfctlMixin):
         return self._at_once(dpids, request, timeout_s, counters)
 
     def ports(self, dpid: int, *, timeout_s: float = 5.0) -> list[PortDescription]:
-        """The ports of a switch by number, its own local port left out."""
+        """Return the ports of a switch by number, without its own local port. Raises OpenFlowError."""
         switch = self._switch(dpid)
         replies = switch.transact([parser.OFPPortDescStatsRequest(switch, 0)], timeout_s)
         found = [_port(p) for reply in replies for p in reply.body if p.port_no <= ofp.OFPP_MAX]
         return sorted(found, key=lambda port: port.number)
 
     def desc(self, dpid: int, *, timeout_s: float = 5.0) -> Description:
-        """Manufacturer's description of the switch."""
+        """Return the manufacturer's description of the switch. Raises OpenFlowError."""
         switch = self._switch(dpid)
         body = switch.transact([parser.OFPDescStatsRequest(switch, 0)], timeout_s)[0].body
         texts = (body.mfr_desc, body.hw_desc, body.sw_desc, body.serial_num, body.dp_desc)
@@ -449,7 +459,9 @@ class OpenFlowPlane(OfctlMixin):
         self._events.put(SwitchEvent(kind, dpid, time.monotonic()))  # type: ignore[arg-type]
 
     def _is_taken(self, dpid: int) -> bool:
-        """Whether a switch with this datapath id is connected and answers; one that reconnected does not."""
+        """Return whether a switch with this datapath id is connected and answers; a stale connection does
+        not.
+        """
         with self._changed:
             older = self._switches.get(dpid)
         if older is None:

@@ -64,7 +64,9 @@ class Switch(Datapath):  # type: ignore[misc]
         self.ofp_brick = brick
 
     def set_xid(self, msg: Any) -> int:
-        """os-ken's own counter is not safe when several threads send."""
+        """Give a message the next transaction id and return the id. os-ken's own counter is not safe with
+        several threads.
+        """
         xid = next(self._xids) & 0xFFFFFFFF
         msg.set_xid(xid)
         return xid
@@ -133,7 +135,7 @@ class Switch(Datapath):  # type: ignore[misc]
             handle(event)
 
     def send(self, buf: bytes, close_socket: bool = False) -> bool:
-        """Send whole messages; whether that was done. ``close_socket``: they are the last."""
+        """Send whole messages. Return whether they were sent. ``close_socket``: they are the last."""
         try:
             with self._sending:
                 self.socket.sendall(buf)
@@ -153,17 +155,18 @@ class Switch(Datapath):  # type: ignore[misc]
             self.socket.shutdown(socket.SHUT_RDWR)
 
     def transact(self, messages: Sequence[Any], timeout_s: float) -> list[Any]:
-        """Send the messages as one burst; the replies to the last one, once they are complete.
+        """Send the messages as one burst. Return the replies to the last message, once they are complete.
 
-        An error of the switch about any of the messages raises SwitchRefusedError. Raises
-        NotConnectedError when the connection ends first and SwitchTimeoutError after ``timeout_s``.
+        Raises SwitchRefusedError if the switch reports an error about any of the messages, NotConnectedError
+        if the connection ends first, SwitchTimeoutError after ``timeout_s`` seconds.
         """
         return self.finish(self.begin(messages, timeout_s), timeout_s)
 
     def begin(self, messages: Sequence[Any], timeout_s: float) -> Pending:
-        """The first half of :meth:`transact`, so that several switches can be asked at once.
+        """Send the messages of a :meth:`transact`. Return the pending request for :meth:`finish`.
 
-        Sends nothing where no time is left for an answer.
+        Requests to several switches can thus be pending at once. Sends nothing if no time is left for an
+        answer. Raises SwitchTimeoutError then, NotConnectedError if the switch is not connected.
         """
         if timeout_s <= 0:
             raise SwitchTimeoutError(f"switch {self.id} was not asked: no time was left for its answer")
@@ -183,7 +186,11 @@ class Switch(Datapath):  # type: ignore[misc]
         return pending
 
     def finish(self, pending: Pending, timeout_s: float) -> list[Any]:
-        """The second half of :meth:`transact`; it must follow the first."""
+        """Wait for a request that :meth:`begin` sent. Return the replies to its last message.
+
+        Must be called after :meth:`begin`. Raises SwitchRefusedError, NotConnectedError, and
+        SwitchTimeoutError after ``timeout_s`` seconds.
+        """
         try:
             pending.done.wait(timeout_s)
         finally:

@@ -98,14 +98,14 @@ class Deadline:
         return self.at - time.monotonic()
 
     def check(self) -> float:
-        """Seconds to go. Raises DeadlineExceeded when there are none."""
+        """Return the seconds that are left. Raises DeadlineExceeded if there are none."""
         left = self.left_s
         if left <= 0:
             raise DeadlineExceeded("the deadline has passed")
         return left
 
     def within(self, limit_s: float) -> Deadline:
-        """The earlier of this and ``limit_s`` seconds from now."""
+        """Return the earlier of this deadline and ``limit_s`` seconds from now."""
         return self if self.left_s < limit_s else Deadline(limit_s)
 
     def sleep_until(self, when: float) -> None:
@@ -119,8 +119,11 @@ class Deadline:
 
 @contextmanager
 def after_others(begun: bool = True) -> Iterator[None]:
-    """One of several requests that are one write. ``begun``: others of it were carried out, so that trouble
-    before this one is sent does not mean that nothing was: Indeterminate in place of it."""
+    """Wrap one of several requests that form one write.
+
+    ``begun``: earlier requests of the write were carried out, so an error before this request is sent does
+    not mean that nothing was changed. Raises Indeterminate instead of Unreachable and DeadlineExceeded then.
+    """
     try:
         yield
     except (Unreachable, DeadlineExceeded) as error:
@@ -165,7 +168,7 @@ class Timing:
 
     @classmethod
     def from_profile(cls, profile: Mapping[str, Any]) -> Timing:
-        """Read an inventory entry's ``profile`` (its ``…_s`` keys; absent ones are zero)."""
+        """Return the timing in an inventory entry's ``profile`` (its ``…_s`` keys; absent keys are zero)."""
 
         def seconds(key: str, default: float = 0.0) -> float:
             return float(profile.get(key, default))
@@ -177,21 +180,21 @@ class Timing:
         return cls(Bounds(command, command, command), per, Bounds(least, typical, most))
 
     def lit_after_s(self, count: int) -> float:
-        """Seconds after which a write of ``count`` cross-connects has surely given light."""
+        """Return the seconds after which a write of ``count`` cross-connects has certainly given light."""
         return self.command.most_s + count * self.per_cross_connect_s + self.dark.most_s
 
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What a switch has and can do.
+    """Abilities of an optical switch.
 
-    ``ingress`` and ``egress`` are its port numbers (a single-sided switch has each port in both).
-    ``reach`` names the egresses of those ingresses that cannot reach all. ``max_batch``: cross-connects
-    per write; ``max_remove``: of a write that removes, where that takes fewer (0: as many).
-    ``max_replace``: largest whole set that one write can put in the place of what stands, 0 where
-    there is no such write. ``power``: ports with a power meter. ``wavelengths``: channels it tells apart, 0
-    for none. ``ownership``: it records who made a cross-connect. ``light``: it tells where light is missing,
-    by meters or otherwise.
+    ``ingress`` and ``egress``: port numbers (a single-sided switch has each port in both). ``reach``:
+    egresses of each ingress that cannot reach all of them. ``max_batch``: largest number of cross-connects
+    per write. ``max_remove``: the same for a write that removes, if that is smaller (0: equal).
+    ``max_replace``: largest whole set that one write can substitute for the present one, 0 if there is no
+    such write. ``power``: ports with a power meter. ``wavelengths``: number of channels that the switch
+    distinguishes, 0 for none. ``ownership``: the switch records who made a cross-connect. ``light``: the
+    switch reports missing light, by meters or otherwise.
     """
 
     ingress: frozenset[int]
@@ -209,8 +212,10 @@ class Capabilities:
 
     @classmethod
     def dual_sided(cls, size: int, max_batch: int, profile: Mapping[str, Any], **more: Any) -> Capabilities:
-        """Those of a switch with ingress ports 1..size and egress ports size+1..2*size, a power meter at each
-        and the ``profile``'s timing."""
+        """Return the abilities of a switch with ingress ports 1..size and egress ports size+1..2*size.
+
+        Each port has a power meter, and the timing is the timing of the ``profile``.
+        """
         ingress, egress = dual_sided(size)
         timing = Timing.from_profile(profile)
         return cls(ingress, egress, max_batch, timing, power=ingress | egress, **more)
@@ -220,12 +225,12 @@ class Capabilities:
         return self.ingress | self.egress
 
     def egresses(self, ingress: int) -> frozenset[int]:
-        """What the ingress can be joined to."""
+        """Return the egresses to which the ingress can be connected."""
         return self.reach.get(ingress, self.egress) - {ingress}
 
 
 def dual_sided(size: int) -> tuple[frozenset[int], frozenset[int]]:
-    """Ingress ports 1..size and egress ports size+1..2*size."""
+    """Return the ingress ports 1..size and the egress ports size+1..2*size."""
     return frozenset(range(1, size + 1)), frozenset(range(size + 1, 2 * size + 1))
 
 
@@ -292,11 +297,11 @@ class Plan:
 
 @dataclass(frozen=True)
 class CrossConnectResult:
-    """What became of one cross-connect of a plan.
+    """Outcome for one cross-connect of a plan.
 
-    ``reason`` is empty when it is as wanted. ``wavelength``: its channel on a WSS. ``t_dark``: when its
-    ports lost light (of its wavelength; None: they had none);
-    ``t_lit``: when it was read back as connected (None: it is not). Monotonic seconds.
+    ``reason``: empty if the cross-connect is as wanted. ``wavelength``: its channel on a WSS. ``t_dark``:
+    time at which its ports lost light (of its wavelength; None: they had none). ``t_lit``: time at which it
+    was read back as connected (None: it is not). Times in monotonic seconds.
     """
 
     ingress: int
@@ -348,7 +353,9 @@ def _spots(xc: CrossConnect) -> tuple[tuple[int, int | None], ...]:
 
 
 def _touched(changed: Iterable[CrossConnect]) -> int:
-    """How many cross-connects a switch has to do with in a write: one that moves is one, not two."""
+    """Return the number of cross-connects that a switch handles in a write: a moved cross-connect counts
+    once.
+    """
     return len({(xc.ingress, xc.wavelength) for xc in changed})
 
 
@@ -383,8 +390,11 @@ def check_ports_usable(snapshot: Snapshot, cross_connects: Iterable[CrossConnect
 
 
 def los_alarms(snapshot: Snapshot, powers: Mapping[int, float | None]) -> Iterator[Alarm]:
-    """Ingresses of cross-connects without light; and egresses without, where light comes in and the mirrors
-    are set. ``powers``: dBm by port, None or no entry for a port without a meter, -inf for no light."""
+    """Yield alarms for ingresses of cross-connects that receive no light, and egresses that send none.
+
+    Egresses are checked only if light comes in and the mirrors are set. ``powers``: dBm by port, None or no
+    entry for a port without a meter, -inf for no light.
+    """
     wires = snapshot.cross_connects
     known = {port: power for port, power in powers.items() if power is not None}
     dark = {port: power for port, power in known.items() if power < LOSS_OF_SIGNAL_DBM}
@@ -412,13 +422,13 @@ def make_plan(
     owned: Iterable[CrossConnect] | None = None,
     anew: bool = False,
 ) -> Plan:
-    """The smallest change from ``snapshot`` to one where everything ``wanted`` stands. Pure.
+    """Return the smallest change from ``snapshot`` to a state in which everything ``wanted`` is connected. No
+    I/O.
 
-    ``delete``: ingresses that shall carry nothing. ``owned``: the cross-connects that may be removed
-    (default: all that the switch does not say are someone else's); others are removed in REPLACE mode
-    only. A wanted cross-connect that the switch reports as broken is removed and made again; with ``anew``
-    every one.
-    Raises a :class:`~controller.optical.errors.Rejected` naming the port.
+    ``delete``: ingresses that must carry nothing. ``owned``: cross-connects that may be removed (default: all
+    that the switch does not attribute to others); other cross-connects are removed in REPLACE mode only. A
+    wanted cross-connect that the switch reports as broken is removed and made again; with ``anew`` every
+    wanted one. Raises a :class:`~controller.optical.errors.Rejected` naming the port.
     """
     wanted = tuple(wanted)
     for xc in wanted:
@@ -560,7 +570,10 @@ class OpticalSwitchDriver(ABC):
     # What the controller uses.
 
     def open(self, *, timeout_s: float = 5.0) -> Identity:
-        """Start a session. Raises Unreachable, AuthFailed, ProtocolError, DeadlineExceeded."""
+        """Start a session. Return the switch's identity.
+
+        Raises Unreachable, AuthFailed, ProtocolError, DeadlineExceeded.
+        """
         deadline = Deadline(timeout_s)
         with self._device(deadline, reopen=True):
             return self._open(deadline)
@@ -581,7 +594,10 @@ class OpticalSwitchDriver(ABC):
         return self._capabilities
 
     def snapshot(self, *, timeout_s: float = 5.0) -> Snapshot:
-        """What stands in the switch, read now. Raises; never returns an empty answer for a failed read."""
+        """Return the present state of the switch, read now.
+
+        Raises OpticalError if the read fails; never returns an empty state for a failed read.
+        """
         deadline = Deadline(timeout_s)
         with self._device(deadline):
             return self._reading(deadline)
@@ -597,12 +613,17 @@ class OpticalSwitchDriver(ABC):
         timeout_s: float = 5.0,
         anew: bool = False,
     ) -> Plan:
-        """A plan from ``snapshot`` (default: read now); see :func:`make_plan`. Writes nothing."""
+        """Return a plan from ``snapshot`` (default: read now); see :func:`make_plan`. Writes nothing.
+
+        Raises a :class:`~controller.optical.errors.Rejected` naming the port, OpticalError if the switch
+        cannot be read.
+        """
         base = snapshot or self.snapshot(timeout_s=timeout_s)
         return make_plan(self._capabilities, base, wanted, mode, delete, owned, anew)
 
     def replaces_at_once(self, plan: Plan) -> bool:
-        """Whether :meth:`apply` removes and adds in one write, so that ports are dark for one dark time.
+        """Return whether :meth:`apply` removes and adds in one write, so that ports are dark for one dark
+        time.
 
         Only in REPLACE mode: such a write also removes what someone else has made since the plan.
         """
@@ -658,8 +679,11 @@ class OpticalSwitchDriver(ABC):
             return status
 
     def power_dbm(self, ports: Iterable[int], *, timeout_s: float = 5.0) -> dict[int, float | None]:
-        """Optical power in dBm; None for a port without a meter or without light to measure. Raises
-        NoSuchPort."""
+        """Return the optical power in dBm by port; None for a port without a meter or without light to
+        measure.
+
+        Raises NoSuchPort.
+        """
         asked = tuple(ports)
         for port in asked:
             if port not in self._capabilities.ports:
@@ -673,8 +697,10 @@ class OpticalSwitchDriver(ABC):
     def factory_loss_db(
         self, cross_connects: Iterable[CrossConnect], *, timeout_s: float = 10.0
     ) -> dict[CrossConnect, float | None]:
-        """Insertion loss in dB of paths as their maker measured it, connected or not; None where the switch
-        does not tell. Raises NoSuchPort and WrongSide."""
+        """Return the insertion loss in dB of paths, as measured by the manufacturer, connected or not.
+
+        None for a path whose loss the switch does not report. Raises NoSuchPort and WrongSide.
+        """
         asked = tuple(cross_connects)
         for xc in asked:
             check_cross_connect(self._capabilities, xc)
@@ -684,7 +710,11 @@ class OpticalSwitchDriver(ABC):
         return {xc: found.get(xc) for xc in asked}
 
     def alarms(self, *, snapshot: Snapshot | None = None, timeout_s: float = 5.0) -> tuple[Alarm, ...]:
-        """What is wrong now, read from the switch; of ports and cross-connects what ``snapshot`` says."""
+        """Return the present alarms, read from the switch.
+
+        Alarms of ports and cross-connects are derived from ``snapshot`` (default: read now). Raises
+        OpticalError if the read fails.
+        """
         deadline = Deadline(timeout_s)
         with self._device(deadline):
             if snapshot is None:
@@ -698,7 +728,7 @@ class OpticalSwitchDriver(ABC):
             return (*found, *self._alarms(snapshot, deadline))
 
     def redact(self, text: str) -> str:
-        """The text with every secret masked."""
+        """Return the text with every secret masked."""
         for secret in self._secrets:
             text = text.replace(secret, "***")
         return text
@@ -758,7 +788,9 @@ class OpticalSwitchDriver(ABC):
         return replace(snapshot, cross_connects=labelled, taken_at=time.monotonic())
 
     def _is_fresh(self, seen: Snapshot, plan: Plan) -> bool:
-        """Whether a reading stands for another before the plan's first write."""
+        """Return whether a reading is recent enough to replace another reading before the
+        plan's first write.
+        """
         age_s = time.monotonic() - seen.taken_at
         return age_s <= FRESH_S and seen.taken_at > self._written_at and not self.replaces_at_once(plan)
 

@@ -1,10 +1,10 @@
-"""What drivers of Calient's switches have in common, whether they speak TL1 or REST.
+"""Shared parts of the drivers of Calient's switches over TL1 and REST.
 
-A cross-connect is a one-way circuit from the IN half of a port to the OUT half of another; ports are
-numbered 1..N (ingress) and N+1..2N (egress) in the order of the names that the switch gives them (``1.1.1``,
+A cross-connect is a one-way circuit from the IN half of a port to the OUT half of another; ports are numbered
+1..N (ingress) and N+1..2N (egress) in the order of the names that the switch gives them (``1.1.1``,
 ``1.1.2``, … or plain numbers). Of a two-way circuit, which others may have made, both directions are removed
-together or none. Conflicts are resolved here, delete before add, since the switch needs up to 500 ms where
-it is left to resolve them, and 200 ms where it is not (S320 hardware guide, p. 44).
+together or none. Conflicts are resolved by the driver, which deletes before it adds: the switch needs up to
+500 ms if it must resolve them, and 200 ms if not (S320 hardware guide, p. 44).
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _LEAST_DBM, _MOST_DBM = -200.0, 100.0
 
 
 def in_order(names: Iterable[str]) -> tuple[str, ...]:
-    """Names of ports (``1.1.2``, ``1.1.10``, or numbers) in the order of their numbers."""
+    """Return names of ports (``1.1.2``, ``1.1.10``, or numbers) in the order of their numbers."""
     return tuple(sorted(names, key=lambda name: [int(part) for part in name.split(".")]))
 
 
 def circuit_state(admin: str, operation: str, capability: str) -> CrossConnectState:
-    """State of a circuit with these words for AS, OS and OC."""
+    """Return the state of a circuit with these words for AS, OS and OC."""
     if capability.upper().startswith("FAIL"):
         return CrossConnectState.FAILED
     if not admin.upper().startswith("IS"):
@@ -49,7 +49,7 @@ def circuit_state(admin: str, operation: str, capability: str) -> CrossConnectSt
 
 
 def parse_power(text: str) -> float:
-    """dBm of ``-1.70``; -inf of ``NONE``, which is no light. Raises ProtocolError."""
+    """Return the dBm of ``-1.70``; -inf for ``NONE``, which is no light. Raises ProtocolError."""
     if text.strip().upper() == "NONE":
         return -math.inf
     try:
@@ -143,7 +143,10 @@ class CalientDriver(OpticalSwitchDriver):
         return list(found.values())
 
     def _numbered(self, powers: Mapping[str, tuple[float | None, float | None]]) -> dict[int, float | None]:
-        """What comes in and goes out (dBm), by port, of what is told by name. Raises ProtocolError."""
+        """Return received and sent powers (dBm), given by port name, by port number; None if not reported.
+
+        Received power is at the ingress number, sent power at the egress number. Raises ProtocolError.
+        """
         found: dict[int, float | None] = {}
         for name, (received, sent) in powers.items():
             if name not in self._numbers:

@@ -58,7 +58,7 @@ def _rows(value: object, what: str) -> list[Mapping[str, Any]]:
 
 
 def parse_ports(value: object) -> tuple[str, ...]:
-    """The names of the ports of ``ports/?id=summary``, in order. Raises ProtocolError."""
+    """Return the names of the ports in ``ports/?id=summary``, in order. Raises ProtocolError."""
     names = []
     for row in _rows(value, "ports"):
         name = str(row.get("port", ""))
@@ -69,7 +69,10 @@ def parse_ports(value: object) -> tuple[str, ...]:
 
 
 def parse_power(value: object) -> float | None:
-    """dBm of ``-1.7`` or ``"-1.70"``; -inf of ``NONE``, None where nothing is told. Raises ProtocolError."""
+    """Return the dBm of ``-1.7`` or ``"-1.70"``; -inf for ``NONE``, None for an empty value.
+
+    Raises ProtocolError.
+    """
     if value is None or value == "":
         return None
     if not isinstance(value, int | float | str) or isinstance(value, bool):
@@ -78,7 +81,10 @@ def parse_power(value: object) -> float | None:
 
 
 def parse_port_powers(value: object) -> dict[str, tuple[float | None, float | None]]:
-    """What comes in and goes out, by port, of ``ports/?id=summary``; one number is what comes in."""
+    """Return received and sent powers (dBm) in ``ports/?id=summary``, by port name; None if not reported.
+
+    A single number is the received power. Raises ProtocolError.
+    """
     found = {}
     for row in _rows(value, "ports"):
         told = row.get("power")
@@ -98,7 +104,7 @@ def _state(half: Mapping[str, Any]) -> CrossConnectState:
 
 
 def parse_circuits(value: object) -> tuple[Circuit, ...]:
-    """The circuits of ``crossconnects/?id=list``. Raises ProtocolError."""
+    """Return the circuits of ``crossconnects/?id=list``. Raises ProtocolError."""
     found = []
     for row in _rows(value, "crossconnects"):
         first, second = row.get("half1"), row.get("half2")
@@ -121,7 +127,7 @@ def parse_circuits(value: object) -> tuple[Circuit, ...]:
 
 
 def parse_statuses(value: object, count: int) -> tuple[str, ...]:
-    """What a bulk request says of its ``count`` items: empty where it is done, else why not.
+    """Return the status of each of a bulk request's ``count`` items: empty for success, else the reason.
 
     Raises ProtocolError.
     """
@@ -255,7 +261,7 @@ class CalientRestDriver(CalientDriver):
         return reply
 
     def _forgot(self, reply: Reply) -> bool:
-        """Whether the switch no longer knows our session; the next request logs in again."""
+        """Return whether the switch has dropped this session. The next request then logs in again."""
         if reply.status != 401 or not self._cookies:
             return False
         self._cookies = {}

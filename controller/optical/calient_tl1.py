@@ -66,7 +66,7 @@ MAX_KNOWN_ROWS = 4096
 
 
 def _values(row: str) -> tuple[str, dict[str, str]]:
-    """What a row is about, and its ``NAME=value``. Raises ProtocolError."""
+    """Return a row's subject and its ``NAME=value`` pairs. Raises ProtocolError."""
     about, _, rest = row.partition(":")
     try:
         return about.strip(), parse_values(rest.rpartition(":")[2])
@@ -88,7 +88,7 @@ def _port(name: str, row: str) -> str:
 
 @lru_cache(MAX_KNOWN_ROWS)
 def parse_circuit(row: str) -> Circuit:
-    """A row of RTRV-CRS. Raises ProtocolError."""
+    """Return the circuit in a row of RTRV-CRS. Raises ProtocolError."""
     conn, values = _values(row)
     source, destination = (_port(_value(values, key, row), row) for key in ("SRCPORT", "DSTPORT"))
     way = _value(values, "CONNTYPE", row).upper()
@@ -103,7 +103,10 @@ def parse_circuit(row: str) -> Circuit:
 
 @lru_cache(MAX_KNOWN_ROWS)
 def parse_port(row: str) -> tuple[str, PortStatus, PortStatus]:
-    """Name of a port, and how its IN and its OUT half are, of a row of RTRV-PORT. Raises ProtocolError."""
+    """Return a port's name and the states of its IN and OUT halves, from a row of RTRV-PORT.
+
+    Raises ProtocolError.
+    """
     name, values = _values(row)
     halves = []
     for side in ("IN", "OUT"):
@@ -117,15 +120,20 @@ def parse_port(row: str) -> tuple[str, PortStatus, PortStatus]:
 
 
 def parse_powers(row: str) -> tuple[str, float, float]:
-    """Name of a port, what comes in at it and what goes out (dBm), of a row of RTRV-PORT-SUM."""
+    """Return a port's name, and its received and sent power (dBm), from a row of RTRV-PORT-SUM.
+
+    Raises ProtocolError.
+    """
     name, values = _values(row)
     received, sent = (parse_power(_value(values, key, row)) for key in ("INPWR", "OUTPWR"))
     return _port(name, row), received, sent
 
 
 def bulk_outcome(rows: Iterable[str]) -> str | None:
-    """What RTRV-SAVERECALL says: empty for done, None for not yet, else what went wrong. Raises
-    ProtocolError."""
+    """Return the outcome in RTRV-SAVERECALL: empty for success, None while in progress, else the error.
+
+    Raises ProtocolError.
+    """
     told = " ".join(rows)
     words = told.lower()
     if "progress" in words:

@@ -43,9 +43,11 @@ class NotThere(Refused):
 
 @dataclass(frozen=True)
 class Access:
-    """How to get in. ``ca_file``: certificates that the switch's must descend from, in place of the system's;
-    ``server_name``: whom its certificate names, where that is not ``host``; ``tls``: False sends user name
-    and password as they are."""
+    """Address and credentials of a switch.
+
+    ``ca_file``: authorities for the switch's certificate, instead of the system's. ``server_name``: name in
+    its certificate, if that is not ``host``. ``tls``: if false, user name and password are sent unencrypted.
+    """
 
     host: str
     port: int
@@ -58,8 +60,11 @@ class Access:
 
 
 def access_of(entry: Entry) -> Access:
-    """How to get in, by an entry's ``address``, ``tls``, ``ca_file``, ``cert_file``, ``key_file`` and
-    ``server_name``, and its credentials. Raises ValueError, and KeyError without an address."""
+    """Return address and credentials from an inventory entry.
+
+    The keys are ``address``, ``tls``, ``ca_file``, ``cert_file``, ``key_file``, ``server_name``, and the
+    credentials' keys. Raises ValueError, and KeyError without an address.
+    """
     host, port = entry.address()
     named = ("ca_file", "cert_file", "key_file")
     files = {key: Path(str(entry.keys[key])) if entry.keys.get(key) else None for key in named}
@@ -86,7 +91,7 @@ Elem = str | tuple[str, Mapping[str, str]]
 
 
 def path_of(elems: Iterable[Elem], origin: str = "") -> Any:
-    """A path, in gNMI's own words."""
+    """Return a path as a gNMI message."""
     found = [
         gnmi.PathElem(name=one) if isinstance(one, str) else gnmi.PathElem(name=one[0], key=dict(one[1]))
         for one in elems
@@ -145,11 +150,14 @@ class GnmiClient:
         return self._stub
 
     def capabilities(self, deadline: Deadline) -> Any:
-        """What the switch can do. Raises as :meth:`get`."""
+        """Return the switch's capabilities.
+
+        Raises Unreachable, DeadlineExceeded, AuthFailed, PermissionDenied, Refused (NotThere), ProtocolError.
+        """
         return self._ask(lambda: self._open().Capabilities, gnmi.CapabilityRequest(), deadline)
 
     def get(self, paths: Sequence[Any], deadline: Deadline, target: str = "") -> Any:
-        """Read these paths (:func:`path_of`) of a ``target``: the answer as it is.
+        """Read these paths (:func:`path_of`) of a ``target``. Return the response message.
 
         Raises Unreachable, DeadlineExceeded, AuthFailed, PermissionDenied, Refused (NotThere), ProtocolError.
         """
@@ -158,7 +166,7 @@ class GnmiClient:
         return self._ask(lambda: self._open().Get, request, deadline)
 
     def value(self, told: Any) -> Any:
-        """JSON in the encoding that the switch takes."""
+        """Return a value as a gNMI message, as JSON in the encoding that the switch accepts."""
         text = json.dumps(told).encode()
         ietf = self.encoding == gnmi.JSON_IETF
         return gnmi.TypedValue(json_ietf_val=text) if ietf else gnmi.TypedValue(json_val=text)
@@ -199,7 +207,7 @@ class GnmiClient:
             raise Indeterminate(f"no end of the change seen: {raised}") from None
 
     def _said(self, error: Any) -> OpticalError:
-        """What a failed call means for a question; for a change see :meth:`set`."""
+        """Return the OpticalError for a failed read; for a failed change see :meth:`set`."""
         code, words = error.code(), " ".join(str(error.details() or "").split())[:300]
         told = f"{code.name}: {words}" if words else code.name
         if code is grpc.StatusCode.UNAUTHENTICATED:
@@ -216,8 +224,11 @@ class GnmiClient:
 
 
 def updates_of(response: Any) -> Iterator[tuple[int, list[str], dict[str, str], Any]]:
-    """Each update of an answer to a Get: which notification it is in, the names of its path without those of
-    models, the keys of its last element, and its JSON. Raises ProtocolError."""
+    """Yield each update of a response to a Get.
+
+    An update is the number of its notification, the names of its path without those of models, the keys of
+    its last element, and its JSON value. Raises ProtocolError.
+    """
     for number, note in enumerate(response.notification):
         for update in note.update:
             elems = [*note.prefix.elem, *update.path.elem]

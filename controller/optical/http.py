@@ -52,11 +52,11 @@ class Reply:
     body: bytes
 
     def header(self, name: str) -> str:
-        """The first of that name; empty if there is none."""
+        """Return the first header of that name; empty if there is none."""
         return next((value for key, value in self.headers if key == name), "")
 
     def json(self) -> Any:
-        """What the body says. Raises ProtocolError."""
+        """Return the JSON value of the body. Raises ProtocolError."""
         try:
             return parse_json(self.body)
         except (ValueError, RecursionError):
@@ -100,14 +100,17 @@ class HttpClient:
         self._connection.close()
 
     def read(self, target: str, headers: Mapping[str, str], deadline: Deadline) -> Reply:
-        """Asks (GET). Raises Unreachable, DeadlineExceeded, ProtocolError."""
+        """Send a GET request. Return the reply. Raises Unreachable, DeadlineExceeded, ProtocolError."""
         limit = deadline.within(REPLY_S)
         return ask_again(self._connection.is_open, lambda: self._exchange("GET", target, headers, b"", limit))
 
     def write(
         self, method: str, target: str, headers: Mapping[str, str], body: bytes, deadline: Deadline
     ) -> Reply:
-        """Tells. Raises Unreachable or DeadlineExceeded if nothing was sent, else Indeterminate."""
+        """Send a request that changes the switch. Return the reply.
+
+        Raises Unreachable or DeadlineExceeded if nothing was sent, else Indeterminate.
+        """
         self._connect(deadline)
         try:
             return self._exchange(method, target, headers, body, deadline)
@@ -183,11 +186,11 @@ class HttpClient:
 
 
 def http_client(entry: Entry) -> HttpClient:
-    """Make one from ``{"address": "host:port", "tls": true, "ca_file": path}`` of an inventory entry.
+    """Return a client for ``{"address": "host:port", "tls": true, "ca_file": path}`` of an inventory entry.
 
-    ``tls`` is true unless it is said otherwise or the switch is on this machine; then the switch's
-    certificate is checked, against ``ca_file`` or the machine's authorities. Raises ValueError, and KeyError
-    without an address.
+    ``tls`` defaults to true, or to false if the switch is on this machine. With TLS the switch's certificate
+    is checked against ``ca_file`` or the machine's authorities. Raises ValueError, and KeyError without an
+    address.
     """
     host, port = entry.address()
     context = None

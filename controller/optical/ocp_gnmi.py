@@ -94,7 +94,7 @@ class Connection:
 
 
 def parse_ports(components: Any) -> dict[str, Port]:
-    """The ports among ``components``, by name. Raises ProtocolError."""
+    """Return the ports among ``components``, by name. Raises ProtocolError."""
     found: dict[str, Port] = {}
     for entry in entries(branch(bare(components)), "component"):
         if "ocp-ocs-port" not in entry:
@@ -122,7 +122,7 @@ def parse_ports(components: Any) -> dict[str, Port]:
 
 
 def parse_groups(switch: Any) -> dict[str, Group]:
-    """The groups of ports in ``optical-switch``, by name. Raises ProtocolError."""
+    """Return the groups of ports in ``optical-switch``, by name. Raises ProtocolError."""
     found: dict[str, Group] = {}
     for entry in entries(branch(bare(switch), "state"), "port-groups"):
         name, direction = text(entry.get("name"), "a group of ports"), entry.get("direction", "ANY")
@@ -136,7 +136,7 @@ def parse_groups(switch: Any) -> dict[str, Group]:
 
 
 def parse_connections(connections: Any) -> list[Connection]:
-    """The entries of ``connections``. Raises ProtocolError."""
+    """Return the entries of ``connections``. Raises ProtocolError."""
     found: list[Connection] = []
     for entry in entries(branch(bare(connections)), "port-connection"):
         state = branch(entry, "config") | branch(entry, "state")
@@ -160,7 +160,7 @@ def parse_connections(connections: Any) -> list[Connection]:
 
 
 def parse_identity(components: Any) -> Identity:
-    """Read the identity from the CHASSIS component; without one, an unknown identity."""
+    """Return the identity in the CHASSIS component; without that component, an unknown identity."""
     for entry in entries(branch(bare(components)), "component"):
         state = branch(entry, "state")
         if str(state.get("type", "")).rpartition(":")[2] != "CHASSIS":
@@ -180,8 +180,11 @@ def parse_identity(components: Any) -> Identity:
 
 @dataclass(frozen=True)
 class Numbering:
-    """Which port of the switch is which of ours: names of ingress 1..N and of egress N+1..2N; ``reach`` as in
-    the capabilities."""
+    """Mapping between port names of the switch and port numbers.
+
+    ``inputs``: names of ingress 1..N. ``outputs``: names of egress N+1..2N. ``reach``: egresses of each
+    ingress that cannot reach all of them.
+    """
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -205,7 +208,10 @@ def number_ports(
     inputs: Sequence[str] = (),
     outputs: Sequence[str] = (),
 ) -> Numbering:
-    """See the top of this file. Raises ProtocolError if the switch is not of that size."""
+    """Return the numbers of the ports by the rules at the top of this file.
+
+    Raises ProtocolError if the switch is not ``size`` x ``size`` or its ports cannot be numbered.
+    """
     anything = Group("", True, True, frozenset(groups))
     of = {name: groups.get(port.group, anything) for name, port in ports.items()}
     order = sorted(ports, key=lambda name: (ports[name].index, name))
@@ -248,7 +254,10 @@ def number_ports(
 
 
 def read_tree(response: Any, tops: Sequence[str]) -> dict[str, Any]:
-    """The JSON of an answer to a Get, by the name of what was asked for. Raises ProtocolError."""
+    """Return the JSON of a response to a Get, by the name of the requested container.
+
+    Raises ProtocolError.
+    """
     found: dict[str, Any] = {}
     for note, names, _, value in updates_of(response):
         if note >= len(tops):
@@ -363,7 +372,7 @@ class GnmiDriver(OpticalSwitchDriver):
     def _called(
         self, batch: Iterable[CrossConnect], taken: Iterable[str]
     ) -> Iterator[tuple[str, CrossConnect]]:
-        """What new connections are called: as they are named, but never as another one."""
+        """Yield (name, cross-connect) for new connections, adding "'" until each name is unused."""
         used = set(taken)
         for xc in batch:
             pair = xc.ingress, xc.egress

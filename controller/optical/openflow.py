@@ -60,7 +60,7 @@ IN_PORT = 0xFFFFFFF8
 def flow_of(
     cross_connect: CrossConnect, size: int, command: Literal["add", "delete_strict"] = "add"
 ) -> FlowMod:
-    """The flow that is this cross-connect."""
+    """Return the flow change that adds (or deletes) this cross-connect."""
     ingress, out = cross_connect.ingress, cross_connect.egress - size
     return FlowMod(command, PRIORITY, {"in_port": ingress}, (IN_PORT if out == ingress else out,), OWNER)
 
@@ -70,7 +70,7 @@ def is_drop(flow: FlowEntry | FlowMod) -> bool:
 
 
 def cross_connect_of(flow: FlowEntry, size: int) -> CrossConnect | None:
-    """What a flow is as a cross-connect; None for one that the drop flow hides.
+    """Return the cross-connect that a flow makes; None for a flow that the drop flow hides.
 
     Raises ProtocolError for a flow that a patch panel does not have.
     """

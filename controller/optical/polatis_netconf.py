@@ -97,8 +97,11 @@ SYSTEM = "http://www.polatis.com/yang/polatis-switch"
 
 @dataclass(frozen=True)
 class Dialect:
-    """What depends on the revision: the name of the list of cross-connects; where the ports are (container
-    and leaf of their state); whether the system's alarms can be asked for."""
+    """Properties of a revision of the model.
+
+    ``pair``: name of the list of cross-connects. ``ports`` and ``status``: container of the ports and leaf of
+    their state. ``alarms``: the system's alarms can be read.
+    """
 
     pair: str = "pair"
     ports: str = "port-config"
@@ -111,7 +114,10 @@ class Dialect:
 
 
 def choose_dialect(capabilities: Iterable[str]) -> Dialect:
-    """Choose the dialect by what the switch announces. Raises ProtocolError if it lacks the model."""
+    """Return the dialect for the models that the switch announces.
+
+    Raises ProtocolError if the cross-connects' model is missing.
+    """
     modules = {one.partition("?")[0]: one for one in capabilities}
     announced = modules.get(MODEL)
     if announced is None:
@@ -135,12 +141,14 @@ def _pairs(batch: Iterable[CrossConnect], dialect: Dialect, operation: str = "")
 
 
 def add_config(batch: Iterable[CrossConnect], dialect: Dialect) -> str:
-    """An edit that makes these and fails if one of their ingresses is in use."""
+    """Return an edit that makes these cross-connects and fails if one of their ingresses is in use."""
     return _model(f'<cross-connects xmlns="{MODEL}">{_pairs(batch, dialect, "create")}</cross-connects>')
 
 
 def remove_config(batch: Iterable[CrossConnect], dialect: Dialect) -> str:
-    """An edit that removes these and fails if one of their ingresses carries nothing."""
+    """Return an edit that removes these cross-connects and fails if one of their
+    ingresses carries nothing.
+    """
     told = "".join(
         f'<{dialect.pair} nc:operation="delete"><ingress>{xc.ingress}</ingress></{dialect.pair}>'
         for xc in batch
@@ -149,26 +157,26 @@ def remove_config(batch: Iterable[CrossConnect], dialect: Dialect) -> str:
 
 
 def replace_config(whole: Iterable[CrossConnect], dialect: Dialect) -> str:
-    """An edit after which exactly these stand."""
+    """Return an edit that replaces all cross-connects by exactly these."""
     inside = _pairs(whole, dialect)
     return _model(f'<cross-connects xmlns="{MODEL}" nc:operation="replace">{inside}</cross-connects>')
 
 
 def port_config(port: int, enabled: bool) -> str:
-    """An edit of the old revision that enables or disables a port."""
+    """Return an edit of the old revision that enables or disables a port."""
     state = "PC_ENABLED" if enabled else "PC_DISABLED"
     leaves = f"<port-id>{port}</port-id><port-state>{state}</port-state>"
     return _model(f'<ports xmlns="{MODEL}"><port>{leaves}</port></ports>')
 
 
 def port_rpc(port: int, enabled: bool) -> str:
-    """The operation of the new revision that enables or disables a port."""
+    """Return the operation of the new revision that enables or disables a port."""
     leaf = "port-enab" if enabled else "port-disab"
     return f'<port-set-state xmlns="{MODEL}"><{leaf}>{port}</{leaf}></port-set-state>'
 
 
 def state_filter(dialect: Dialect) -> list[str]:
-    """Everything that a reading holds."""
+    """Return the filters for everything that a reading contains."""
     leaves = f"<port-id/><{dialect.status}/>"
     return [
         f'<cross-connects xmlns="{MODEL}"/>',
@@ -231,7 +239,7 @@ def _port(leaves: Mapping[str, str], key: str) -> int:
 
 
 def parse_pairs(text: str, dialect: Dialect) -> tuple[CrossConnect, ...]:
-    """The cross-connects of a reply. Raises ProtocolError."""
+    """Return the cross-connects of a reply. Raises ProtocolError."""
     entries = _entries(_containers(text, "cross-connects"), dialect.pair)
     return polatis.checked_pairs(
         [CrossConnect(_port(leaves, "ingress"), _port(leaves, "egress")) for leaves in entries]
@@ -239,7 +247,10 @@ def parse_pairs(text: str, dialect: Dialect) -> tuple[CrossConnect, ...]:
 
 
 def parse_ports(text: str, dialect: Dialect) -> dict[int, str]:
-    """The state of every port in the switch's words, empty where it tells none. Raises ProtocolError."""
+    """Return the switch's word for the state of every port; empty if none is reported.
+
+    Raises ProtocolError.
+    """
     found: dict[int, str] = {}
     for leaves in _entries(_containers(text, dialect.ports), "port"):
         port, status = _port(leaves, "port-id"), leaves.get(dialect.status, "")
@@ -250,7 +261,7 @@ def parse_ports(text: str, dialect: Dialect) -> dict[int, str]:
 
 
 def parse_powers(text: str) -> dict[int, float]:
-    """The dBm that the ports with a meter read. Raises ProtocolError."""
+    """Return the power in dBm at each port with a meter. Raises ProtocolError."""
     found: dict[int, float] = {}
     for leaves in _entries(_containers(text, "opm-power"), "port"):
         port, power = _port(leaves, "port-id"), leaves.get("power")
@@ -263,7 +274,7 @@ def parse_powers(text: str) -> dict[int, float]:
 
 
 def parse_identity(text: str) -> Identity:
-    """Read the identity that the switch reports. Raises ProtocolError."""
+    """Return the identity that the switch reports. Raises ProtocolError."""
     leaves: dict[str, str] = {}
     for container in _containers(text, "product-information"):
         leaves |= _leaves(container)
@@ -274,7 +285,7 @@ def parse_identity(text: str) -> Identity:
 
 
 def parse_system_alarms(text: str) -> Iterator[Alarm]:
-    """What the switch itself complains about. Raises ProtocolError."""
+    """Yield the alarms that the switch itself reports. Raises ProtocolError."""
     for container in _containers(text, "system-alarms", SYSTEM):
         for entry in container:
             if not isinstance(entry.tag, str) or etree.QName(entry).localname != "alarm":
@@ -289,8 +300,11 @@ def parse_system_alarms(text: str) -> Iterator[Alarm]:
 
 @dataclass(frozen=True)
 class Access:
-    """How to get in. ``host_key``: the switch's public key as in a known_hosts file, ``type base64``; else it
-    is looked for in ``known_hosts``. ``verify``: False takes any."""
+    """Address and credentials of a switch.
+
+    ``host_key``: the switch's public key as in a known_hosts file, ``type base64``; by default the key is
+    looked up in ``known_hosts``. ``verify``: if false, any key is accepted.
+    """
 
     host: str
     port: int
@@ -301,7 +315,10 @@ class Access:
     verify: bool = True
 
     def expected_key(self) -> str | None:
-        """The public key in base64 that the switch must have; None: any will do. Raises Unreachable."""
+        """Return the public key in base64 that the switch must have; None: any key is accepted.
+
+        Raises Unreachable if no key is known.
+        """
         if not self.verify:
             return None
         if self.host_key is not None:
@@ -434,10 +451,11 @@ class NetconfClient:
         return made
 
     def ask(self, question: Callable[[], list[str]], deadline: Deadline) -> str:
-        """The ``rpc-reply`` to subtree filters, of a session that the switch has ended since it was used
-        last made anew, once. ``question`` is called once the dialect is known.
+        """Return the ``rpc-reply`` to subtree filters.
 
-        Raises Unreachable, DeadlineExceeded, AuthFailed, PermissionDenied, ProtocolError.
+        If the switch has ended the session since its last use, a new session is opened, once. ``question`` is
+        called once the dialect is known. Raises Unreachable, DeadlineExceeded, AuthFailed, PermissionDenied,
+        ProtocolError.
         """
         was_open = self._manager is not None and self._manager.connected
         return ask_again(was_open, lambda: self._get(question, deadline))

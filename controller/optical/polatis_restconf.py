@@ -87,20 +87,20 @@ def _port(entry: Mapping[str, Any], key: str) -> int:
 
 
 def parse_pairs(value: object) -> tuple[str, tuple[CrossConnect, ...]]:
-    """What the list is called (``pair``, ``pairs``), and its cross-connects. Raises ProtocolError."""
+    """Return the list's name (``pair``, ``pairs``) and its cross-connects. Raises ProtocolError."""
     name, entries = _entries(_member(value, "cross-connects"), "pair", "pairs")
     pairs = tuple(CrossConnect(_port(one, "ingress"), _port(one, "egress")) for one in entries)
     return name, polatis.checked_pairs(pairs)
 
 
 def format_pairs(name: str, cross_connects: Iterable[CrossConnect]) -> bytes:
-    """The collection with these, as it is written."""
+    """Return the body of a write of these cross-connects."""
     pairs = [{"ingress": xc.ingress, "egress": xc.egress} for xc in cross_connects]
     return json.dumps({f"{MODULE}:cross-connects": {name: pairs}}, separators=(",", ":")).encode()
 
 
 def parse_port_states(value: object) -> dict[int, str]:
-    """Status by port: ENABLED, DISABLED, FAILED or UNSUPPORTED. Raises ProtocolError."""
+    """Return the status by port: ENABLED, DISABLED, FAILED or UNSUPPORTED. Raises ProtocolError."""
     _, entries = _entries(_member(value, "port-config"), "port")
     found = {}
     for one in entries:
@@ -114,7 +114,7 @@ def parse_port_states(value: object) -> dict[int, str]:
 
 
 def parse_powers(value: object) -> dict[int, float]:
-    """dBm by port; a decimal is text in YANG's JSON. Raises ProtocolError."""
+    """Return the dBm by port; YANG's JSON gives a decimal as text. Raises ProtocolError."""
     _, entries = _entries(_member(value, "opm-power"), "port")
     found = {}
     for one in entries:
@@ -132,7 +132,7 @@ def parse_powers(value: object) -> dict[int, float]:
 
 
 def parse_identity(value: object) -> Identity:
-    """Manufacturer, model, serial number and software. Raises ProtocolError."""
+    """Return manufacturer, model, serial number and software version. Raises ProtocolError."""
     product = _member(value, "product-information")
     if not isinstance(product, dict):
         raise ProtocolError("not a product's description", repr(product)[:200])

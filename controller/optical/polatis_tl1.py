@@ -39,7 +39,7 @@ _SERIAL = re.compile(r"SN=([^,\"]*)", re.IGNORECASE)
 
 
 def parse_patches(rows: Iterable[str]) -> tuple[CrossConnect, ...]:
-    """The cross-connects of rows such as ``1,17``. Raises ProtocolError."""
+    """Return the cross-connects of rows such as ``1,17``. Raises ProtocolError."""
     found = []
     for row in rows:
         match = _PATCH.fullmatch(row.replace(" ", ""))
@@ -50,7 +50,7 @@ def parse_patches(rows: Iterable[str]) -> tuple[CrossConnect, ...]:
 
 
 def parse_ports(rows: Iterable[str]) -> dict[int, str]:
-    """What each port says of itself, of rows such as ``5:OPEN`` and ``5:-12.3``. Raises ProtocolError."""
+    """Return each port's text in rows such as ``5:OPEN`` and ``5:-12.3``. Raises ProtocolError."""
     found: dict[int, str] = {}
     for row in rows:
         match = _PORT.fullmatch(row.strip())
@@ -61,7 +61,10 @@ def parse_ports(rows: Iterable[str]) -> dict[int, str]:
 
 
 def parse_power(text: str) -> float | None:
-    """The dBm of ``-12.3``; None where the switch says in a word that it measures nothing."""
+    """Return the dBm of ``-12.3``; None for a word, by which the switch reports that nothing is measured.
+
+    Raises ProtocolError.
+    """
     try:
         return float(text)
     except ValueError:

@@ -77,10 +77,10 @@ def check_driver(kind: str) -> None:
 def make_driver(
     name: str, inventory_entry: Mapping[str, Any], size: int, openflow: Any = None
 ) -> OpticalSwitchDriver:
-    """The driver of the optical switch ``name`` with ``size`` duplex faceplate ports, not yet opened.
+    """Return the driver of the optical switch ``name`` with ``size`` duplex faceplate ports, not yet opened.
 
-    ``openflow``: the plane that the switch connects to, for drivers that need one. Raises ValueError
-    naming the switch and the key.
+    ``openflow``: the plane that the switch connects to, for drivers that need one. Raises ValueError naming
+    the switch and the key.
     """
     kind = inventory_entry.get("driver")
     if not isinstance(kind, str) or not re.fullmatch(r"[a-z][a-z0-9_-]*", kind):

@@ -11,7 +11,7 @@ MEDIA_TYPE = "application/yang-data+json"
 
 
 def headers_of(credentials: Credentials | None) -> dict[str, str]:
-    """Headers of every request: what is accepted, and who asks."""
+    """Return the headers of every request: the accepted media type, and the credentials if there are any."""
     found = {"accept": MEDIA_TYPE}
     if credentials is not None:
         found["authorization"] = f"Basic {credentials.basic}"
@@ -19,7 +19,7 @@ def headers_of(credentials: Credentials | None) -> dict[str, str]:
 
 
 def parse_error(body: bytes) -> str:
-    """Tag and message of the first of the ``errors`` in a reply; empty if there are none."""
+    """Return tag and message of the first of the ``errors`` in a reply; empty if there are none."""
     try:
         told = parse_json(body)
         first = told["ietf-restconf:errors"]["error"][0]

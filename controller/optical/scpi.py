@@ -79,7 +79,7 @@ class LineBuffer:
         self._bytes = bytearray()
 
     def feed(self, data: bytes) -> list[str]:
-        """The lines that these bytes complete, without their ends. Raises ProtocolError."""
+        """Return the lines that these bytes complete, without their ends. Raises ProtocolError."""
         self._bytes += data
         *lines, rest = self._bytes.split(b"\n")
         self._bytes = bytearray(rest)
@@ -96,12 +96,12 @@ class LineBuffer:
 
 
 def format_ports(ports: Iterable[int]) -> str:
-    """``(@1,2,3)``; ``(@)`` for none."""
+    """Return ``(@1,2,3)``; ``(@)`` for no ports."""
     return f"(@{','.join(str(port) for port in ports)})"
 
 
 def format_pairs(cross_connects: Iterable[CrossConnect]) -> str:
-    """``(@1,2),(@17,18)``: the ingresses, then their egresses, then their wavelengths if they have some."""
+    """Return ``(@1,2),(@17,18)``: ingresses, then egresses, then wavelengths if there are any."""
     pairs = list(cross_connects)
     lists = [[xc.ingress for xc in pairs], [xc.egress for xc in pairs]]
     colours = [xc.wavelength for xc in pairs if xc.wavelength is not None]
@@ -109,7 +109,7 @@ def format_pairs(cross_connects: Iterable[CrossConnect]) -> str:
 
 
 def parse_ports(text: str) -> tuple[int, ...]:
-    """The ports of ``(@1,3:5)``. Raises ProtocolError."""
+    """Return the ports of ``(@1,3:5)``. Raises ProtocolError."""
     whole = _LIST.fullmatch(text.strip())
     if whole is None:
         raise ProtocolError("not a port list", text)
@@ -130,7 +130,7 @@ def parse_ports(text: str) -> tuple[int, ...]:
 
 
 def parse_pairs(text: str, wavelengths: int = 0) -> tuple[CrossConnect, ...]:
-    """The cross-connects of ``(@1,2),(@18,17)``; with wavelengths, of ``(@1,1),(@18,17),(@1,3)``.
+    """Return the cross-connects of ``(@1,2),(@18,17)``; with wavelengths, of ``(@1,1),(@18,17),(@1,3)``.
 
     Raises ProtocolError.
     """
@@ -155,7 +155,7 @@ def _parse_items(text: str) -> list[str]:
 
 
 def parse_port_states(text: str) -> tuple[str, ...]:
-    """The letters of ``(E,D,F)``: enabled, disabled, failed. Raises ProtocolError."""
+    """Return the letters of ``(E,D,F)``: enabled, disabled, failed. Raises ProtocolError."""
     letters = tuple(_parse_items(text))
     if any(letter not in ("E", "D", "F") for letter in letters):
         raise ProtocolError("not port states", text)
@@ -163,7 +163,7 @@ def parse_port_states(text: str) -> tuple[str, ...]:
 
 
 def parse_powers(text: str) -> tuple[float, ...]:
-    """The dBm of ``(-12.3,-40.1)``. Raises ProtocolError."""
+    """Return the dBm of ``(-12.3,-40.1)``. Raises ProtocolError."""
     try:
         return tuple(float(item) for item in _parse_items(text))
     except ValueError:
@@ -171,7 +171,7 @@ def parse_powers(text: str) -> tuple[float, ...]:
 
 
 def split_replies(text: str, count: int) -> list[str]:
-    """The replies to ``count`` questions of one message, ``1;0,"No error"``. Raises ProtocolError."""
+    """Return the replies to ``count`` questions of one message, ``1;0,"No error"``. Raises ProtocolError."""
     replies = _REPLY.findall(text)
     if ";".join(replies) != text or len(replies) != count:
         raise ProtocolError(f"not {count} replies", text)
@@ -179,7 +179,7 @@ def split_replies(text: str, count: int) -> list[str]:
 
 
 def parse_size(text: str) -> tuple[int, int]:
-    """Ingress and egress counts of ``16,16``. Raises ProtocolError."""
+    """Return the ingress and egress counts of ``16,16``. Raises ProtocolError."""
     match = re.fullmatch(r"\s*(\d{1,5})\s*,\s*(\d{1,5})\s*", text)
     if match is None:
         raise ProtocolError("not a switch size", text)
@@ -187,7 +187,7 @@ def parse_size(text: str) -> tuple[int, int]:
 
 
 def parse_error(text: str) -> tuple[int, str]:
-    """Code and text of one entry of the error queue; code 0 means none. Raises ProtocolError."""
+    """Return code and text of one entry of the error queue; code 0 means no error. Raises ProtocolError."""
     match = _ERROR.fullmatch(text)
     if match is None:
         raise ProtocolError("not an error queue entry", text)
@@ -195,7 +195,7 @@ def parse_error(text: str) -> tuple[int, str]:
 
 
 def parse_identity(text: str) -> Identity:
-    """``Polatis,N-OST-24x24-LA1-DMHNS,002414,6.5.2.18``. Raises ProtocolError."""
+    """Return the identity in ``Polatis,N-OST-24x24-LA1-DMHNS,002414,6.5.2.18``. Raises ProtocolError."""
     parts = [part.strip() for part in text.split(",")]
     if len(parts) != 4:
         raise ProtocolError("not an identity", text)
@@ -219,11 +219,14 @@ class ScpiClient:
         self._connection.close()
 
     def query(self, line: str, deadline: Deadline) -> str:
-        """The one-line reply to a question. Raises Unreachable, DeadlineExceeded, ProtocolError."""
+        """Return the one-line reply to a question. Raises Unreachable, DeadlineExceeded, ProtocolError."""
         return ask_again(self._connection.is_open, lambda: self._exchange(line, deadline))
 
     def questions(self, lines: Sequence[str], deadline: Deadline) -> list[str]:
-        """The replies to several questions, in one exchange if the switch can. Raises as :meth:`query`."""
+        """Return the replies to several questions, in one exchange if the switch supports it.
+
+        Raises Unreachable, DeadlineExceeded, ProtocolError.
+        """
         if not self.compound:
             return [self.query(line, deadline) for line in lines]
         reply = self.query(";".join(lines), deadline)
@@ -275,7 +278,10 @@ class ScpiClient:
         return told
 
     def errors(self, deadline: Deadline, first: str | None = None) -> list[str]:
-        """Empties the switch's error queue. ``first``: its first entry, where that has been read."""
+        """Empty the switch's error queue. Return its entries. ``first``: the first entry, if already read.
+
+        Raises Unreachable, DeadlineExceeded, ProtocolError.
+        """
         found: list[str] = []
         while len(found) < 64:
             entry = first if first is not None else self._exchange(":syst:err?", deadline)

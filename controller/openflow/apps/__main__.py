@@ -40,7 +40,7 @@ class AppError(RuntimeError):
 
 
 def load(path: Path) -> tuple[str, type]:
-    """Import an application's file; the name of its module and its class. Raises AppError."""
+    """Import an application's file. Return its module's name and its class. Raises AppError."""
     if (brought := _brought(path)) is not None:
         importlib.import_module(brought)
         return brought, _class_in(brought, path)
@@ -217,7 +217,7 @@ def _await_listening(port: int, timeout_s: float = _LISTEN_S) -> None:
 
 
 def _listens(port: int) -> bool:
-    """Whether somebody listens on a TCP port of this machine."""
+    """Return whether any process listens on a TCP port of this machine."""
     rows: list[list[str]] = []
     for table in ("tcp", "tcp6"):
         with contextlib.suppress(FileNotFoundError):

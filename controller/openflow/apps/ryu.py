@@ -66,7 +66,7 @@ class _Alias(MetaPathFinder, Loader):
 
 
 def real_name(name: str) -> str:
-    """``os_ken.x.y`` of ``ryu.x.y``."""
+    """Return ``os_ken.x.y`` for ``ryu.x.y``; other names unchanged."""
     return re.sub(r"^ryu(?=$|\.)", "os_ken", name)
 
 
@@ -97,7 +97,9 @@ def lacking(error: ImportError) -> str | None:
 
 
 def _dropped_name(error: ImportError) -> str | None:
-    """What an import wanted that os-ken has no longer, ``ryu.x.y``; None where it is something else."""
+    """Return the name ``ryu.x.y`` of an import that os-ken no longer has; None for any
+    other failed import.
+    """
     found = re.match(r"cannot import name '(\w+)' from '([\w.]+)'", str(error))
     modules = {ours: theirs for theirs, ours in BROUGHT.items()}
     name = f"{modules.get(found[2], found[2])}.{found[1]}" if found else error.name or ""

@@ -55,7 +55,9 @@ def route(
     methods: Sequence[str] | None = None,
     requirements: Mapping[str, str] | None = None,
 ) -> Callable[[Method], Method]:
-    """A method of a :class:`ControllerBase` answers ``path``, such as ``/table/{dpid}``."""
+    """Return a decorator with which a method of a :class:`ControllerBase` answers ``path``, such as
+    ``/table/{dpid}``.
+    """
 
     def mark(method: Method) -> Method:
         method.routing_info = {  # type: ignore[attr-defined]
@@ -202,9 +204,9 @@ def _request(scope: Any, body: bytes) -> Request:
 def make_server(
     address: tuple[str, int], application: WSGIApplication, names: Collection[str] = ()
 ) -> HttpServer:
-    """Bind the port. The server refuses foreign web pages and bodies above 1 MiB. Raises OSError.
+    """Bind the port. Return the server, which refuses foreign web pages and bodies above 1 MiB.
 
-    ``names``: what else this server may be called.
+    ``names``: further host names of this server. Raises OSError.
     """
     app = OwnPagesOnly(BoundedBodies(Served(application)), [address[0], *names])
     return HttpServer(app, listen(*address))
