@@ -91,7 +91,7 @@ def _load_solver() -> None:
 
 
 def read_fabric(path: Path) -> Fabric:
-    """The fabric in a JSON file, plugged together. Raises StartError naming the file and the key."""
+    """Return the fabric in a JSON file, plugged together. Raises StartError naming the file and the key."""
     try:
         return plugged_document(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -238,9 +238,9 @@ class Controller:
         self.intents.close()
 
     def health(self, others: Others = NO_OTHERS) -> Health:
-        """Whether everything is as it should be, and what is not; it asks no device and waits for nothing.
+        """Return the controller's health: "ok", or "degraded" with the reasons. No device is read.
 
-        ``others``: what :meth:`others` has answered.
+        ``others``: the result of :meth:`others`.
         """
         connected = self.plane.connected()
         packet = {name: s.dpid in connected for name, s in self.fabric.packet_switches.items() if s.is_ours}
@@ -287,13 +287,13 @@ class Controller:
 
     @property
     def has_others(self) -> bool:
-        """Whether packet switches are left to others, of whose controllers the testbed's agent knows."""
+        """True if packet switches are left to other controllers, of which the testbed's agent knows."""
         return self.agent is not None and bool(self.fabric.foreign_switches)
 
     def others(self) -> Others:
-        """Process of the applications, and whether the controller of each switch left to others is connected.
+        """Return the applications' process, and the controllers of the switches that are left to others.
 
-        The testbed's agent is asked now. Empty if it does not answer; its own status says that.
+        The testbed's agent is read now. Empty if it does not answer; its own status reports that.
         """
         if self.agent is None:
             return NO_OTHERS
@@ -304,7 +304,9 @@ class Controller:
             return NO_OTHERS
 
     def _reaches(self, gpu: str, others: Collection[str]) -> bool:
-        """Whether packets get from a GPU to all of the others and back, as light and links are now."""
+        """Return whether packets get from a GPU to all of the others and back, with the present light and
+        links.
+        """
         router = Router(self.fabric, self.forwarding.graph(self.circuits.cross_connects()))
         try:
             for other in others:

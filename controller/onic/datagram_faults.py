@@ -111,6 +111,7 @@ class Faults:
         return True
 
     def next_deadline(self) -> float | None:
+        """Return the time in seconds at which :meth:`due` must be called next; None without datagrams."""
         return self._flying[0][0] if self._flying else None
 
     def due(self, now_s: float) -> Iterable[tuple[bytes, Address]]:

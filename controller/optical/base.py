@@ -119,7 +119,7 @@ class Deadline:
 
 @contextmanager
 def after_others(begun: bool = True) -> Iterator[None]:
-    """Wrap one of several requests that form one write.
+    """Yield around one of several requests that form one write.
 
     ``begun``: earlier requests of the write were carried out, so an error before this request is sent does
     not mean that nothing was changed. Raises Indeterminate instead of Unreachable and DeadlineExceeded then.

@@ -43,8 +43,11 @@ BULK = f"{CONFIG}:bulk-update"
 
 @dataclass(frozen=True)
 class States:
-    """Where a revision of the models has STATE_DB: the module, the containers of ports and of losses and,
-    where it has a word of its own for cross-connects, that of cross-connects."""
+    """Names of a revision's parts of STATE_DB.
+
+    ``module``: name of the YANG module. ``ports`` and ``losses``: containers of ports and of losses.
+    ``wires``: container of cross-connects, empty if the revision reports no status of them.
+    """
 
     module: str
     ports: str = PORTS
@@ -77,7 +80,7 @@ def port_name(port: int, size: int) -> str:
 
 
 def port_number(name: object, side: str, size: int) -> int:
-    """Our number of a port of side ``A``, ``B`` or either (``AB``). Raises ProtocolError."""
+    """Return the number of a port of side ``A``, ``B`` or either (``AB``). Raises ProtocolError."""
     match = _PORT.fullmatch(name) if isinstance(name, str) else None
     if match is None or match[2] not in side or int(match[1]) > size:
         raise ProtocolError(f"not a port of side {side} of {size}", str(name))
@@ -89,14 +92,16 @@ def wire_id(xc: CrossConnect, size: int) -> str:
 
 
 def wire_row(xc: CrossConnect, name: str, size: int) -> dict[str, str]:
-    """A cross-connect as it is written."""
+    """Return a cross-connect as a row of CONFIG_DB."""
     a_side, b_side = port_name(xc.ingress, size), port_name(xc.egress, size)
     return {"cross_connect_id": name, "a_side": a_side, "b_side": b_side}
 
 
 def rows(answer: Any, container: str) -> list[dict[str, Any]]:
-    """The entries of a container's list, whatever the list is called; none of an answer without anything.
-    Raises ProtocolError."""
+    """Return the entries of a container's list, whatever the list is called; empty for an empty answer.
+
+    Raises ProtocolError.
+    """
     if not isinstance(answer, dict):
         raise ProtocolError(f"{container} is not a container", str(answer))
     value = bare_keys(answer).get(container, {})
@@ -109,7 +114,10 @@ def rows(answer: Any, container: str) -> list[dict[str, Any]]:
 
 
 def _word(row: Mapping[str, Any], leaves: Iterable[str], words: Mapping[str, Any], default: Any) -> Any:
-    """What the first of these leaves that a row has says. Raises ProtocolError."""
+    """Return the meaning of the first of these leaves that a row has; ``default`` if it has none.
+
+    Raises ProtocolError for an unknown word.
+    """
     for leaf in leaves:
         if leaf in row:
             if not isinstance(row[leaf], str) or row[leaf] not in words:
@@ -119,8 +127,10 @@ def _word(row: Mapping[str, Any], leaves: Iterable[str], words: Mapping[str, Any
 
 
 def parse_wires(answer: Any, size: int) -> dict[CrossConnect, str]:
-    """Cross-connects of CONFIG_DB, and the id of each; an id says the sides where leaves do not. Raises
-    ProtocolError."""
+    """Return the cross-connects in CONFIG_DB with their ids.
+
+    Ingress and egress are parsed from the id if the entry has no such leaves. Raises ProtocolError.
+    """
     found: dict[CrossConnect, str] = {}
     for row in rows(answer, WIRES):
         name = text(row.get("cross_connect_id"), "a cross-connect")
@@ -134,7 +144,7 @@ def parse_wires(answer: Any, size: int) -> dict[CrossConnect, str]:
 
 
 def parse_blocked(answer: Any, size: int) -> set[int]:
-    """Ports that are meant to be blocked, of CONFIG_DB. Raises ProtocolError."""
+    """Return the ports that CONFIG_DB blocks. Raises ProtocolError."""
     return {
         port_number(row.get("simplex_port_id"), "AB", size)
         for row in rows(answer, PORTS)
@@ -151,7 +161,7 @@ class Port:
 
 
 def parse_ports(answer: Any, container: str, size: int) -> dict[int, Port]:
-    """Ports of STATE_DB. Raises ProtocolError."""
+    """Return the ports in STATE_DB by number. Raises ProtocolError."""
     found: dict[int, Port] = {}
     for row in rows(answer, container):
         name = row.get("simplex_port_id")
@@ -167,8 +177,10 @@ def parse_ports(answer: Any, container: str, size: int) -> dict[int, Port]:
 
 
 def parse_losses(answer: Any, container: str, size: int) -> dict[CrossConnect, float]:
-    """Factory insertion loss (dB) of each path, the most over all frequencies and temperatures. Raises
-    ProtocolError."""
+    """Return the factory insertion loss (dB) of each path, the maximum over all frequencies and temperatures.
+
+    Raises ProtocolError.
+    """
     found: dict[CrossConnect, float] = {}
     for row in rows(answer, container):
         # In a database, frequency and temperature are parts of the key.
@@ -181,7 +193,7 @@ def parse_losses(answer: Any, container: str, size: int) -> dict[CrossConnect, f
 
 
 def parse_invalid(answer: Any, container: str) -> set[str]:
-    """Ids of the cross-connects that STATE_DB calls ``invalid``. Raises ProtocolError."""
+    """Return the ids of the cross-connects that STATE_DB calls ``invalid``. Raises ProtocolError."""
     words = {"disabled": False, "enabled": False, "invalid": True}
     return {
         text(row.get("cross_connect_id"), "a cross-connect")
@@ -197,7 +209,7 @@ def snapshot(
     ports: Mapping[int, Port],
     invalid: Set[str] = frozenset(),
 ) -> Snapshot:
-    """A reading made of what both databases say."""
+    """Return a reading made of the contents of both databases."""
     size = len(ports) // 2
     used: dict[int, int] = {}
     for xc in wires:
@@ -227,5 +239,5 @@ def snapshot(
 
 
 def identity(size: int, states: States) -> Identity:
-    """Who the switch is, as far as the models tell: no maker, no serial number."""
+    """Return the switch's identity as far as the models have it: no manufacturer, no serial number."""
     return Identity("SONiC", f"{size}x{size} optical circuit switch", "", states.module)

@@ -56,7 +56,7 @@ _NO_SUCH_OPERATION = (404, 405, 501)
 
 
 def parse_bulk(value: object) -> list[str]:
-    """Keys that ``bulk-update`` says have failed. Raises ProtocolError."""
+    """Return the keys that ``bulk-update`` reports as failed. Raises ProtocolError."""
     output = value.get(f"{sonic.CONFIG}:output") if isinstance(value, dict) else None
     if not isinstance(output, dict):
         raise ProtocolError("not an answer of bulk-update", repr(value)[:200])

@@ -47,8 +47,10 @@ _KEYS = {sonic.PORTS: "simplex_port_id", sonic.WIRES: "cross_connect_id"}
 
 
 def parse_table(response: Any, table: str, key: str) -> dict[str, Any]:
-    """A table as the models have it, ``{table: {…_LIST: […]}}``, from an answer in either schema, whether it
-    came whole or row by row. Raises ProtocolError."""
+    """Return a table in the models' form, ``{table: {…_LIST: […]}}``.
+
+    The answer may be in either schema, and whole or row by row. Raises ProtocolError.
+    """
     found: list[Any] = []
     for _, names, keys, value in updates_of(response):
         if table not in names:

@@ -105,8 +105,10 @@ class MessageFramer:
         self._size = 0
 
     def feed(self, data: bytes) -> list[Message]:
-        """The messages that these bytes complete. Raises Tl1Error; then nothing more can be made of the
-        stream."""
+        """Return the messages that these bytes complete.
+
+        Raises Tl1Error; the rest of the stream is unusable then.
+        """
         self._bytes += self._said(data)
         found: list[Message] = []
         while True:
@@ -185,7 +187,7 @@ class MessageFramer:
 
     @property
     def empty(self) -> bool:
-        """Whether no message is under way."""
+        """True if no message is in progress."""
         return self._sid is None
 
 
@@ -219,15 +221,17 @@ def _text(sid: str, when: str, head: str, rows: Iterable[str], comments: Iterabl
 
 
 def format_reply(reply: Reply, when: str) -> bytes:
-    """A reply as the switch sends it. ``when``: ``26-11-23 08:45:20``. Rows of a DENY stand without
-    quotes."""
+    """Return a reply as the switch sends it.
+
+    ``when``: ``26-11-23 08:45:20``. Rows of a DENY have no quotes.
+    """
     rows = reply.rows if reply.outcome == "DENY" else [f'"{row}"' for row in reply.rows]
     head = f"M  {reply.ctag or 0} {reply.outcome}"
     return _text(reply.sid, when, head, rows, reply.comments, ">" if reply.more else ";")
 
 
 def format_report(report: Report, when: str) -> bytes:
-    """A report as the switch sends it."""
+    """Return a report as the switch sends it. ``when``: ``26-11-23 08:45:20``."""
     head = f"{report.severity:<2} {report.atag} {report.verb}"
     return _text(report.sid, when, head, [f'"{row}"' for row in report.rows], report.comments, ";")
 
@@ -248,7 +252,7 @@ class Command:
 
 
 def format_command(command: Command) -> bytes:
-    """``ENT-PATCH::1,17:7:;``. Raises Tl1Error for text that would end a command or a field early."""
+    """Return ``ENT-PATCH::1,17:7:;``. Raises Tl1Error for text that would end a command or a field early."""
     fields = (command.verb, command.tid, command.aid, command.ctag, *command.blocks)
     text = ":".join(fields)
     whole = split_fields(text) == list(fields) and split_fields(text, ";") == [text]
@@ -258,14 +262,14 @@ def format_command(command: Command) -> bytes:
 
 
 def quoted(text: str) -> str:
-    """A value, in quotes where TL1 needs them. Raises Tl1Error for what cannot be a value."""
+    """Return a value, in quotes if TL1 requires them. Raises Tl1Error for text that cannot be a value."""
     if '"' in text or "\\" in text or not text.isascii() or not text.isprintable():
         raise Tl1Error("a value has characters that TL1 has no place for")
     return text if re.fullmatch(r"[A-Za-z0-9_.!#$%*+/?@^|~>-]+", text) else f'"{text}"'
 
 
 def unquoted(text: str) -> str:
-    """The value that :func:`quoted` wrote."""
+    """Return the value that :func:`quoted` wrote."""
     stripped = text.strip()
     if len(stripped) > 1 and stripped[0] == stripped[-1] == '"':
         return stripped[1:-1]
@@ -273,7 +277,7 @@ def unquoted(text: str) -> str:
 
 
 def split_fields(text: str, mark: str = ":") -> list[str]:
-    """The text between marks that are not in quotes."""
+    """Return the parts of a text between marks that are not in quotes."""
     if '"' not in text:
         return text.split(mark)
     fields, inside = [""], False
@@ -287,7 +291,7 @@ def split_fields(text: str, mark: str = ":") -> list[str]:
 
 
 def parse_command(text: str) -> Command:
-    """The command of ``ENT-PATCH::1,17:7:``, without its ``;``. Raises Tl1Error."""
+    """Return the command in ``ENT-PATCH::1,17:7:``, without its ``;``. Raises Tl1Error."""
     verb, *rest = [part.strip() for part in split_fields(text)]
     verb = verb.upper()
     if not _VERB.fullmatch(verb):
@@ -308,8 +312,11 @@ class CommandFramer:
         self._overrun = False
 
     def feed(self, data: bytes) -> list[str | None]:
-        """The commands that these bytes complete. A CR ends one as ``;`` does, for terminals that send it
-        alone; LF is a blank. Both end quotes. NUL, which telnet puts after a CR, is nothing."""
+        """Return the commands that these bytes complete; None for a command that is too long.
+
+        A CR ends a command as ``;`` does, for terminals that send CR alone; LF is a blank. Both end quotes.
+        NUL, which telnet sends after a CR, is ignored.
+        """
         found: list[str | None] = []
         for piece in re.split(rb'([;"\r\n])', data.replace(b"\0", b"")):
             if piece == b'"':
@@ -337,7 +344,7 @@ class CommandFramer:
 
 
 def parse_numbers(text: str) -> tuple[int, ...]:
-    """The numbers of ``1&2&&5``; none of an empty text. Raises Tl1Error."""
+    """Return the numbers of ``1&2&&5``; none for an empty text. Raises Tl1Error."""
     if not text.strip():
         return ()
     numbers: list[int] = []
@@ -355,7 +362,7 @@ def parse_numbers(text: str) -> tuple[int, ...]:
 
 
 def format_numbers(numbers: Sequence[int]) -> str:
-    """``1&2&&5``: runs of three and more are ranges."""
+    """Return ``1&2&&5``: runs of three and more numbers are ranges."""
     parts: list[str] = []
     start = 0
     while start < len(numbers):
@@ -369,7 +376,7 @@ def format_numbers(numbers: Sequence[int]) -> str:
 
 
 def parse_values(text: str) -> dict[str, str]:
-    """The values by name of ``SRCPORT=1.1.1,AS=IS``. Raises Tl1Error."""
+    """Return the values by name of ``SRCPORT=1.1.1,AS=IS``. Raises Tl1Error."""
     values: dict[str, str] = {}
     for part in split_fields(text, ","):
         if not part.strip():

@@ -90,9 +90,11 @@ class Tl1Client:
     def ask(
         self, commands: Sequence[Command], deadline: Deadline, rows_of_last: int = 0
     ) -> list[tuple[str, ...]]:
-        """The rows that each of these questions is answered with. ``rows_of_last``: how many the last one
-        should have, if that is known. Raises Unreachable, DeadlineExceeded, AuthFailed, PermissionDenied,
-        ProtocolError (which is also what a denied question is)."""
+        """Return the rows of the answer to each of these questions.
+
+        ``rows_of_last``: number of rows that the last answer should have, if known. Raises Unreachable,
+        DeadlineExceeded, AuthFailed, PermissionDenied, ProtocolError (also for a denied question).
+        """
         return ask_again(self._connection.is_open, lambda: self._ask(commands, deadline, rows_of_last))
 
     def tell(self, command: Command, deadline: Deadline) -> None:

@@ -1,4 +1,4 @@
-"""What is at the other end of every packet-switch port, given the light now. Pure."""
+"""Find the other end of every packet-switch port, given the present light. No I/O, no clock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ringlight.fabric.topology import CrossConnects, ElectricalGraph, Fabric, is
 
 
 def attachments(fabric: Fabric, cross_connects: CrossConnects) -> dict[Port, Port | None]:
-    """The electrical port that light from each plugged packet-switch port reaches; None when dark."""
+    """Return the electrical port that light from each plugged packet-switch port reaches; None if dark."""
     ends: dict[Port, Port | None] = {}
     for port in fabric.link_at:
         if port.node not in fabric.packet_switches:
@@ -38,7 +38,7 @@ class Circuit:
 
 
 def lit_circuits(fabric: Fabric, cross_connects: CrossConnects) -> list[Circuit]:
-    """Circuits that are lit, each once."""
+    """Return the lit circuits, each once."""
     circuits: list[Circuit] = []
     seen: set[frozenset[Port]] = set()
     for port in sorted(fabric.electrical_ports, key=lambda p: (p.node not in fabric.gpus, p)):
@@ -54,13 +54,13 @@ def lit_circuits(fabric: Fabric, cross_connects: CrossConnects) -> list[Circuit]
 
 
 def circuit_pairs(fabric: Fabric, cross_connects: CrossConnects) -> list[tuple[Port, Port]]:
-    """The duplex circuits as pairs of electrical ports, the GPU first."""
+    """Return the duplex circuits as pairs of electrical ports, the GPU first."""
     found = [circuit.ends for circuit in lit_circuits(fabric, cross_connects) if circuit.duplex]
     return [(Port.parse(a), Port.parse(b)) for a, b in found]
 
 
 def port_name(fabric: Fabric, port: Port) -> str:
-    """``"g0"`` for a GPU's NIC port 0, else ``node:number``."""
+    """Return ``"g0"`` for a GPU's NIC port 0, else ``node:number``."""
     return port.node if port.node in fabric.gpus and port.number == 0 else str(port)
 
 
@@ -89,7 +89,7 @@ class Topology:
 
 
 def topology(graph: ElectricalGraph) -> Topology:
-    """An electrical graph: nodes and directed edges with the path of the light."""
+    """Return an electrical graph as a document: nodes, and directed edges with the path of the light."""
     return Topology(
         [
             *(Node(name, "gpu") for name in graph.gpus),
@@ -156,7 +156,10 @@ class FabricDocument:
 
 
 def fabric_document(fabric: Fabric, scale: float = 1.0) -> FabricDocument:
-    """The fabric as REST tells it; ``scale`` as there."""
+    """Return the fabric as a document of the REST API.
+
+    ``scale``: real bits per second for each emulated bit per second.
+    """
 
     def names(a: Port, b: Port) -> tuple[str, str]:
         return port_name(fabric, a), port_name(fabric, b)

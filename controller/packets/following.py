@@ -13,7 +13,7 @@ from ringlight.fabric.topology import Fabric
 
 
 class Attached(TypedDict):
-    """What light reaches from a port, and of a GPU its addresses; all None where it is dark."""
+    """Node that light reaches from a port, and the addresses of a GPU; all None if the port is dark."""
 
     port: int
     peer: str | None
@@ -23,7 +23,7 @@ class Attached(TypedDict):
 
 
 def attached(fabric: Fabric, ends: Mapping[Port, Port | None], switch: str) -> list[Attached]:
-    """What is at a switch's plugged ports now, in order."""
+    """Return the present attachments of a switch's plugged ports, in order."""
     return [_attached(fabric, port.number, ends[port]) for port in sorted(ends) if port.node == switch]
 
 
@@ -39,7 +39,9 @@ def _attached(fabric: Fabric, port: int, end: Port | None) -> Attached:
 
 
 def moved(before: Mapping[Port, Port | None], now: Mapping[Port, Port | None]) -> list[str]:
-    """Nodes that light reaches now from another packet-switch port than before, by name."""
+    """Return the names of the nodes that light now reaches from another packet-switch port than before,
+    sorted.
+    """
     then = {end: port for port, end in before.items() if end is not None}
     return sorted({end.node for port, end in now.items() if end is not None and then.get(end) != port})
 

@@ -43,7 +43,7 @@ class ForwardingPlan:
 
     @property
     def changes(self) -> int:
-        """How many flow changes there are."""
+        """Number of flow changes."""
         return sum(len(mods) for step in self.steps for mods in step.values())
 
 
@@ -109,12 +109,15 @@ class Forwarding:
         return self._down
 
     def is_between_switches(self, port: Port) -> bool:
-        """Whether no GPU is plugged into a packet switch's port: its link may have a substitute."""
+        """Return whether a packet switch's port is plugged into something else than a GPU, so that its link
+        may have a substitute.
+        """
         link = self._fabric.link_at.get(port)
         return link is not None and link.other(port).node not in self._fabric.gpus
 
     def learn_ports(self, switch: str) -> dict[Port, bool]:
-        """Ask a switch how its ports to others are; those that are no longer as known, and whether up.
+        """Read the state of a switch's ports to other nodes. Return the ports whose state has changed, and
+        whether each is up.
 
         Raises OpenFlowError.
         """
@@ -128,16 +131,19 @@ class Forwarding:
         return {port: port not in down for port in known ^ down}
 
     def graph(self, cross_connects: CrossConnects, down: frozenset[Port] | None = None) -> ElectricalGraph:
-        """What packets see with this light, without the links that are down (default: those known now)."""
+        """Return the network that packets see with this light.
+
+        Links that are down are left out (default: the links that are known to be down now).
+        """
         graph = electrical_graph(self._fabric, cross_connects)
         down = self._down if down is None else down
         return without_ports(self._fabric, graph, down) if down else graph
 
     def path(self, source: str, destination: str, cross_connects: CrossConnects) -> list[PathHop]:
-        """The links that a packet from one GPU to another takes now, by the flow tables as they are.
+        """Return the links that a packet from one GPU to another takes now, by the present flow tables.
 
         The switches on its way are read one after the other. Raises NotFoundError for an unknown GPU,
-        ConflictError naming where the packet ends up elsewhere, OpenFlowError.
+        ConflictError naming the place if the packet ends up elsewhere, OpenFlowError.
         """
         fabric = self._fabric
         for gpu in (source, destination):
@@ -173,16 +179,19 @@ class Forwarding:
         return hops
 
     def reconcile(self, cross_connects: CrossConnects) -> dict[str, str]:
-        """Make every connected switch forward for these cross-connects; what failed, by switch name."""
+        """Make every connected switch forward for these cross-connects.
+
+        Return the failures by switch name.
+        """
         with self._lock:
             plan = self.plan(cross_connects)
             return {**plan.failed, **self.apply(plan)}
 
     def plan(self, cross_connects: CrossConnects, *, as_read: bool = False) -> ForwardingPlan:
-        """The smallest change from what the switches have now; nothing is written.
+        """Return the smallest change from what the switches have now, without writing it.
 
-        ``as_read``: where all tables were right when last read, from that; who uses it must :meth:`verify`
-        afterwards, and :meth:`reconcile` where someone else has written meanwhile.
+        ``as_read``: if all tables were right when last read, start from that reading; the caller must
+        :meth:`verify` afterwards, and :meth:`reconcile` if someone else has written meanwhile.
         """
         wanted = self.wanted(cross_connects)
         if as_read and self._stands is not None:
@@ -211,11 +220,11 @@ class Forwarding:
         return ForwardingPlan(wanted, steps, failed)
 
     def stages(self, before: CrossConnects, kept: CrossConnects, after: CrossConnects) -> Stages:
-        """What is written for a change from ``before`` to ``after``, of which ``kept`` is never dark.
+        """Return the plans for a change from ``before`` to ``after``, of which ``kept`` is never dark.
 
-        No packet that can get to its destination over kept light is sent into the dark meanwhile, and none
-        is sent an old way over new light. Where no kept path changes, all is written in the dark, as planned
-        by :meth:`plan`. Who uses it must :meth:`verify` afterwards.
+        No packet that can reach its destination over kept light is sent into the dark during the change, and
+        none takes an old path over new light. If no kept path changes, everything is written in the dark, as
+        planned by :meth:`plan`. The caller must :meth:`verify` afterwards.
         """
         with self._lock:
             now, stay, then = (self.wanted(light) for light in (before, kept, after))
@@ -257,7 +266,7 @@ class Forwarding:
         return tuple(steps)
 
     def apply(self, plan: ForwardingPlan) -> dict[str, str]:
-        """Write a plan step by step with barriers, then read back; what failed, by switch name."""
+        """Write a plan step by step with barriers, then read back. Return the failures by switch name."""
         with self._lock:
             if not plan.changes:
                 return {}
@@ -268,7 +277,7 @@ class Forwarding:
             return failed
 
     def write(self, plan: ForwardingPlan) -> dict[str, str]:
-        """The writing half of :meth:`apply`, for where reading back can wait."""
+        """Write a plan as :meth:`apply` does, without reading back. Return the failures by switch name."""
         failed: dict[str, str] = {}
         with self._lock:
             self._stands = None
@@ -281,7 +290,10 @@ class Forwarding:
         return failed
 
     def verify(self, wanted: Iterable[Rule]) -> dict[str, str]:
-        """Read every connected switch; what differs from these rules, in one line by switch name."""
+        """Read every connected switch.
+
+        Return one line by switch name for each that differs from these rules.
+        """
         wanted = frozenset(wanted)
         tables, wrong = self._read()
         for switch, entries in tables.items():
@@ -305,11 +317,13 @@ class Forwarding:
             self._stands = None
 
     def stands(self, cross_connects: CrossConnects) -> bool:
-        """Whether these need the very rules that were read back from every switch last."""
+        """Return whether these cross-connects need exactly the rules that were last read back from every
+        switch.
+        """
         return self._stands is not None and self._stands == self.wanted(cross_connects)
 
     def wanted(self, cross_connects: CrossConnects) -> frozenset[Rule]:
-        """The rules that these need, of all switches of ours."""
+        """Return the rules that these cross-connects need, on all switches of this controller."""
         state = _state(cross_connects, self._down)
         rules = self._rules.get(state)
         if rules is None:

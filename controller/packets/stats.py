@@ -50,7 +50,7 @@ class Sample:
 def rates(
     before: Mapping[int, PortStats], now: Iterable[PortStats], seconds: float
 ) -> dict[int, tuple[float, float]]:
-    """(rx, tx) in bits per second by port number, for ports counted both times and not restarted."""
+    """Return (rx, tx) in bits per second by port number, for ports counted both times and not restarted."""
     found = {}
     for stats in now:
         old = before.get(stats.port_no)
@@ -64,7 +64,9 @@ def rates(
 
 
 def pause_s(quiet_s: float) -> float:
-    """Least pause between two questions to a switch once no byte has passed for so many seconds."""
+    """Return the minimum pause in seconds between reads of a switch that has carried no byte for ``quiet_s``
+    seconds.
+    """
     return min(_LEAST_S, quiet_s * _IDLE_S / _QUIET_S) if quiet_s > _QUIET_S else 0.0
 
 
@@ -107,7 +109,7 @@ class Statistics:
             self._thread.join(5.0)
 
     def since(self, t: float) -> list[Sample]:
-        """Samples newer than ``t`` (CLOCK_MONOTONIC seconds), oldest first."""
+        """Return the samples newer than ``t`` (CLOCK_MONOTONIC seconds), oldest first."""
         newer: list[Sample] = []
         with self._lock:
             for sample in reversed(self._samples):
@@ -118,12 +120,12 @@ class Statistics:
         return newer
 
     def counters(self) -> dict[str, dict[int, PortStats]]:
-        """The newest counters by switch name and port number."""
+        """Return the newest counters by switch name and port number."""
         with self._lock:
             return {switch: dict(stats) for switch, (_, stats) in self._latest.items()}
 
     def read_now(self) -> dict[str, list[PortStats]]:
-        """Counters of every switch of ours, asked for now. Raises UnavailableError."""
+        """Return the counters of every switch of this controller, read now. Raises UnavailableError."""
         found = {}
         for switch in self._switches:
             try:

@@ -73,7 +73,7 @@ class TableWatch:
         self._kept: dict[str, dict[Key, FlowEntry]] = _read(store.read(_FILE) or {})
 
     def views(self) -> dict[str, TableView]:
-        """Last view of each packet switch's flow table, for switches of this controller."""
+        """Return the last view of each packet switch's flow table, for switches of this controller."""
         with self._lock:
             return dict(self._views)
 
@@ -84,7 +84,7 @@ class TableWatch:
         self.touch(name)
 
     def touch(self, name: str) -> bool:
-        """A switch's table may have changed; whether that was not known yet."""
+        """Record that a switch's table may have changed. Return whether that is new."""
         with self._lock:
             new = name in self._dpids and name not in self._touched
             self._touched |= {name} & self._dpids.keys()
@@ -92,7 +92,9 @@ class TableWatch:
 
     @contextlib.contextmanager
     def written_by_user(self, dpid: int) -> Iterator[None]:
-        """Around a write to a switch that somebody asked for over REST: its flows are kept from now on."""
+        """Yield around a write to a switch that a user requested over REST, and keep its
+        flows from then on.
+        """
         name = self._names.get(dpid)
         if name is None:
             yield
@@ -218,7 +220,10 @@ class TableWatch:
         return {key_of(entry): entry for entry in entries if entry.cookie != flow_rules.COOKIE}
 
     def _keep(self, name: str, before: Mapping[Key, FlowEntry], after: Mapping[Key, FlowEntry]) -> None:
-        """What was there before and is nobody's is not made a user's by another's write."""
+        """Keep the flows that a user's write has added.
+
+        Flows that were present before and belong to nobody do not become a user's by another user's write.
+        """
         kept = self._kept.get(name, {})
         strange = {key: flow for key, flow in before.items() if key not in kept}
         self._set(

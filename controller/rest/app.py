@@ -156,7 +156,7 @@ class PacketPort:
 
 @dataclass(frozen=True)
 class PortBytes:
-    """What a port of a packet switch has received and sent, bytes of frames without FCS."""
+    """Bytes that a port of a packet switch has received and sent, as frames without FCS."""
 
     switch: str
     port: int
@@ -181,10 +181,11 @@ def create_app(
     hosts: Collection[str] = (),
     page: Path | None = None,
 ) -> FastAPI:
-    """The ASGI application of a controller; with tokens (and the name of each), every call needs one.
+    """Return the ASGI application of a controller.
 
-    ``hosts``: names, besides those of loopback and the address it is called at, that are its own. ``page``:
-    directory of the page that it also serves (:class:`.Page`).
+    ``tokens``: name of each token; if given, every call needs a token. ``hosts``: names of this server, in
+    addition to the names of loopback and the address of the call. ``page``: directory of the page that the
+    server also provides (:class:`.Page`).
     """
     app = FastAPI(
         docs_url=None,
@@ -231,7 +232,7 @@ def _add_fabric(app: FastAPI, controller: Controller) -> None:
 
     @app.get(_HEALTH, tags=["controller"], **answers(Health))
     async def health() -> Any:
-        """Whether every switch and the server agent can be reached."""
+        """Report whether every switch and the server agent can be reached."""
         # On the loop itself: a thread would wait for the interpreter as long as many ask for other things.
         return send_health(controller.health(await others() if controller.has_others else NO_OTHERS))
 
@@ -248,7 +249,7 @@ def _add_fabric(app: FastAPI, controller: Controller) -> None:
 
     @app.get("/v1/topology", tags=["fabric"], **answers(Topology))
     async def get_topology() -> Any:
-        """What packets see now; links that are down are left out."""
+        """Current packet topology; links that are down are left out."""
         nonlocal drawn
         state = circuits.revision, controller.forwarding.down
         if drawn[0] != state:

@@ -28,9 +28,9 @@ Who = Annotated[str, Depends(_caller)]
 
 
 def answers(model: Any, *statuses: int, description: str = "") -> dict[str, Any]:
-    """Arguments of a route that answers 200 with a document of this model, or one of these errors.
+    """Return the arguments of a route that answers 200 with a document of this model, or one of these errors.
 
-    What is sent has the model's keys; it is not checked again.
+    The document must have the model's keys; it is not checked again.
     """
     ok = {"model": model, "description": description or "Successful Response"}
     return {"response_model": None, "responses": {200: ok, **errors(*statuses)}}
@@ -66,7 +66,7 @@ class PlainRoute(APIRoute):
 
 
 def sender(model: Any, status: int = 200) -> Callable[[Any], Response]:
-    """Makes answers of a model: a dataclass, or a dictionary of a kind."""
+    """Return a function that makes responses of a model: a dataclass, or a dictionary of a kind."""
 
     @functools.cache
     def form() -> TypeAdapter[Any]:

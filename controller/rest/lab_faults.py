@@ -32,7 +32,7 @@ class Fault(TypedDict):
 
 
 def router(controller: Controller) -> APIRouter:
-    """Routes ``/v1/faults``."""
+    """Return the routes ``/v1/faults``."""
     routes = APIRouter(prefix="/v1/faults", tags=["faults"], route_class=PlainRoute)
 
     def agent() -> AgentClient:

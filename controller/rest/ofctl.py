@@ -47,7 +47,10 @@ class _AlwaysJson(PlainRoute):
 def router(
     plane: OpenFlowPlane, writing: Callable[[int], contextlib.AbstractContextManager[None]]
 ) -> APIRouter:
-    """Routes below ``/stats``. ``writing``: around what changes the flows of a switch, by its datapath id."""
+    """Return the routes below ``/stats``.
+
+    ``writing``: context, given a datapath id, for each change of a switch's flows.
+    """
     routes = APIRouter(prefix="/stats", tags=["ofctl_rest"], route_class=_AlwaysJson)
 
     def known(dpid: int | str) -> int:
@@ -222,5 +225,5 @@ def router(
 
 
 def _given(body: BaseModel) -> dict[str, Any]:
-    """What was given and is not null, as os-ken's library takes it."""
+    """Return the values of a body that were given and are not null, as os-ken's library expects them."""
     return body.model_dump(exclude_unset=True, exclude_none=True)

@@ -336,7 +336,7 @@ def _shape(title: str, numbers: str = "", /, **others: Any) -> Any:
 
 
 def many(shape: Any) -> Any:
-    """A list of such."""
+    """Return the type of a list of this shape."""
     return list[shape]
 
 

@@ -85,7 +85,10 @@ class StandingCrossConnect(CrossConnect):
 
 @dataclass(frozen=True)
 class PlanDocument:
-    """What a change keeps, removes and adds; ``dark_ports`` are without light meanwhile."""
+    """Cross-connects that a change keeps, removes and adds.
+
+    ``dark_ports`` have no light during the change.
+    """
 
     keep: list[CrossConnect]
     remove: list[CrossConnect]
@@ -127,7 +130,7 @@ _CHANGES: TypeAdapter[OneSwitchChange | CircuitsChange] = TypeAdapter(OneSwitchC
 
 
 def router(controller: Controller) -> APIRouter:
-    """Routes below ``/v1/optical-switches``."""
+    """Return the routes below ``/v1/optical-switches``."""
     routes = APIRouter(prefix="/v1/optical-switches", tags=["optical switches"], route_class=PlainRoute)
     fabric, site, circuits = controller.fabric, controller.site, controller.circuits
     changes = answers(OneSwitchChange, 404, 409, 415, 422, 502, 503)
@@ -231,13 +234,16 @@ def router(controller: Controller) -> APIRouter:
 
 
 def entries(group: Iterable[CrossConnectEntry]) -> tuple[CrossConnect, ...]:
-    """Cross-connects that a body names."""
+    """Return the cross-connects that a body names."""
     return tuple(CrossConnect(e.ingress, e.egress, e.wavelength, e.name) for e in group)
 
 
 def answer(change: Change, name: str | None = None) -> Response:
-    """A change as an answer, of all its switches or of one: 200 when all went well, else 502 with the first
-    problem as ``detail`` beside the whole story."""
+    """Return a change as a response, of all its switches or of one.
+
+    The status is 200 if everything succeeded, else 502 with the first problem as ``detail`` next to the full
+    document.
+    """
     plans = {switch: _change_of(change, switch) for switch in change.plans}
     whole: dict[str, Any] = {
         "problems": list(change.problems),

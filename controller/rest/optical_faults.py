@@ -39,7 +39,7 @@ _REFUSALS = {error.status: error for error in (NotFoundError, ConflictError, Inv
 
 
 def router(controller: Controller) -> APIRouter:
-    """Routes below ``/v1/optical-switches/{name}/faults``."""
+    """Return the routes below ``/v1/optical-switches/{name}/faults``."""
     routes = APIRouter(
         prefix="/v1/optical-switches/{name}/faults", tags=["optical switches"], route_class=PlainRoute
     )

@@ -141,7 +141,9 @@ class CrossConnectSet(Body):
 
 
 class SwitchTarget(Body):
-    """What one optical switch shall carry: these, in this mode; nothing at the ``delete`` ingresses."""
+    """Cross-connects that one optical switch must carry, in this mode; nothing at the
+    ``delete`` ingresses.
+    """
 
     mode: Mode = Mode.UPDATE
     cross_connects: list[CrossConnectEntry] = Field(default=[], max_length=16_384)
@@ -249,9 +251,12 @@ class ContainerMount(Body):
 
 
 class Container(Body):
-    """What each rank runs in place of our training: an image that the server has, and its ``command`` (else
-    the image's). It may write to /job and /tmp; ``mounts`` and ``devices`` give it more by name. A command
-    that has not ended ``deadline_s`` seconds after its start fails the job."""
+    """Container that each rank runs instead of the built-in training: an image that the server has, and its
+    ``command`` (default: the image's).
+
+    The container may write to /job and /tmp; ``mounts`` and ``devices`` give it more by name. A command that
+    has not ended ``deadline_s`` seconds after its start fails the job.
+    """
 
     image: str = Field(min_length=1, max_length=256, pattern=r"^[a-zA-Z0-9][^\s]*$")
     command: list[str] | None = Field(default=None, min_length=1, max_length=1000)
@@ -338,7 +343,7 @@ class JobRequest(Placement):
         return self
 
     def worker_settings(self) -> dict[str, Any]:
-        """What the workers are told; keys not given are left to the worker's own defaults."""
+        """Return the workers' settings. Keys that are not given are left to the worker's own defaults."""
         ours = {"name", "ranks", "gpus", "plane", "hold", "on_loss", "spares"}
         return self.model_dump(exclude=ours, exclude_none=True)
 

@@ -1,7 +1,6 @@
-"""What the stream of events tells besides events, for those who ask: rates, iterations, power, and the light
-of planes.
+"""Samples in the stream of events, on request: rates, iterations, power, and the light of planes.
 
-All streams that ask get the same samples; while nobody asks, nothing is computed.
+All streams that request samples get the same samples; without such a stream, nothing is computed.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class Samples:
         self._planes = lit_planes(controller.fabric)
 
     def latest(self) -> str:
-        """The newest sample as JSON: an event ``rates`` without an id."""
+        """Return the newest sample as JSON: an event ``rates`` without an id."""
         with self._lock:
             now = time.monotonic()
             if now - self._made_at >= 0.9 * EVERY_S:

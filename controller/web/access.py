@@ -36,10 +36,10 @@ NAMELESS, ANYBODY = "token", "rest"
 
 
 def read_tokens(path: Path) -> dict[str, str]:
-    """The name of each token in a file: a token a line, with its name and a space before it or without.
+    """Return the name of each token in a file: one token a line, optionally preceded by its name and a space.
 
-    Raises StartError naming the file, and the line where there are several, when it cannot be read, a token
-    is too short, or two are the same.
+    Raises StartError naming the file, and the line if there are several, if the file cannot be read, a token
+    is too short, or two are equal.
     """
     try:
         with path.open("rb") as file:
@@ -66,7 +66,7 @@ def read_tokens(path: Path) -> dict[str, str]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether every address that the host name stands for is a loopback address."""
+    """Return whether every address of the host name is a loopback address; false for an unknown name."""
     try:
         found = {info[4][0] for info in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
     except OSError:
@@ -101,7 +101,10 @@ def check_doors(
 
 
 def check_tls(cert: Path | None, key: Path | None) -> tuple[Path, Path] | None:
-    """The files of a certificate and its key, if both are given and go together. Raises StartError."""
+    """Return the files of a certificate and its key, if both are given and match; None if neither is given.
+
+    Raises StartError.
+    """
     if cert is None and key is None:
         return None
     if cert is None or key is None:
@@ -202,7 +205,7 @@ class TokenRequired:
 
 
 def _follows_link(scope: Any) -> bool:
-    """Whether the answer becomes the page that the browser shows, in place of the one with the link."""
+    """Return whether the answer becomes the page in the browser, instead of the page with the link."""
     wanted = {"sec-fetch-mode": ["navigate"], "sec-fetch-dest": ["document"]}
     whole = all(headers(scope, name) == values for name, values in wanted.items())
     return whole and scope.get("method") == "GET"
@@ -215,7 +218,7 @@ def has_body(scope: Any) -> bool:
 
 
 def headers(scope: Any, name: str) -> list[str]:
-    """Every value of a header, in lower case."""
+    """Return every value of a header, in lower case."""
     return [
         value.decode("latin-1").strip().lower() for key, value in scope["headers"] if key == name.encode()
     ]

@@ -1,8 +1,8 @@
-"""How much a client may send, and how long it may take: ASGI middleware.
+"""Bound the size and the time of a client's requests: ASGI middleware.
 
-A body is read whole before anything behind this sees the request, so that a client that sends slowly holds
-no thread. What is larger than allowed is refused as soon as that is known, by its declared length or when it
-has come, and never kept.
+A body is read completely before the application sees the request, so that a client that sends slowly holds no
+thread. A body that is too large is refused as soon as that is known, by its declared length or on arrival,
+and never kept.
 """
 
 from __future__ import annotations
@@ -219,7 +219,10 @@ def _is_for(scope: Any, method: str, path: str) -> bool:
 
 
 def _unsayable(body: bytes | bytearray) -> str | None:
-    """What text of a JSON body UTF-8 cannot encode. Of what is no JSON others say that."""
+    """Return the error for text in a JSON body that UTF-8 cannot encode; None if there is none.
+
+    Bodies that are not JSON are reported elsewhere.
+    """
     try:
         body.decode()
         if b"\\u" not in body:

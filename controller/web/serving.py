@@ -60,11 +60,11 @@ _DESCRIPTORS = 8192
 
 @dataclass
 class _Door:
-    """What the connections of one server share.
+    """Shared state of the connections of one server.
 
-    ``new`` and ``idle``: those that wait for a whole request, their first or the next, the longest-waiting
-    first; ``every``: all of them; ``most``: how many there may be; ``held``: bytes that their requests take
-    until they are answered.
+    ``new`` and ``idle``: connections that wait for a whole request, their first or the next, longest wait
+    first. ``every``: all connections. ``most``: their largest number. ``held``: bytes of their requests,
+    until these are answered.
     """
 
     most: int
@@ -155,7 +155,7 @@ class _Connection(HttpToolsProtocol):
                 return
 
     def _fits(self) -> bool:
-        """Whether what is there of a request is as small as it must be; notes why it is not."""
+        """Return whether the received part of a request is within bounds; record the refusal if not."""
         if self._bytes + self._loose > HEAD_BYTES or self._fields > FIELDS:
             self._refusal = (
                 400,
@@ -351,7 +351,7 @@ class _Server(uvicorn.Server):
 
 
 def _is_no_end(record: logging.LogRecord) -> bool:
-    """Whether a line of uvicorn's is about something else than a request that was cut off at the end."""
+    """Return whether a log record of uvicorn is about anything but a request cut off at the server's end."""
     return record.exc_info is None or not isinstance(record.exc_info[1], asyncio.CancelledError)
 
 
@@ -432,7 +432,7 @@ class HttpServer:
 
 
 def _connections(most: int) -> int:
-    """How many connections, at most ``most``, a server may have of its process's descriptors."""
+    """Return the number of connections, at most ``most``, that the process's file descriptors allow."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < _DESCRIPTORS:
         with contextlib.suppress(OSError, ValueError):
