@@ -106,9 +106,9 @@ def read_inventory(path: Path, fabric: Fabric) -> Inventory:
         if place is None:
             raise StartError(f"{path}: onics.{gpu} is missing")
         for key in ("transmitters", "standing"):
-            found, wanted = getattr(place, key), getattr(fabric.onics[gpu], key)
-            if found != wanted:
-                raise StartError(f"{path}: onics.{gpu}.{key} is {found}, not {wanted}")
+            value, expected = getattr(place, key), getattr(fabric.onics[gpu], key)
+            if value != expected:
+                raise StartError(f"{path}: onics.{gpu}.{key} is {value}, not {expected}")
     return inventory
 
 

@@ -64,9 +64,9 @@ class AgentClient:
         """Give the agent a packed workload for workers that it is to start."""
         self._call("PUT", f"/v1/workloads/{digest}", data=data, timeout_s=timeout_s)
 
-    def release(self, ids: Sequence[str], at: float, *, timeout_s: float = 10.0) -> None:
-        """Let these workers start at ``at`` (CLOCK_MONOTONIC seconds)."""
-        body = {"ids": list(ids), "at": at}
+    def release(self, ids: Sequence[str], start_s: float, *, timeout_s: float = 10.0) -> None:
+        """Let these workers start at ``start_s`` (CLOCK_MONOTONIC seconds)."""
+        body = {"ids": list(ids), "at": start_s}
         self._call("POST", "/v1/workers/release", json=body, timeout_s=timeout_s)
 
     def workers(self, cursor: int, *, timeout_s: float = 5.0) -> Mapping[str, Any]:
@@ -152,12 +152,12 @@ class AgentClient:
         """Return the faults that were requested since the lab came up, with their present state."""
         return list(self._call("GET", "/v1/faults", timeout_s=timeout_s)["faults"])
 
-    def ask_fault(self, wanted: Mapping[str, Any], *, timeout_s: float = 5.0) -> dict[str, Any]:
+    def ask_fault(self, fault: Mapping[str, Any], *, timeout_s: float = 5.0) -> dict[str, Any]:
         """Request a fault or its end, ``{"do", "target", "back_after_s"}``.
 
         Return the fault in its present state.
         """
-        return dict(self._call("POST", "/v1/faults", json=dict(wanted), timeout_s=timeout_s))
+        return dict(self._call("POST", "/v1/faults", json=dict(fault), timeout_s=timeout_s))
 
     def remove(self, worker: str, *, timeout_s: float = 30.0) -> None:
         """Kill and remove a worker; one that is gone already is no error."""

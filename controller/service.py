@@ -237,10 +237,10 @@ class Controller:
         self._store.close()
         self.intents.close()
 
-    def health(self, others: Others = NO_OTHERS) -> Health:
+    def health(self, foreign: Others = NO_OTHERS) -> Health:
         """Return the controller's health: "ok", or "degraded" with the reasons. No device is read.
 
-        ``others``: the result of :meth:`others`.
+        ``foreign``: the result of :meth:`others`.
         """
         connected = self.plane.connected()
         packet = {name: s.dpid in connected for name, s in self.fabric.packet_switches.items() if s.is_ours}
@@ -267,7 +267,7 @@ class Controller:
         if self.jobs.agent_error is not None:
             reasons.append(self.jobs.agent_error)
         reasons += [line for complaint in self.complaints if (line := complaint()) is not None]
-        process = others["applications"]
+        process = foreign["applications"]
         if process is not None and not process["alive"]:
             reasons.append(f"the process of applications has ended ({process['last_error']})")
         return {
@@ -282,7 +282,7 @@ class Controller:
             "optical_switches": {name: view.reachable for name, view in views.items()},
             "onics": {gpu: view.reachable for gpu, view in onics.items()},
             "agent": self.jobs.agent_error is None,
-            **others,
+            **foreign,
         }
 
     @property
@@ -303,13 +303,13 @@ class Controller:
             log.warning("who writes the switches of others is not known: %s", error)
             return NO_OTHERS
 
-    def _reaches(self, gpu: str, others: Collection[str]) -> bool:
+    def _reaches(self, gpu: str, other_gpus: Collection[str]) -> bool:
         """Return whether packets get from a GPU to all of the others and back, with the present light and
         links.
         """
         router = Router(self.fabric, self.forwarding.graph(self.circuits.cross_connects()))
         try:
-            for other in others:
+            for other in other_gpus:
                 router.path(gpu, other), router.path(other, gpu)
         except ValueError:
             return False

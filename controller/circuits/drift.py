@@ -49,26 +49,26 @@ class Drift:
             (self.foreign, "was made by somebody else", "were made by somebody else"),
             (self.left, "should be gone", "should be gone"),
         ]
-        said = []
-        for group, one, many in parts:
+        phrases = []
+        for group, singular, many in parts:
             if group:
                 first = ", ".join(map(str, sorted(group)[:3]))
                 more = f" and {len(group) - 3} more" if len(group) > 3 else ""
-                said.append(f"{first}{more} {one if len(group) == 1 else many}")
-        return "; ".join(said)
+                phrases.append(f"{first}{more} {singular if len(group) == 1 else many}")
+        return "; ".join(phrases)
 
 
-def drift(wanted: Collection[CrossConnect], unwanted: Collection[CrossConnect], now: Snapshot) -> Drift:
+def drift(intended: Collection[CrossConnect], unwanted: Collection[CrossConnect], now: Snapshot) -> Drift:
     """Return the difference between a reading and what is wanted.
 
     ``unwanted``: cross-connects that the controller made and that must be removed. Cross-connects that the
     switch attributes to another owner are ignored. A cross-connect is not called broken if its port is
     disabled or has failed: the port's alarm reports that.
     """
-    wanted, stand = frozenset(wanted), standing(now)
-    left = (frozenset(unwanted) & stand) - wanted
-    broken = {xc for xc in wanted & stand if now.cross_connects[xc] in _BROKEN and not _unusable(xc, now)}
-    return Drift(wanted - stand, frozenset(broken), stand - wanted - left - now.foreign, left)
+    intended, stand = frozenset(intended), standing(now)
+    left = (frozenset(unwanted) & stand) - intended
+    broken = {xc for xc in intended & stand if now.cross_connects[xc] in _BROKEN and not _unusable(xc, now)}
+    return Drift(intended - stand, frozenset(broken), stand - intended - left - now.foreign, left)
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Mending:
     cannot: Mapping[CrossConnect, str] = field(default_factory=dict)
 
 
-def mending(found: Drift, now: Snapshot, *, exactly: bool) -> Mending:
+def mending(difference: Drift, now: Snapshot, *, exactly: bool) -> Mending:
     """Return the plan that mends a difference, and the reason for each cross-connect that cannot be made.
 
     Missing and broken cross-connects are made, and leftovers are removed. Of the foreign cross-connects those
@@ -88,7 +88,7 @@ def mending(found: Drift, now: Snapshot, *, exactly: bool) -> Mending:
     cannot: dict[CrossConnect, str] = {}
     makeable = set()
     owned = Taken(now.foreign)
-    for xc in sorted(found.missing | found.broken):
+    for xc in sorted(difference.missing | difference.broken):
         if reason := _unusable(xc, now):
             cannot[xc] = reason
         elif (other := owned.by(xc)) is not None:
@@ -96,9 +96,9 @@ def mending(found: Drift, now: Snapshot, *, exactly: bool) -> Mending:
         else:
             makeable.add(xc)
     in_way = Taken(makeable)
-    gone = {xc for xc in found.foreign if exactly or in_way.by(xc) is not None} | found.left
-    again = found.broken & makeable
-    remove, add = gone | again, (found.missing & makeable) | again
+    gone = {xc for xc in difference.foreign if exactly or in_way.by(xc) is not None} | difference.left
+    again = difference.broken & makeable
+    remove, add = gone | again, (difference.missing & makeable) | again
     keep = standing(now) - remove
     plan = Plan(now.revision, Mode.UPDATE, keep, tuple(sorted(remove)), tuple(sorted(add)))
     return Mending(plan, cannot)

@@ -122,20 +122,20 @@ class IntentDatabase:
         elif version != SCHEMA:
             raise StartError(f"{self._path}: schema {version}; this controller knows schema {SCHEMA}")
         else:
-            (found,) = db.execute("PRAGMA quick_check(1)").fetchone()
-            if found != "ok":
-                raise sqlite3.DatabaseError(" ".join(str(found).split()))
+            (check_result,) = db.execute("PRAGMA quick_check(1)").fetchone()
+            if check_result != "ok":
+                raise sqlite3.DatabaseError(" ".join(str(check_result).split()))
         db.execute("COMMIT")
 
     def _read(self) -> None:
         sets: dict[int, dict[str, set[CrossConnect]]] = {
-            wanted: {name: set() for (name,) in self._db.execute("SELECT name FROM switch")}
-            for wanted in (0, 1)
+            is_wanted: {name: set() for (name,) in self._db.execute("SELECT name FROM switch")}
+            for is_wanted in (0, 1)
         }
         rows = self._db.execute("SELECT switch, ingress, egress, wavelength, name, wanted FROM cross_connect")
-        for switch, ingress, egress, wavelength, name, wanted in rows:
+        for switch, ingress, egress, wavelength, name, is_wanted in rows:
             colour = None if wavelength < 0 else wavelength
-            sets[wanted][switch].add(CrossConnect(ingress, egress, colour, name))
+            sets[is_wanted][switch].add(CrossConnect(ingress, egress, colour, name))
         self._wanted: _Sets = {name: frozenset(group) for name, group in sets[1].items()}
         self._unwanted: _Sets = {name: frozenset(group) for name, group in sets[0].items() if group}
         self._policies = {
@@ -165,16 +165,16 @@ class IntentDatabase:
         with self._lock:
             return self._pending
 
-    def save(self, wanted: CrossConnects) -> None:
+    def save(self, intended: CrossConnects) -> None:
         """Save what these switches should carry, which is no longer unwanted; others are unchanged."""
         with self.writing() as db:
-            for switch, group in wanted.items():
+            for switch, group in intended.items():
                 group = frozenset(group)
                 old = {xc: xc.name for xc in self._wanted.get(switch, ())}
                 if switch not in self._wanted:
                     db.execute("INSERT INTO switch VALUES (?)", (switch,))
                 same = {xc for xc in group if xc in old and old[xc] == xc.name}
-                self._delete(switch, old.keys() - same, wanted=1)
+                self._delete(switch, old.keys() - same, is_wanted=1)
                 db.executemany(
                     "INSERT OR REPLACE INTO cross_connect VALUES (?, ?, ?, ?, ?, 1)",
                     [(*_key(switch, xc), xc.name) for xc in group - same],
@@ -182,11 +182,11 @@ class IntentDatabase:
                 self._wanted = {**self._wanted, switch: group}
                 self._put_unwanted(switch, self._unwanted.get(switch, frozenset()) - group)
 
-    def begin(self, who: str, wanted: CrossConnects) -> None:
+    def begin(self, who: str, intended: CrossConnects) -> None:
         """A change to this begins."""
-        before = {name: self._wanted.get(name, frozenset()) for name in wanted}
+        before = {name: self._wanted.get(name, frozenset()) for name in intended}
         with self.writing() as db:
-            self.save(wanted)
+            self.save(intended)
             db.execute("INSERT OR REPLACE INTO pending VALUES (1, ?, ?)", (who, _to_json(before)))
             self._pending = Pending(who, before)
 
@@ -218,14 +218,14 @@ class IntentDatabase:
     def _put_unwanted(self, switch: str, left: frozenset[CrossConnect]) -> None:
         """Keeps of the unwanted only these."""
         old = self._unwanted.get(switch, frozenset())
-        self._delete(switch, old - left, wanted=0)
+        self._delete(switch, old - left, is_wanted=0)
         self._unwanted = {**self._unwanted, switch: left}
 
-    def _delete(self, switch: str, group: Collection[CrossConnect], wanted: int) -> None:
+    def _delete(self, switch: str, group: Collection[CrossConnect], is_wanted: int) -> None:
         self._db.executemany(
             "DELETE FROM cross_connect"
             " WHERE switch = ? AND ingress = ? AND egress = ? AND wavelength = ? AND wanted = ?",
-            [(*_key(switch, xc), wanted) for xc in group],
+            [(*_key(switch, xc), is_wanted) for xc in group],
         )
 
     # Policies
@@ -259,11 +259,13 @@ class IntentDatabase:
     ) -> None:
         """Write down who did what, with UTC's time; the oldest entries go. The newest may be lost when the
         machine crashes."""
-        at = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        time_text = (
+            datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        )
         with self.writing(lasting=False) as db:
             row = db.execute(
                 "INSERT INTO audit (at, who, action, switch, outcome, detail) VALUES (?, ?, ?, ?, ?, ?)",
-                (at, who, action, switch, outcome, json.dumps(detail)),
+                (time_text, who, action, switch, outcome, json.dumps(detail)),
             )
             db.execute("DELETE FROM audit WHERE id <= ?", ((row.lastrowid or 0) - AUDIT_ENTRIES,))
 
@@ -297,14 +299,14 @@ class IntentDatabase:
         return [
             {
                 "id": number,
-                "at": at,
+                "at": time_text,
                 "who": who,
                 "action": action,
                 "switch": where_,
                 "outcome": outcome,
                 "detail": json.loads(detail),
             }
-            for number, at, who, action, where_, outcome, detail in rows
+            for number, time_text, who, action, where_, outcome, detail in rows
         ]
 
     # Writing

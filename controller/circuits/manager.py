@@ -188,8 +188,8 @@ class CircuitManager:
         snapshot = self._site.view(name).snapshot
         if snapshot is None:
             return Drift()
-        wanted = (self._intents.wanted() or {}).get(name, frozenset())
-        return drift(wanted, self._intents.unwanted(name), snapshot)
+        intended = (self._intents.wanted() or {}).get(name, frozenset())
+        return drift(intended, self._intents.unwanted(name), snapshot)
 
     def adopt(self) -> None:
         """At start: end a change that a crash cut short, keep what is right, light what is missing; then the
@@ -236,10 +236,10 @@ class CircuitManager:
         view = self._site.view(name)
         if self._site.holder(name) is not None or not view.reachable:
             return True
-        found = self.drift(name)
-        if not found:
+        difference = self.drift(name)
+        if not difference:
             return name not in self._drifts and view.complaint is None and not self._intents.unwanted(name)
-        if found != self._drifts.get(name):
+        if difference != self._drifts.get(name):
             return False
         # Told; what is worth another attempt is tried again after a while.
         acts = self._intents.policy(name) in (Policy.MEND, Policy.REPAIR)
@@ -286,32 +286,34 @@ class CircuitManager:
         # be read nothing is known: it is compared when it is back.
         if self._site.holder(name) is not None or view.snapshot is None or not view.reachable:
             return
-        found = self.drift(name)
+        difference = self.drift(name)
         if at_start:
-            found = replace(found, foreign=found.foreign if found.missing else frozenset())
-        if tells and found and found != self._drifts.get(name):
-            self._tell(name, found, policy)
-        if not found:
+            difference = replace(
+                difference, foreign=difference.foreign if difference.missing else frozenset()
+            )
+        if tells and difference and difference != self._drifts.get(name):
+            self._tell(name, difference, policy)
+        if not difference:
             self._settled(name)
         elif policy is Policy.ADOPT:
-            self._take_as_intent(name, view.snapshot, found, who)
+            self._take_as_intent(name, view.snapshot, difference, who)
         elif policy is Policy.ALARM:
-            self._site.complain(name, f"is not as it should be: {found}")
+            self._site.complain(name, f"is not as it should be: {difference}")
             self._site.remark(name, None)
         else:
-            job = mending(found, view.snapshot, exactly=policy is Policy.REPAIR)
+            job = mending(difference, view.snapshot, exactly=policy is Policy.REPAIR)
             if job.plan and time.monotonic() >= self._retry_at.get(name, 0.0):
                 self._mend(name, job, policy, view.snapshot, who)
             elif not job.plan:
                 self._judge(name, job, None)
 
-    def _tell(self, name: str, found: Drift, policy: Policy) -> None:
+    def _tell(self, name: str, difference: Drift, policy: Policy) -> None:
         """Say once that a switch differs from what it should be."""
-        self._drifts[name] = found
+        self._drifts[name] = difference
         self._retry_at.pop(name, None)
-        fields = {key: [str(xc) for xc in sorted(group)] for key, group in vars(found).items() if group}
-        log.warning("%s: %s", name, found)
-        self._bus.publish("drift", switch=name, policy=policy.value, text=str(found), **fields)
+        fields = {key: [str(xc) for xc in sorted(group)] for key, group in vars(difference).items() if group}
+        log.warning("%s: %s", name, difference)
+        self._bus.publish("drift", switch=name, policy=policy.value, text=str(difference), **fields)
         self._site.meters.drifts.labels(name, policy.value).inc()
         self._intents.try_note(OUTSIDE, "drift", name, "seen", policy=policy.value, **fields)
 
@@ -326,11 +328,11 @@ class CircuitManager:
             with self._on_disk():
                 self._intents.gone(name, unwanted)
 
-    def _take_as_intent(self, name: str, now: Snapshot, found: Drift, who: str) -> None:
+    def _take_as_intent(self, name: str, now: Snapshot, difference: Drift, who: str) -> None:
         with self._on_disk():
             with self._intents.writing():
                 self._intents.save({name: standing(now) - now.foreign})
-                self._intents.note(who, "adopt", name, text=str(found))
+                self._intents.note(who, "adopt", name, text=str(difference))
             self._settled(name)
 
     def _mend(self, name: str, job: Mending, policy: Policy, now: Snapshot, who: str) -> None:
@@ -351,31 +353,31 @@ class CircuitManager:
 
     def _judge(self, name: str, job: Mending, problem: str | None) -> None:
         """Say what is still not as it should be after an attempt to mend a switch."""
-        found = self.drift(name)
-        if not found:
+        difference = self.drift(name)
+        if not difference:
             self._settled(name)
             return
-        self._drifts[name] = found
+        self._drifts[name] = difference
         if self._retry_at.get(name, 0.0) <= time.monotonic():
             self._retry_at[name] = time.monotonic() + _RETRY_S
         why = problem or next((f"{xc}: {reason}" for xc, reason in sorted(job.cannot.items())), None)
-        lacking = found.missing or found.broken or found.left
+        lacking = difference.missing or difference.broken or difference.left
         self._site.complain(
-            name, f"does not carry what it should: {why or found}" if lacking or problem else None
+            name, f"does not carry what it should: {why or difference}" if lacking or problem else None
         )
-        self._site.remark(name, str(Drift(foreign=found.foreign)) if found.foreign else None)
+        self._site.remark(name, str(Drift(foreign=difference.foreign)) if difference.foreign else None)
 
     def _finish(self, pending: Pending) -> None:
         """End a change that a crash cut short: go on with it, or where that cannot be, go back."""
-        wanted = self._intents.wanted() or {}
+        intended = self._intents.wanted() or {}
         names = [name for name in pending.before if self._site.holder(name) is None]
         now = {name: view.snapshot for name, view in self._site.views().items() if view.reachable}
         jobs: dict[str, Mending] = {}
         for name in names:
             if (snapshot := now.get(name)) is not None:
-                old = frozenset(pending.before[name]) - wanted[name]
-                found = replace(drift(wanted[name], old, snapshot), foreign=frozenset())
-                jobs[name] = mending(found, snapshot, exactly=False)
+                old = frozenset(pending.before[name]) - intended[name]
+                difference = replace(drift(intended[name], old, snapshot), foreign=frozenset())
+                jobs[name] = mending(difference, snapshot, exactly=False)
         cannot = [
             f"optical switch {n}: {x}: {why}" for n, job in jobs.items() for x, why in job.cannot.items()
         ]
@@ -391,7 +393,7 @@ class CircuitManager:
             return
         text = cannot[0]
         log.warning("a change of %s that was cut short cannot be finished: %s", pending.who, text)
-        new = {name: wanted[name] - frozenset(pending.before[name]) for name in names}
+        new = {name: intended[name] - frozenset(pending.before[name]) for name in names}
         with self._on_disk(), self._intents.writing():
             self._intents.take_back(new)
             self._intents.note(RECONCILER, "take back", outcome="undone", begun_by=pending.who, text=text)
@@ -417,10 +419,10 @@ class CircuitManager:
         (nothing was changed).
         """
         try:
-            wanted = circuit_cross_connects(self._fabric, circuits)
+            cross_connects = circuit_cross_connects(self._fabric, circuits)
         except ValueError as error:
             raise InvalidError(str(error)) from error
-        targets = {name: Target(tuple(group), Mode.REPLACE) for name, group in wanted.items()}
+        targets = {name: Target(tuple(group), Mode.REPLACE) for name, group in cross_connects.items()}
         return self.change(targets, who=who, dry_run=dry_run)
 
     def change(
@@ -452,8 +454,8 @@ class CircuitManager:
         if dry_run:
             return Change(plans, timeline=tuple(timeline))
         old = self._intents.wanted() or {}
-        wanted = {name: _with(old.get(name, frozenset()), target) for name, target in targets.items()}
-        self._intents.begin(who, wanted)
+        intended = {name: _with(old.get(name, frozenset()), target) for name, target in targets.items()}
+        self._intents.begin(who, intended)
         made = self._carry_out(plans, before, mark, whole=whole)
         problems = [*made.failed.values(), *made.rules]
         undone, left = bool(made.failed) and whole, tuple[Leftover, ...]()
@@ -475,13 +477,13 @@ class CircuitManager:
                     text = {"text": change.problems[0]} if change.problems else {}
                     self._intents.note(who, "change", name, change.outcome, **_pairs_of(plan), **text)
         for name in plans:
-            found = self.drift(name)
-            if name in made.failed and (found or not self._site.view(name).reachable):
+            difference = self.drift(name)
+            if name in made.failed and (difference or not self._site.view(name).reachable):
                 # Ours, and told; a switch that is away is compared when it is back.
-                self._drifts[name] = found
+                self._drifts[name] = difference
                 self._retry_at[name] = time.monotonic() + _RETRY_S
                 self._site.complain(name, f"does not carry what it should: {made.failed[name]}")
-            elif not found:
+            elif not difference:
                 self._settled(name)
         self._count(change.outcome, timeline[0]["t"])
         self._publish(plans, timeline, change.problems, change.outcome, who, change.results)
@@ -496,8 +498,8 @@ class CircuitManager:
         back = {name: taken_back(changed[name], now) for name, now in seen.items() if now is not None}
         made = self._carry_out(back, {n: s for n, s in seen.items() if s is not None}, mark)
         mark("taken_back")
-        said = {**failed, **made.failed}
-        reasons = {name: text.removeprefix(f"optical switch {name}: ") for name, text in said.items()}
+        messages = {**failed, **made.failed}
+        reasons = {name: text.removeprefix(f"optical switch {name}: ") for name, text in messages.items()}
         return leftovers(changed, self._readings(changed), reasons), made.rules
 
     def _readings(self, names: Iterable[str]) -> dict[str, Snapshot | None]:
@@ -542,8 +544,8 @@ class CircuitManager:
         else:
             self._remove_then_add(changing, rules, seen, mark, made, whole)
         self._excuse(changing, made)
-        for said in made.failed.values():
-            log.error("%s", said)
+        for message in made.failed.values():
+            log.error("%s", message)
         self._verify_rules(stages, after, made)
         mark("verified")
         return made
@@ -552,8 +554,8 @@ class CircuitManager:
         """Drop reported failures of switches whose readings show the wanted state."""
         for name, now in self._readings(plans).items():
             if now is not None and achieved(plans[name], now):
-                if (said := made.failed.pop(name, None)) is not None:
-                    log.warning("%s; yet it is as it should be", said)
+                if (message := made.failed.pop(name, None)) is not None:
+                    log.warning("%s; yet it is as it should be", message)
             elif name not in made.failed:
                 made.failed[name] = f"optical switch {name}: it does not carry what it was told to"
 
@@ -584,12 +586,12 @@ class CircuitManager:
         results: Mapping[str, Iterable[CrossConnectResult]],
     ) -> None:
         dark = {
-            (name, one.ingress, one.egress): (one.t_dark, one.t_lit)
+            (name, result.ingress, result.egress): (result.t_dark, result.t_lit)
             for name, group in results.items()
-            for one in group
+            for result in group
         }
 
-        def told(name: str, xc: CrossConnect) -> dict[str, Any]:
+        def described(name: str, xc: CrossConnect) -> dict[str, Any]:
             t_dark, t_lit = dark.get((name, xc.ingress, xc.egress), (None, None))
             ports = {"ingress": xc.ingress, "egress": xc.egress, "wavelength": xc.wavelength}
             return {**ports, "t_dark": t_dark, "t_lit": t_lit}
@@ -598,7 +600,7 @@ class CircuitManager:
             "circuits",
             who=who,
             changes={
-                name: {key: [told(name, xc) for xc in getattr(plan, key)] for key in ("remove", "add")}
+                name: {key: [described(name, xc) for xc in getattr(plan, key)] for key in ("remove", "add")}
                 for name, plan in plans.items()
                 if plan
             },
@@ -699,7 +701,7 @@ class CircuitManager:
     def _on_all(self, plans: Mapping[str, Plan], seen: dict[str, Snapshot], made: _Made) -> None:
         """Apply each plan, on every switch at the same time; results and failures go to ``made``."""
 
-        def one(name: str) -> tuple[tuple[CrossConnectResult, ...], str | None]:
+        def apply_one(name: str) -> tuple[tuple[CrossConnectResult, ...], str | None]:
             try:
                 return self._apply(name, plans[name], seen), None
             except OpticalError as error:
@@ -713,10 +715,10 @@ class CircuitManager:
                 return results, f"optical switch {name}: {error}"
 
         if len(plans) <= 1:
-            outcomes = [one(name) for name in plans]
+            outcomes = [apply_one(name) for name in plans]
         else:
             with ThreadPoolExecutor(max_workers=min(16, len(plans))) as pool:
-                outcomes = list(pool.map(one, plans))
+                outcomes = list(pool.map(apply_one, plans))
         for name, (results, failure) in zip(plans, outcomes, strict=True):
             made.results[name] = results
             if failure is not None:
@@ -741,11 +743,13 @@ def _with(old: frozenset[CrossConnect], target: Target) -> frozenset[CrossConnec
 
 def _still_to_remove(left: Iterable[Leftover]) -> dict[str, frozenset[CrossConnect]]:
     """Return the cross-connects that an undone change may have left in place, by switch."""
-    found: dict[str, frozenset[CrossConnect]] = {}
-    for one in left:
-        if one.found is not Found.GONE:
-            found[one.switch] = found.get(one.switch, frozenset()) | {one.cross_connect}
-    return found
+    by_switch: dict[str, frozenset[CrossConnect]] = {}
+    for leftover in left:
+        if leftover.found is not Found.GONE:
+            by_switch[leftover.switch] = by_switch.get(leftover.switch, frozenset()) | {
+                leftover.cross_connect
+            }
+    return by_switch
 
 
 def _pairs_of(plan: Plan) -> dict[str, list[str]]:

@@ -69,5 +69,5 @@ class Meters:
         self.failures.labels(switch, type(error).__name__).inc()
 
     def collect(self) -> Iterator[Metric]:
-        for one in (self.changes, self.change_s, self.write_s, self.dark_s, self.failures, self.drifts):
-            yield from one.collect()
+        for metric in (self.changes, self.change_s, self.write_s, self.dark_s, self.failures, self.drifts):
+            yield from metric.collect()

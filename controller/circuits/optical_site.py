@@ -106,13 +106,13 @@ class OpticalSite:
         Return None, or another job that holds one of them; then nothing is reserved.
         """
         with self._lock:
-            others = [self._holders[name] for name in names if self._holders.get(name, job) != job]
+            other_holders = [self._holders[name] for name in names if self._holders.get(name, job) != job]
             new = [name for name in names if name not in self._holders]
-            if not others:
+            if not other_holders:
                 self._holders |= dict.fromkeys(names, job)
-        if new and not others:
+        if new and not other_holders:
             self.note(f"job {job}", "hold", switches=sorted(new))
-        return others[0] if others else None
+        return other_holders[0] if other_holders else None
 
     def release(self, job: str) -> None:
         """Take them back."""
@@ -197,14 +197,14 @@ class OpticalSite:
         """
         driver = self.driver(name)
         try:
-            found = driver.power_dbm(sorted(driver.capabilities().ports), timeout_s=timeout_s)
+            powers = driver.power_dbm(sorted(driver.capabilities().ports), timeout_s=timeout_s)
         except OpticalError as error:
             self.meters.failed(name, error)
             raise UnavailableError(f"optical switch {name}: {error}") from error
-        measured = {port: dbm for port, dbm in found.items() if dbm is not None}
+        measured = {port: dbm for port, dbm in powers.items() if dbm is not None}
         with self._lock:
             self._views[name] = replace(self._views[name], power_dbm=measured)
-        return found
+        return powers
 
     def set_port_enabled(self, name: str, port: int, enabled: bool, *, who: str) -> PortStatus:
         """Enable or disable a port, keeping its cross-connects. Return the port's state as read back.

@@ -141,12 +141,12 @@ class Reconciler:
             if odd:
                 # Read again: what was read beside a change may have been half of it.
                 self._circuits.reconcile(odd)
-            now, lit = self._site.revision, self._circuits.cross_connects()
+            now, cross_connects = self._site.revision, self._circuits.cross_connects()
             # A change of ours has brought the rules with it, or left those it did not need to touch.
-            if self._connected.is_set() or (now != revision and not self._forwarding.stands(lit)):
+            if self._connected.is_set() or (now != revision and not self._forwarding.stands(cross_connects)):
                 self._connected.clear()
-                self._forwarding.reconcile(lit)
-            self._tables.look(lit)
+                self._forwarding.reconcile(cross_connects)
+            self._tables.look(cross_connects)
             # Others may have changed the light, too.
             self._circuits.tell_followers()
             return now

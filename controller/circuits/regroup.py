@@ -147,10 +147,10 @@ class RegroupManager:
 
         At the start the circuit manager either completed the regrouping's change or undid it.
         """
-        wanted = self._circuits.wanted()
+        intended = self._circuits.wanted()
         done = True
         for name, change in entry["plan"]["cross_connects"].items():
-            pairs = {(xc.ingress, xc.egress) for xc in wanted.get(name, ())}
+            pairs = {(xc.ingress, xc.egress) for xc in intended.get(name, ())}
             done &= all((xc["ingress"], xc["egress"]) in pairs for xc in change["add"])
             done &= not any((xc["ingress"], xc["egress"]) in pairs for xc in change["remove"])
         error = "the controller ended meanwhile, and the light is not as it was planned"
@@ -185,14 +185,14 @@ class RegroupManager:
             if job.plane is not None and job_ids is not None:
                 raise InvalidError(f"job {job.id} runs on {job.plane}, where nothing is regrouped")
         jobs = [job for job in jobs if job.plane is None]
-        others = {gpu for job in self._jobs.running() if job not in jobs for gpu in job.gpus}
+        other_gpus = {gpu for job in self._jobs.running() if job not in jobs for gpu in job.gpus}
         before = self._circuits.cross_connects()
         try:
             plan = regroup(
                 self._fabric,
                 [pair for pair in circuit_pairs(self._fabric, before) if self._is_simple(pair)],
                 [ring_job(job) for job in jobs],
-                movable=[g for g in self._fabric.gpus if g not in others and g not in self._fabric.onics],
+                movable=[g for g in self._fabric.gpus if g not in other_gpus and g not in self._fabric.onics],
             )
             after = self._after(before, plan)
         except ValueError as error:
@@ -215,7 +215,11 @@ class RegroupManager:
         (self._store.write_last if dry_run else self._store.write)(entry["id"], _stored(entry))
         with self._lock:
             self._regroups[entry["id"]] = entry
-            ended = [one["id"] for one in self._regroups.values() if one["state"] != "APPLYING"]
+            ended = [
+                regrouping["id"]
+                for regrouping in self._regroups.values()
+                if regrouping["state"] != "APPLYING"
+            ]
             for old in ended[: max(0, len(self._regroups) - KEPT)]:
                 del self._regroups[old]
                 self._store.remove(old)
@@ -262,7 +266,7 @@ class RegroupManager:
         self, plan: Regrouping, before: CrossConnects, after: CrossConnects, jobs: Sequence[Job]
     ) -> RegroupPlan:
         rings = [ring_job(job) for job in jobs]
-        found: Any = {
+        fields: Any = {
             **plan.document(),
             "stay_lit": [self._names(pair) for pair in plan.kept],
             "circuits": [self._names(pair) for pair in plan.circuits],
@@ -275,7 +279,7 @@ class RegroupManager:
                 for name in after
             },
         }
-        document: RegroupPlan = found
+        document: RegroupPlan = fields
         return document
 
     def _left_to_others(self, before: CrossConnects, after: CrossConnects) -> dict[str, str]:
@@ -343,7 +347,7 @@ class RegroupManager:
                 "problems": list(problems),
                 "results": results,
                 "undone": undone,
-                "left": [one.document() for one in left],
+                "left": [leftover.document() for leftover in left],
                 "timeline": [*entry["timeline"], *timeline, {"t": time.monotonic(), "phase": "ended"}],
             }
             self._regroups[regroup_id] = entry

@@ -49,8 +49,8 @@ class Leftover:
 
     def document(self) -> LeftoverDocument:
         """Return the leftover as a document of the REST API."""
-        where, found, reason = self.switch, self.found, self.reason
-        return LeftoverDocument(**vars(self.cross_connect), switch=where, found=found, reason=reason)
+        where, state, reason = self.switch, self.found, self.reason
+        return LeftoverDocument(**vars(self.cross_connect), switch=where, found=state, reason=reason)
 
     def __str__(self) -> str:
         words = {
@@ -91,10 +91,10 @@ def taken_back(plan: Plan, now: Snapshot) -> Plan:
     return Plan(now.revision, Mode.UPDATE, stays, tuple(sorted(remove)), tuple(sorted(add)))
 
 
-def free_of(wanted: Iterable[CrossConnect], others: Collection[CrossConnect]) -> frozenset[CrossConnect]:
+def free_of(candidates: Iterable[CrossConnect], present: Collection[CrossConnect]) -> frozenset[CrossConnect]:
     """Return the wanted cross-connects whose ports no other cross-connect has."""
-    taken = Taken(others)
-    return frozenset(xc for xc in wanted if taken.by(xc) is None)
+    taken = Taken(present)
+    return frozenset(xc for xc in candidates if taken.by(xc) is None)
 
 
 class Taken:
@@ -128,20 +128,20 @@ def leftovers(
     may have changed. ``reasons``: reason by switch, if known, for which the switch did not carry out its
     part.
     """
-    found = []
+    remaining = []
     for name, plan in plans.items():
         reason = reasons.get(name, "the switch did not do as it was told")
         removed = frozenset(plan.remove)
         away = frozenset(plan.add) - removed
         snapshot = now[name]
         if snapshot is None:
-            found += [Leftover(name, xc, Found.UNKNOWN, reason) for xc in sorted(removed | away)]
+            remaining += [Leftover(name, xc, Found.UNKNOWN, reason) for xc in sorted(removed | away)]
             continue
         stand = standing(snapshot)
         taken = Taken(stand)
-        found += [Leftover(name, xc, Found.STANDS, reason) for xc in sorted(away & stand)]
+        remaining += [Leftover(name, xc, Found.STANDS, reason) for xc in sorted(away & stand)]
         for xc in sorted(removed - stand):
             other = taken.by(xc)
             why = reason if other is None or other in away else f"{other}, made meanwhile, has its port"
-            found.append(Leftover(name, xc, Found.GONE, why))
-    return tuple(found)
+            remaining.append(Leftover(name, xc, Found.GONE, why))
+    return tuple(remaining)

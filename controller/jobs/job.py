@@ -239,13 +239,13 @@ class Job:
 
     def document(self) -> JobDocument:
         """Return the job as a document of the REST API."""
-        found: Any = {key: getattr(self, key) for key in JobDocument.__annotations__}
-        found["ranks"] = [
+        fields: Any = {key: getattr(self, key) for key in JobDocument.__annotations__}
+        fields["ranks"] = [
             {k: v for k, v in asdict(rank).items() if k != "done"} | {"worker": self.worker(rank.rank)}
             for rank in self.ranks
         ]
-        found |= {"spares": list(self.spares), "losses": [asdict(loss) for loss in self.losses]}
-        document: JobDocument = found
+        fields |= {"spares": list(self.spares), "losses": [asdict(loss) for loss in self.losses]}
+        document: JobDocument = fields
         return document
 
     def record(self) -> dict[str, Any]:
@@ -257,8 +257,8 @@ class Job:
     def from_record(cls, record: Mapping[str, Any]) -> Job:
         known = Rank.__dataclass_fields__.keys()
         named = (record[key] for key in ("plane", *FORMER_KEYS) if record.get(key) is not None)
-        found = {key: record[key] for key in cls.__dataclass_fields__ if key in record}
-        found |= {
+        fields = {key: record[key] for key in cls.__dataclass_fields__ if key in record}
+        fields |= {
             "ranks": [Rank(**{k: v for k, v in rank.items() if k in known}) for rank in record["ranks"]],
             "spec": dict(record["spec"]),
             "state": JobState(record["state"]),
@@ -266,9 +266,9 @@ class Job:
             "switches": list(record.get("switches", ())),
             "spares": list(record.get("spares", ())),
             "losses": [Loss(**loss) for loss in record.get("losses", ())],
-            "told": [(at, dict(event)) for at, event in record.get("told", ())],
+            "told": [(index, dict(event)) for index, event in record.get("told", ())],
         }
-        return cls(**found)
+        return cls(**fields)
 
 
 def linktest_targets(settings: Mapping[str, Any], ranks: int) -> list[int | None]:
@@ -282,8 +282,8 @@ def linktest_targets(settings: Mapping[str, Any], ranks: int) -> list[int | None
 
 def enter_told(job: Job) -> None:
     """The job's own events at their places, once all that its workers said has been heard again."""
-    for at, event in job.told:
-        job.events.insert(at, event)
+    for index, event in job.told:
+        job.events.insert(index, event)
 
 
 def note_event(job: Job, event: Mapping[str, Any]) -> None:
@@ -387,8 +387,8 @@ def _weight(job: Job, rank: Rank) -> tuple[int, float, int]:
     """Orders failures: what came from outside first, then by when the worker said so."""
     outside = 0 if rank.oom else 1 if rank.signal is not None else 2 if rank.state == "gone" else 3
     ends = ("failed", "command_ended")
-    said = [e["t"] for e in job.events if e.get("event") in ends and rank_of(job, e) is rank]
-    return outside, min(said, default=float("inf")), rank.rank
+    end_times = [e["t"] for e in job.events if e.get("event") in ends and rank_of(job, e) is rank]
+    return outside, min(end_times, default=float("inf")), rank.rank
 
 
 def rank_of(job: Job, event: Mapping[str, Any]) -> Rank | None:

@@ -48,8 +48,8 @@ class Laps:
         return Lap(
             self._job,
             i,
-            min(one["compute_start"] for one in ranks),
-            max(one["allreduce_end"] for one in ranks),
-            statistics.fmean(one["compute_end"] - one["compute_start"] for one in ranks),
-            statistics.fmean(one["allreduce_end"] - one["compute_end"] for one in ranks),
+            min(event["compute_start"] for event in ranks),
+            max(event["allreduce_end"] for event in ranks),
+            statistics.fmean(event["compute_end"] - event["compute_start"] for event in ranks),
+            statistics.fmean(event["allreduce_end"] - event["compute_end"] for event in ranks),
         )

@@ -24,8 +24,10 @@ def lose(job: Job, dead_gpus: Collection[str], now: float) -> bool:
     for rank in job.ranks:
         if rank in causes or rank.gpu in dead_gpus:
             reason = describe_failure(rank) if rank.lost else f"GPU {rank.gpu} is lost"
-            said = [e["t"] for e in job.events if e.get("event") == "exited" and rank_of(job, e) is rank]
-            t_lost = min(said, default=now)
+            exit_times = [
+                e["t"] for e in job.events if e.get("event") == "exited" and rank_of(job, e) is rank
+            ]
+            t_lost = min(exit_times, default=now)
             job.losses.append(Loss(rank.rank, rank.gpu, reason, t_lost, t_noticed=now))
             job.tell("lost", t_lost, rank=rank.rank, gpu=rank.gpu, reason=reason)
     job.error = None
@@ -53,22 +55,22 @@ def go_on(job: Job, gpus: Sequence[str], iteration: int, stopped: float, now: fl
     job.tell("recovering", now, iteration=iteration, ranks=list(gpus))
 
 
-def note_start(job: Job, lit: float, started: float) -> None:
+def note_start(job: Job, t_lit: float, started: float) -> None:
     """The light of a job was set, and its workers were started; of interest after a loss."""
     for loss in job.losses:
         if loss.t_released is None:
-            loss.t_lit, loss.t_started = lit, started
+            loss.t_lit, loss.t_started = t_lit, started
 
 
-def note_release(job: Job, at: float) -> None:
-    """The job was let go at ``at``, for the first time or after a loss."""
+def note_release(job: Job, t_released: float) -> None:
+    """The job was let go at ``t_released``, for the first time or after a loss."""
     if job.t_released is None:
-        job.t_released = at
+        job.t_released = t_released
     waiting = [loss for loss in job.losses if loss.t_released is None]
     for loss in waiting:
-        loss.t_released = at
+        loss.t_released = t_released
     if waiting:
-        job.tell("recovered", at, iteration=job.iteration, ranks=list(job.gpus))
+        job.tell("recovered", t_released, iteration=job.iteration, ranks=list(job.gpus))
 
 
 def goes_by_itself(job: Job) -> bool:

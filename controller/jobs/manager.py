@@ -184,8 +184,8 @@ class JobManager:
     def set_aside(self) -> list[str]:
         """A line for each stored job that cannot be used."""
         return [
-            f"the stored job {one['job']} cannot be used ({one['reason']}); it is in {_ASIDE}.json"
-            for one in self._aside
+            f"the stored job {record['job']} cannot be used ({record['reason']}); it is in {_ASIDE}.json"
+            for record in self._aside
         ]
 
     def stop(self) -> None:
@@ -211,7 +211,7 @@ class JobManager:
     def submit(
         self,
         name: str,
-        wanted: Sequence[str] | int,
+        gpus_or_count: Sequence[str] | int,
         spec: Mapping[str, Any],
         *,
         hold: bool,
@@ -221,25 +221,25 @@ class JobManager:
     ) -> JobDocument:
         """Reserve GPUs and start the workers. Return the job as a document.
 
-        ``wanted``: GPU names in rank order, or their number, then on ``plane`` if one is named. The job is
-        PENDING while an ended job's workers are still being removed from its GPUs. ``on_loss``: reaction to
-        the death of a worker while the job runs (fail, swap, shrink). ``spares``: GPUs kept for that case.
-        Raises InvalidError, ConflictError, UnavailableError.
+        ``gpus_or_count``: GPU names in rank order, or their number, then on ``plane`` if one is named. The
+        job is PENDING while an ended job's workers are still being removed from its GPUs. ``on_loss``:
+        reaction to the death of a worker while the job runs (fail, swap, shrink). ``spares``: GPUs kept for
+        that case. Raises InvalidError, ConflictError, UnavailableError.
         """
         agent = self._need_agent()
         with self._submitting:
             holders = self.holders()
-            self._check_averaged(wanted, spec, on_loss)
-            self._check_spares(() if isinstance(wanted, int) else wanted, spares, holders)
+            self._check_averaged(gpus_or_count, spec, on_loss)
+            self._check_spares(() if isinstance(gpus_or_count, int) else gpus_or_count, spares, holders)
             if (graph := spec.get("graph")) is not None:
-                self._check_graph(graph, wanted)
-            lit = self.light_plan(wanted, spec, plane, holders | dict.fromkeys(spares, name))
-            if lit is not None:
-                self._check_lit(lit[0], spec, on_loss)
+                self._check_graph(graph, gpus_or_count)
+            placement = self.light_plan(gpus_or_count, spec, plane, holders | dict.fromkeys(spares, name))
+            if placement is not None:
+                self._check_lit(placement[0], spec, on_loss)
             for gpu in spares:
-                if (gpu in self._fabric.onics) != (lit is not None):
+                if (gpu in self._fabric.onics) != (placement is not None):
                     raise InvalidError(f"spares: GPU {gpu} is not where the job runs")
-            return self._submit(name, wanted, spec, hold, lit, agent, on_loss, spares)
+            return self._submit(name, gpus_or_count, spec, hold, placement, agent, on_loss, spares)
 
     def _check_lit(self, plane: Plane, spec: Mapping[str, Any], on_loss: str) -> None:
         if spec.get("container") is not None:
@@ -252,25 +252,27 @@ class JobManager:
         if on_loss != "fail" and not plane.survives:
             raise InvalidError(f"on_loss {on_loss}: a job on {plane} needs all its nodes; it can only fail")
 
-    def _check_averaged(self, wanted: Sequence[str] | int, spec: Mapping[str, Any], on_loss: str) -> None:
+    def _check_averaged(
+        self, gpus_or_count: Sequence[str] | int, spec: Mapping[str, Any], on_loss: str
+    ) -> None:
         if spec.get("workload") != "train" or not parse_collective(spec.get("collective", "ring")).averaged:
             return
         what = f"collective {spec['collective']}"
-        if isinstance(wanted, int):
+        if isinstance(gpus_or_count, int):
             raise InvalidError(f"{what}: which averager a job has depends on its GPUs; give ranks")
         if on_loss != "fail":
             raise InvalidError(f"{what}: an averager waits for all its servers; on_loss must be fail")
         try:
-            averaging_of(self._fabric, wanted)
+            averaging_of(self._fabric, gpus_or_count)
         except ValueError as error:
             raise InvalidError(f"{what}: {error}") from None
 
-    def _check_graph(self, graph: str, wanted: Sequence[str] | int) -> None:
+    def _check_graph(self, graph: str, gpus_or_count: Sequence[str] | int) -> None:
         try:
             ranks = self.workloads.document(graph)["ranks"]
         except NotFoundError as error:
             raise InvalidError(f"graph: {error}") from None
-        if ranks != (size := wanted if isinstance(wanted, int) else len(wanted)):
+        if ranks != (size := gpus_or_count if isinstance(gpus_or_count, int) else len(gpus_or_count)):
             raise InvalidError(f"graph: it is for {ranks} ranks, and the job has {size}")
 
     def _check_spares(self, ranks: Sequence[str], spares: Sequence[str], holders: Mapping[str, str]) -> None:
@@ -284,7 +286,7 @@ class JobManager:
 
     def light_plan(
         self,
-        wanted: Sequence[str] | int,
+        gpus_or_count: Sequence[str] | int,
         spec: Mapping[str, Any],
         name: str | None = None,
         holders: Mapping[str, str] | None = None,
@@ -297,9 +299,9 @@ class JobManager:
         """
         holders = self.holders() if holders is None else holders
         refusals: list[ControllerError] = []
-        for plane in planes_for(self._fabric, wanted, name):
+        for plane in planes_for(self._fabric, gpus_or_count, name):
             try:
-                light = self._planned(plane, wanted, spec, holders)
+                light = self._planned(plane, gpus_or_count, spec, holders)
             except (InvalidError, ConflictError) as refusal:
                 refusals.append(refusal)
                 continue
@@ -311,32 +313,36 @@ class JobManager:
         return None
 
     def _planned(
-        self, plane: Plane, wanted: Sequence[str] | int, spec: Mapping[str, Any], holders: Mapping[str, str]
+        self,
+        plane: Plane,
+        gpus_or_count: Sequence[str] | int,
+        spec: Mapping[str, Any],
+        holders: Mapping[str, str],
     ) -> Light:
         provider = self._provider(plane)
-        light: Light = provider.plan(plane, placed(plane, wanted, holders, alone=provider.alone), spec)
+        light: Light = provider.plan(plane, placed(plane, gpus_or_count, holders, alone=provider.alone), spec)
         return light
 
     def _submit(
         self,
         name: str,
-        wanted: Sequence[str] | int,
+        gpus_or_count: Sequence[str] | int,
         spec: Mapping[str, Any],
         hold: bool,
-        lit: tuple[Plane, Light] | None,
+        placement: tuple[Plane, Light] | None,
         agent: AgentClient,
         on_loss: OnLoss,
         spares: Sequence[str],
     ) -> JobDocument:
         with self._lock:
-            if lit is None:
+            if placement is None:
                 # A number of GPUs without a plane means those that packet switches join.
-                out = {*self._dead_gpus, *spares} if isinstance(wanted, int) else ()
-                joined = packets(self._fabric).nodes if isinstance(wanted, int) else self._fabric.gpus
+                out = {*self._dead_gpus, *spares} if isinstance(gpus_or_count, int) else ()
+                joined = packets(self._fabric).nodes if isinstance(gpus_or_count, int) else self._fabric.gpus
                 eligible = tuple(gpu for gpu in joined if gpu not in out)
-                gpus = reserve(eligible, self._holders(), self._switch_of(), wanted)
+                gpus = reserve(eligible, self._holders(), self._switch_of(), gpus_or_count)
             else:
-                gpus = reserve(lit[1].nodes, self._holders(), {}, lit[1].nodes)
+                gpus = reserve(placement[1].nodes, self._holders(), {}, placement[1].nodes)
             job = Job(
                 id=self._new_id(name),
                 name=name,
@@ -347,8 +353,8 @@ class JobManager:
                 on_loss=on_loss,
                 spares=list(spares),
             )
-            if lit is not None:
-                light = self._lights[job.id] = lit[1]
+            if placement is not None:
+                light = self._lights[job.id] = placement[1]
                 job.plane, job.switches = light.place, list(light.switches)
             self._jobs[job.id] = job
             self._keep(job)
@@ -369,11 +375,11 @@ class JobManager:
             for job in jobs:
                 if job.state is not JobState.READY:
                     raise ConflictError(f"job {job.id} is {job.state.value}, not READY")
-        at = time.monotonic() + delay_s
-        agent.release([worker for job in jobs for worker in job.workers], at)
+        start_s = time.monotonic() + delay_s
+        agent.release([worker for job in jobs for worker in job.workers], start_s)
         with self._lock:
             for job in jobs:
-                note_release(job, at)
+                note_release(job, start_s)
                 if job.state is JobState.READY:
                     self._enter(job, JobState.RUNNING)
             self._save()
@@ -411,8 +417,8 @@ class JobManager:
             if job.spec.get("container") is None or not 0 <= rank < len(job.ranks):
                 raise NotFoundError(f"job {job_id} has no command at rank {rank}")
             worker = job.worker(rank)
-        said = self._need_agent().output(worker)
-        return {"rank": rank, "stdout": said["stdout"], "stderr": said["stderr"]}
+        texts = self._need_agent().output(worker)
+        return {"rank": rank, "stdout": texts["stdout"], "stderr": texts["stderr"]}
 
     def events(self, job_id: str, cursor: int, *, fresh: bool = False) -> JobEvents:
         """Return the worker events of a job after ``cursor``, and the next cursor.
@@ -524,7 +530,7 @@ class JobManager:
         try:
             if (provider := self._lit_by(job)) is not None:
                 provider.light(job.id, self._lights[job.id])
-            lit = time.monotonic()
+            lit_s = time.monotonic()
             if graph is not None:
                 agent.put_workload(graph, self.workloads.read(graph))
             if not job.state.ended:
@@ -537,7 +543,7 @@ class JobManager:
         with self._lock:
             if error is None:
                 job.started = True
-                note_start(job, lit, time.monotonic())
+                note_start(job, lit_s, time.monotonic())
                 self._save()
                 if job.plane is None and (spares := job.kept[:_WAITING]) and not job.losses:
                     self._spawn(self._start_spares, job, agent, spares)
@@ -603,11 +609,11 @@ class JobManager:
             if lost and not self._stop.is_set():
                 iteration = agent.choose_state(job.id, lost)
                 with self._submitting:
-                    gpus, lit = self._gpus_after(job, lost)
+                    gpus, placement = self._gpus_after(job, lost)
                     with self._lock:
                         go_on(job, gpus, iteration, stopped, time.monotonic())
-                        if lit is not None:
-                            self._lights[job.id], job.switches = lit[1], list(lit[1].switches)
+                        if placement is not None:
+                            self._lights[job.id], job.switches = placement[1], list(placement[1].switches)
                         self._save()
         except ControllerError as error:
             self._started(job)
@@ -628,16 +634,19 @@ class JobManager:
         """The job's GPUs in rank order after it lost these ranks, and their light. Raises ControllerError."""
         left = [rank.gpu for rank in job.ranks if rank.rank not in lost]
         with self._lock:
-            others = {gpu: holder for gpu, holder in self._holders().items() if holder != job.id}
+            other_holders = {gpu: holder for gpu, holder in self._holders().items() if holder != job.id}
             # Workers of an ended job may still be on its GPUs.
             busy = {
-                gpu for one in self._jobs.values() if one.state.ended and not one.clean for gpu in one.gpus
+                gpu
+                for other in self._jobs.values()
+                if other.state.ended and not other.clean
+                for gpu in other.gpus
             }
         if job.on_loss == "shrink":
             if len(left) < 2:
                 raise ConflictError("one rank is too few")
-            return left, self._plan_again(job, left, others)
-        gone = busy.union(others, job.gpus, self._dead_gpus, (loss.gpu for loss in job.losses))
+            return left, self._plan_again(job, left, other_holders)
+        gone = busy.union(other_holders, job.gpus, self._dead_gpus, (loss.gpu for loss in job.losses))
         pool = job.spares or plane_of(self._fabric, job.gpus).nodes
         spares = [gpu for gpu in pool if gpu not in gone]
         if job.plane is None:
@@ -651,21 +660,21 @@ class JobManager:
             instead = dict(zip(lost, chosen, strict=True))
             gpus = [instead.get(rank.rank, rank.gpu) for rank in job.ranks]
             try:
-                return gpus, self._plan_again(job, gpus, others)
+                return gpus, self._plan_again(job, gpus, other_holders)
             except ControllerError as error:
                 refused = refused or error
         assert refused is not None
         raise refused
 
     def _plan_again(
-        self, job: Job, gpus: Sequence[str], others: Mapping[str, str]
+        self, job: Job, gpus: Sequence[str], other_holders: Mapping[str, str]
     ) -> tuple[Plane, Light] | None:
         """The job's light on these GPUs. Raises ControllerError where its collective cannot run there."""
         try:
             steps_named(job.spec.get("collective", "ring"), len(gpus))
         except ValueError as error:
             raise InvalidError(str(error)) from error
-        return None if job.plane is None else self.light_plan(gpus, job.spec, job.plane, others)
+        return None if job.plane is None else self.light_plan(gpus, job.spec, job.plane, other_holders)
 
     def _enter(self, job: Job, state: JobState) -> None:
         job.enter(state, time.monotonic())
@@ -674,8 +683,8 @@ class JobManager:
     def _keep(self, job: Job) -> None:
         """Keep the state on disk and tell it."""
         self._save()
-        told = {"name": job.name, "state": job.state.value, "error": job.error, "gpus": list(job.gpus)}
-        self._bus.publish("job", job=job.id, **told)
+        fields = {"name": job.name, "state": job.state.value, "error": job.error, "gpus": list(job.gpus)}
+        self._bus.publish("job", job=job.id, **fields)
 
     def _end(self, job: Job, state: JobState) -> None:
         self._enter(job, state)
@@ -875,8 +884,8 @@ def container_request(job: Job) -> dict[str, Any] | None:
     container = job.spec.get("container")
     if container is None:
         return None
-    told = {key: value for key, value in container.items() if key != "deadline_s"}
-    return {**told, "port": job.spec.get("port", MASTER_PORT)}
+    settings = {key: value for key, value in container.items() if key != "deadline_s"}
+    return {**settings, "port": job.spec.get("port", MASTER_PORT)}
 
 
 def holder_port(port: int) -> int:
@@ -894,7 +903,7 @@ def worker_spec(
     """
     spec = {"job": job.id, "rank": rank, "world_size": len(peers), "peers": list(peers), **job.spec}
     # A job that was stored has its ranks written as text.
-    slower = {int(one): factor for one, factor in (spec.pop("slower", None) or {}).items()}
+    slower = {int(number): factor for number, factor in (spec.pop("slower", None) or {}).items()}
     if (container := spec.pop("container", None)) is not None:
         # Its own connections are beside those of the command.
         spec |= {"port": holder_port(spec.get("port", MASTER_PORT)), "deadline_s": container["deadline_s"]}

@@ -37,14 +37,14 @@ class WorkloadFiles:
         self.directory = directory
         self._writing = threading.Lock()
 
-    def put(self, digest: str, part: Path, found: str) -> WorkloadDocument:
-        """Keep the packed workload in the file ``part``, whose SHA-256 is ``found``. Return its document.
+    def put(self, digest: str, part: Path, sha256: str) -> WorkloadDocument:
+        """Keep the packed workload in the file ``part``, whose SHA-256 is ``sha256``. Return its document.
 
         ``part`` lies in :attr:`directory` and is moved. Raises InvalidError if the file is not a packed
         workload or not the one that ``digest`` names, ConflictError if too many are kept.
         """
-        if found != digest:
-            raise InvalidError(f"workload {digest}: what was sent has SHA-256 {found}")
+        if sha256 != digest:
+            raise InvalidError(f"workload {digest}: what was sent has SHA-256 {sha256}")
         with part.open("rb") as file:
             if file.read(len(MAGIC)) != MAGIC:
                 raise InvalidError(f"workload {digest}: this is no packed workload")

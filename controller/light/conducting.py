@@ -137,24 +137,24 @@ class RingConductor:
 
     def _listen(self, node: str, path: Path) -> None:
         path.unlink(missing_ok=True)
-        one = socket.socket(
+        listener = socket.socket(
             socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
         )
-        self._listeners.append((one, path))
+        self._listeners.append((listener, path))
         try:
-            one.bind(str(path))
+            listener.bind(str(path))
             path.chmod(0o666)
-            one.listen(MAX_CLIENTS)
+            listener.listen(MAX_CLIENTS)
         except OSError as error:
             raise OSError(error.errno, f"{path}: {error.strerror or error}") from error
-        self._selector.register(one, selectors.EVENT_READ, lambda: self._accept(node, one))
+        self._selector.register(listener, selectors.EVENT_READ, lambda: self._accept(node, listener))
 
     def _shut(self) -> None:
         for client in list(self._clients.values()):
             client.connection.close()
         self._clients.clear()
-        for one, path in self._listeners:
-            one.close()
+        for listener, path in self._listeners:
+            listener.close()
             path.unlink(missing_ok=True)
         self._second.shutdown(wait=True, cancel_futures=True)
         self._selector.close()
@@ -210,9 +210,9 @@ class RingConductor:
         self._tasks.append((task, then))
         task.add_done_callback(lambda _: self._rouse())
 
-    def _configure(self, wanted: Configure) -> None:
+    def _configure(self, request: Configure) -> None:
         due_at = time.monotonic()
-        setting = self.plan.steps[wanted.setting].cross_connects
+        setting = self.plan.steps[request.setting].cross_connects
 
         def write() -> tuple[int, list[str], float]:
             return *self.lights.set(setting, anew=self._each_step), time.monotonic() - due_at
@@ -226,7 +226,7 @@ class RingConductor:
                 return
             self._do(self._core.configured())
             if switches:
-                set_up = SetUp(due_at, wanted.step, switches, write_s, time.monotonic() - due_at)
+                set_up = SetUp(due_at, request.step, switches, write_s, time.monotonic() - due_at)
                 with self._lock:
                     self._count += 1
                     self._set_ups.append(set_up)
@@ -379,9 +379,9 @@ class RingConductor:
             count=count,
             set_ups_per_iteration=sum(set_up_steps(self.plan)),
             declared_s=self.lights.declared_s + (self.lights.command_s if self._each_step else 0.0),
-            total=quantiles([one.total_s for one in kept]),
-            write=quantiles([one.write_s for one in kept]),
-            switches=max((one.switches for one in kept), default=0),
+            total=quantiles([set_up.total_s for set_up in kept]),
+            write=quantiles([set_up.write_s for set_up in kept]),
+            switches=max((set_up.switches for set_up in kept), default=0),
         )
 
     @property

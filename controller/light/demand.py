@@ -59,29 +59,34 @@ def left(fabric: Fabric, nodes: Sequence[str], traffic: Traffic) -> FloatArray:
 
     Workers are not trusted: nonsensical counts count as nothing left.
     """
-    found = np.zeros((len(fabric.gpus), len(fabric.gpus)))
+    left_bytes = np.zeros((len(fabric.gpus), len(fabric.gpus)))
     for pair, _, _, counts in _pairs(fabric, nodes, traffic):
-        found[pair] = max(0, counts["posted"] - counts["fresh"])
-    return found
+        left_bytes[pair] = max(0, counts["posted"] - counts["fresh"])
+    return left_bytes
 
 
 def stranded(
-    fabric: Fabric, nodes: Sequence[str], traffic: Traffic, before: Traffic, lit: Container[tuple[int, int]]
+    fabric: Fabric,
+    nodes: Sequence[str],
+    traffic: Traffic,
+    before: Traffic,
+    lit_pairs: Container[tuple[int, int]],
 ) -> FloatArray:
     """Return one frame, in bytes [gpus, gpus], for each pair with data waiting that was sent once and lost.
 
     TCP sends such data again, which does not increase the bytes that remain to be sent, so without light it
     would wait for ever. A pair is recognised by three conditions: everything posted has left; the pair is not
-    among those ``lit`` since the reading ``before``; packets have circulated in the dark since then.
+    in ``lit_pairs``, the pairs that have had light since the reading ``before``; packets have circulated in
+    the dark since then.
     """
-    found = np.zeros((len(fabric.gpus), len(fabric.gpus)))
+    stranded_bytes = np.zeros((len(fabric.gpus), len(fabric.gpus)))
     for pair, node, ip, counts in _pairs(fabric, nodes, traffic):
         then = before.get(node, {}).get(ip)
-        if then is None or pair in lit or counts["posted"] > counts["fresh"]:
+        if then is None or pair in lit_pairs or counts["posted"] > counts["fresh"]:
             continue
         if counts["held"] > then["held"]:
-            found[pair] = FRAME_BYTES
-    return found
+            stranded_bytes[pair] = FRAME_BYTES
+    return stranded_bytes
 
 
 def _pairs(
@@ -89,19 +94,19 @@ def _pairs(
 ) -> Iterator[tuple[tuple[int, int], str, str, Mapping[str, int]]]:
     """Pairs of nodes that report traffic: their numbers, sender's name, receiver's address, counters."""
     number = {gpu: index for index, gpu in enumerate(fabric.gpus)}
-    at = {fabric.gpus[node].ip: number[node] for node in nodes}
+    number_of_ip = {fabric.gpus[node].ip: number[node] for node in nodes}
     for node in nodes:
         for ip, counts in traffic.get(node, {}).items():
-            if ip in at and at[ip] != number[node]:
-                yield (number[node], at[ip]), node, ip, counts
+            if ip in number_of_ip and number_of_ip[ip] != number[node]:
+                yield (number[node], number_of_ip[ip]), node, ip, counts
 
 
 def by_name(gpus: Sequence[str], counts: Mapping[tuple[int, int], int]) -> dict[str, dict[str, int]]:
     """Return counts of pairs of GPUs, given by GPU numbers, as a mapping by GPU names."""
-    found: dict[str, dict[str, int]] = {}
+    by_source: dict[str, dict[str, int]] = {}
     for (source, destination), count in sorted(counts.items()):
-        found.setdefault(gpus[source], {})[gpus[destination]] = count
-    return found
+        by_source.setdefault(gpus[source], {})[gpus[destination]] = count
+    return by_source
 
 
 def tables(fabric: Fabric, nodes: Sequence[str], paths: Paths) -> Tables:
@@ -135,5 +140,5 @@ def passed(
         needed = setting_of(fabric, {pair: (path,)})
         return all(group <= carried(switch) for switch, group in needed.items() if group)
 
-    lit = {pair: tuple(path for path in own if passes(pair, path)) for pair, own in paths.items()}
-    return {pair: own for pair, own in lit.items() if own}
+    passing = {pair: tuple(path for path in own if passes(pair, path)) for pair, own in paths.items()}
+    return {pair: own for pair, own in passing.items() if own}

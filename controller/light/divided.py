@@ -87,10 +87,10 @@ class DividedProvider(Alone[DividedLight, DemandLoop]):
         if plane.phases is None or self._phases is None:
             raise InvalidError(f"light phases: {plane} is not set circuit by circuit")
         gpus = list(self._fabric.gpus)
-        at, circuits = [gpus.index(node) for node in nodes], divider(self._fabric)
+        numbers, circuits = [gpus.index(node) for node in nodes], divider(self._fabric)
         plan = self._phases(settings["graph"])
         try:
-            paths = tuple(phase_paths(circuits, phase, at) for phase in plan.phases)
+            paths = tuple(phase_paths(circuits, phase, numbers) for phase in plan.phases)
         except ValueError as error:
             raise InvalidError(f"light phases on {plane}: {error}") from error
         guard_s = max(GUARD_S, plane.phases.guard_s * self._time_dilation)
@@ -105,10 +105,10 @@ class DividedProvider(Alone[DividedLight, DemandLoop]):
         """
         workload = settings.get("workload", "train")
         if workload == "graph":
-            found = self._traffic(settings["graph"])
-            if len(found) != ranks:
-                raise InvalidError(f"graph: it is for {len(found)} ranks, and the job has {ranks}")
-            return found
+            traffic = self._traffic(settings["graph"])
+            if len(traffic) != ranks:
+                raise InvalidError(f"graph: it is for {len(traffic)} ranks, and the job has {ranks}")
+            return traffic
         vector_bytes = settings.get("gradient_bytes", 1.0) if workload == "train" else 1.0
         return sent_in_steps(steps_of_job(settings, ranks, where), vector_bytes)
 
@@ -152,9 +152,9 @@ class DividedProvider(Alone[DividedLight, DemandLoop]):
 
     def lightpaths(self, plane: WholePlane, since: float) -> list[LitPair]:
         loop = self._playing.get(plane.name)
-        lit = {} if loop is None else loop.counts()
+        counts = {} if loop is None else loop.counts()
         return [
-            LitPair(gpu, peer, None, count) for gpu, peers in lit.items() for peer, count in peers.items()
+            LitPair(gpu, peer, None, count) for gpu, peers in counts.items() for peer, count in peers.items()
         ]
 
     def onic(self, plane: WholePlane, gpu: str) -> OnicDocument:

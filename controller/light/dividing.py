@@ -118,7 +118,7 @@ class DemandLoop:
     def _round(self, at_once: bool) -> tuple[float, bool]:
         """Divide if anything is left or it must be; the seconds to the next round, and whether that must."""
         once = self.light.interval_s is None
-        demand, read_s, wanted = self.light.demand, 0.0, False
+        demand, read_s, has_demand = self.light.demand, 0.0, False
         self.lights.recall()
         if not once:
             began = time.monotonic()
@@ -127,18 +127,18 @@ class DemandLoop:
             except ControllerError as error:
                 self._note(str(error))
                 return RETRY_S, at_once
-            found = left(self._fabric, self.light.nodes, traffic)
-            found += stranded(self._fabric, self.light.nodes, traffic, self._before, self._paths)
+            remaining = left(self._fabric, self.light.nodes, traffic)
+            remaining += stranded(self._fabric, self.light.nodes, traffic, self._before, self._paths)
             self._before = traffic
             read_s = time.monotonic() - began
-            if wanted := bool(found.any()):
-                demand = found
-        if not wanted and not at_once:
+            if has_demand := bool(remaining.any()):
+                demand = remaining
+        if not has_demand and not at_once:
             # Frames that leave into the dark count as sent, until TCP asks for them.
             gone = self.lights.compare(self._setting, skip_failed=True) if self._setting else []
             self._note(gone[0] if gone else None)
             return (0.0 if gone else self._pause_s), bool(gone)
-        if not wanted and self.lit and self.lights.failed:
+        if not has_demand and self.lit and self.lights.failed:
             # It would come out as before, and who has light would be in the dark for it.
             return min(RETRY_S, self._pause_s), True
         decision = self.divide(demand, read_s=read_s)
@@ -168,14 +168,16 @@ class DemandLoop:
         return self._set(began, {}, paths, paths, int(demand.sum()), read_s=read_s, counted=counted)
 
     def _set(
-        self, began: float, kept: Paths, lit: Paths, standing: Paths, left_bytes: int, *, read_s: float = 0.0,
-        counted: bool = True, nodes: Collection[str] | None = None, guard_s: float = GUARD_S,
-        anew: bool = True, turns: Sequence[tuple[int, int]] = (),
+        self, began: float, kept: Paths, then: Paths, standing: Paths, left_bytes: int, *,
+        read_s: float = 0.0, counted: bool = True, nodes: Collection[str] | None = None,
+        guard_s: float = GUARD_S, anew: bool = True, turns: Sequence[tuple[int, int]] = (),
     ) -> Decision:  # fmt: skip
-        """Set the switches to pass ``standing``, for the O-NICs of ``nodes`` (all where left out).
+        """Set the switches to pass ``standing``, for the O-NICs of ``nodes`` (default: all). Return the
+        decision.
 
-        They send only over ``kept`` meanwhile, and over ``lit`` afterwards. ``anew``: all is dark also where
-        the switches pass all that already. ``turns``: for which this is done.
+        The O-NICs send only over ``kept`` during the change, and over ``then`` afterwards. ``anew``: all
+        light goes dark even if the switches pass everything already. ``turns``: the turns for which light is
+        set.
         """
         setting = setting_of(self._fabric, standing)
         changed = setting != self._setting
@@ -189,9 +191,9 @@ class DemandLoop:
                 _, problems = self.lights.set(setting, exactly=True, skip_failed=True)
                 written = time.monotonic()
                 time.sleep(max(0.0, held + self.light.dark_s - written))
-            lit = passed(self._fabric, lit, self.lights.carries) if problems else lit
-            if lit != kept:
-                self._tell(lit, nodes)
+            then = passed(self._fabric, then, self.lights.carries) if problems else then
+            if then != kept:
+                self._tell(then, nodes)
             shone = time.monotonic()
         except ControllerError as error:
             problems.insert(0, str(error))
@@ -225,10 +227,10 @@ class DemandLoop:
         """Give every node (or these) its lightpaths, none to hold everything. Raises ControllerError."""
         with self._lock:
             self._paths = {}
-        wanted = tables(self._fabric, self.light.nodes, paths)
+        node_tables = tables(self._fabric, self.light.nodes, paths)
         if nodes is not None:
-            wanted = {node: wanted[node] for node in nodes}
-        write_tables(self._agent, self.light.place, wanted)
+            node_tables = {node: node_tables[node] for node in nodes}
+        write_tables(self._agent, self.light.place, node_tables)
         with self._lock:
             self._paths = paths
 
@@ -260,8 +262,8 @@ class DemandLoop:
 
     def _told(self) -> Lightpaths:
         """As :meth:`counts`; what has not changed is kept once for many decisions."""
-        if (found := self.counts()) != self._lightpaths:
-            self._lightpaths = found
+        if (counts := self.counts()) != self._lightpaths:
+            self._lightpaths = counts
         return self._lightpaths
 
     def statistics(self) -> DecisionStatistics:
@@ -272,7 +274,7 @@ class DemandLoop:
             kept = list(self._decisions)
             count, changed, dark_s = self._count, self._changed, self._dark_s
         took = {
-            name: quantiles([getattr(one, f"{name}_s") for one in kept])
+            name: quantiles([getattr(decision, f"{name}_s") for decision in kept])
             for name in ("read", "decide", "hold", "write", "dark")
         }
         return DecisionStatistics(self.job, count, changed, dark_s, self.lights.declared_s, **took)
@@ -284,11 +286,11 @@ class DemandLoop:
             return list(self._decisions)
 
 
-def write_tables(agent: AgentClient, place: str, wanted: Tables) -> None:
+def write_tables(agent: AgentClient, place: str, node_tables: Tables) -> None:
     """Raises ControllerError naming the first O-NIC that has not what it should."""
-    told = agent.set_lightpaths(wanted, timeout_s=CALL_S)
-    for gpu, table in wanted.items():
-        if gpu not in told or _plain(told[gpu]) != _plain(table):
+    read_back = agent.set_lightpaths(node_tables, timeout_s=CALL_S)
+    for gpu, table in node_tables.items():
+        if gpu not in read_back or _plain(read_back[gpu]) != _plain(table):
             raise UnavailableError(f"{place}: the lightpaths of {gpu} did not read back")
 
 

@@ -57,15 +57,15 @@ class PhaseLoop(DemandLoop):
     def _round(self, at_once: bool) -> tuple[float, bool]:
         """Wait for a worker's word, and set the light of turns that may have it since then."""
         try:
-            told = self._agent.turns(self._known, 0.0 if at_once else WORD_S)
-            if not at_once and any(self._known.get(node, n) != n for node, n in told.items()):
+            ended_turns = self._agent.turns(self._known, 0.0 if at_once else WORD_S)
+            if not at_once and any(self._known.get(node, n) != n for node, n in ended_turns.items()):
                 # A driver makes one change at a time: what ends together shall not wait for each other.
                 time.sleep(GATHER_S)
-                told = self._agent.turns(self._known, 0.0)
+                ended_turns = self._agent.turns(self._known, 0.0)
         except ControllerError as error:
             self._note(str(error))
             return RETRY_S, at_once
-        over, ready = self._heard(told)
+        over, ready = self._heard(ended_turns)
         if at_once:
             # What the O-NICs and the switches have is not known, or is not all that it should be.
             ready, self._setting = sorted(self._active), {}
@@ -77,13 +77,13 @@ class PhaseLoop(DemandLoop):
         decision = self._light_turns(ready, nodes=None if at_once else nodes, counted=bool(ready))
         return (0.0, False) if decision.problem is None else (RETRY_S, True)
 
-    def _heard(self, told: Mapping[str, int]) -> tuple[list[Turn], list[Turn]]:
+    def _heard(self, ended_turns: Mapping[str, int]) -> tuple[list[Turn], list[Turn]]:
         """Turns that are over, and that may have light, as workers have ended so many."""
         over, ready = [], []
         for rank, node in enumerate(self.light.nodes):
             # A worker is not trusted: it ends no more turns than it has.
             before = self._known[node]
-            self._known[node] = max(before, told.get(node, 0))
+            self._known[node] = max(before, ended_turns.get(node, 0))
             for _ in range(before, self._known[node]):
                 if self._turns.present(rank) is None:
                     break
@@ -99,12 +99,12 @@ class PhaseLoop(DemandLoop):
     ) -> Decision:
         began = time.monotonic()
         kept = _together(self._phased, self._active.difference(ready))
-        lit = kept | _together(self._phased, ready)
+        lit_paths = kept | _together(self._phased, ready)
         for turn in ready:
             self._standing.set(self._phased.paths[turn.phase])
         sent = sum(sum(self._phased.plan.phases[turn.phase].demand.values()) for turn in ready)
         return self._set(
-            began, kept, lit, self._standing.paths, int(sent), counted=counted, nodes=nodes,
+            began, kept, lit_paths, self._standing.paths, int(sent), counted=counted, nodes=nodes,
             guard_s=self._phased.guard_s, anew=False, turns=ready,
         )  # fmt: skip
 

@@ -171,11 +171,11 @@ class GridProvider(Provider[GridPlan]):
                 if other_id != job_id:
                     raise ConflictError(f"grid {light.place}: node {node} is lit for job {other_id}")
         self._set_light(job_id, light)
-        lit = time.monotonic()
+        lit_s = time.monotonic()
         with self._lock:
             self._hand_maps(job_id, light, light.nodes)
             self._assigned[job_id] = light
-        return {"light_s": lit - began, "maps_s": time.monotonic() - lit}
+        return {"light_s": lit_s - began, "maps_s": time.monotonic() - lit_s}
 
     def _adopt(self, job_id: str, light: GridPlan) -> None:
         """The watch compares the job's maps and writes only what is wrong."""
@@ -198,9 +198,9 @@ class GridProvider(Provider[GridPlan]):
             strays: dict[str, Target] = {}
             for name, ports in plan.ports.items():
                 switch = self._fabric.optical_switches[name]
-                wanted = plan.cross_connects.get(name, frozenset())
+                intended = plan.cross_connects.get(name, frozenset())
                 stand = self._site.look(name).cross_connects
-                odd = {xc for xc in stand if xc.ingress in ports or xc.egress in ports} - wanted
+                odd = {xc for xc in stand if xc.ingress in ports or xc.egress in ports} - intended
                 for xc in sorted(odd):
                     self._refuse_foreign(plan, switch, xc)
                 if odd:
@@ -269,17 +269,17 @@ class GridProvider(Provider[GridPlan]):
 
     def _hand_maps(self, job_id: str, plan: GridPlan, gpus: Sequence[str]) -> None:
         def hand(gpu: str) -> None:
-            wanted = self.peers(plan, gpu)
+            node_map = self.peers(plan, gpu)
             status = self._onics.status(gpu)
-            if _has_map(status, job_id, wanted):
+            if _has_map(status, job_id, node_map):
                 return
             held = status.get("job")
             if held is not None and held != job_id:
                 # Left by a job whose end nobody here saw.
                 self._onics.ask(gpu, "clear_map", job=held)
             version = int(status.get("map_version") or 0) + 1
-            self._onics.ask(gpu, "set_map", job=job_id, version=version, peers=wanted)
-            if not _has_map(self._onics.status(gpu), job_id, wanted):
+            self._onics.ask(gpu, "set_map", job=job_id, version=version, peers=node_map)
+            if not _has_map(self._onics.status(gpu), job_id, node_map):
                 raise UnavailableError(f"O-NIC agent of {gpu}: the map of job {job_id} did not read back")
 
         for error in self._onics.on_all(gpus, hand).values():
@@ -349,23 +349,23 @@ class GridProvider(Provider[GridPlan]):
 
         The agents of all nodes with a map are read. An agent that does not answer contributes no light.
         """
-        found: set[LitPair] = set()
-        at = {self._fabric.gpus[node].ip: node for node in plane.nodes}
+        lit_pairs: set[LitPair] = set()
+        node_of_ip = {self._fabric.gpus[node].ip: node for node in plane.nodes}
 
         def look(gpu: str) -> None:
             ways = maps[gpu]
-            told = self._onics.ask(gpu, "trace", cursor=self._cursors.get(gpu, _LATEST))
-            self._cursors[gpu] = told["cursor"]
-            recent = (flow for flow in told["flows"] if (flow["t_close"] or 0.0) > since and flow["t_lit"])
-            for flow in (*told["lit"], *recent):
-                peer = at.get(flow["peer"], "")
+            trace = self._onics.ask(gpu, "trace", cursor=self._cursors.get(gpu, _LATEST))
+            self._cursors[gpu] = trace["cursor"]
+            recent = (flow for flow in trace["flows"] if (flow["t_close"] or 0.0) > since and flow["t_lit"])
+            for flow in (*trace["lit"], *recent):
+                peer = node_of_ip.get(flow["peer"], "")
                 if peer in ways:
-                    found.add(LitPair(gpu, peer, ways[peer].wavelength, 1))
+                    lit_pairs.add(LitPair(gpu, peer, ways[peer].wavelength, 1))
 
         plans = [plan for plan in list(self._assigned.values()) if plan.place == plane.name]
         maps = {gpu: plan.maps[gpu] for plan in plans for gpu in plan.nodes}
         self._onics.on_all(list(maps), look)
-        return found
+        return lit_pairs
 
     def onic(self, plane: GridPlane, gpu: str) -> OnicDocument:
         """Return one O-NIC with its agent's present status.

@@ -60,8 +60,8 @@ def ask(entry: OnicEntry, op: str, *, timeout_s: float = 2.0, **fields: Any) -> 
                 answer += part
                 if len(answer) > MAX_ANSWER_BYTES:
                     raise ValueError(f"an answer of more than {MAX_ANSWER_BYTES} bytes")
-        found = json.loads(answer)
-        if not isinstance(found, dict):
+        reply = json.loads(answer)
+        if not isinstance(reply, dict):
             raise ValueError("its answer is not an object")
     except TimeoutError:
         raise UnavailableError(f"O-NIC agent of {entry.gpu}: no answer within {timeout_s:g} s") from None
@@ -69,9 +69,9 @@ def ask(entry: OnicEntry, op: str, *, timeout_s: float = 2.0, **fields: Any) -> 
         raise UnavailableError(f"O-NIC agent of {entry.gpu}: {error.strerror or error}") from None
     except ValueError as error:
         raise UnavailableError(f"O-NIC agent of {entry.gpu}: {error}") from None
-    if found.get("ok") is not True:
-        raise ConflictError(f"O-NIC agent of {entry.gpu}: {found.get('error', 'refused')}")
-    return found
+    if reply.get("ok") is not True:
+        raise ConflictError(f"O-NIC agent of {entry.gpu}: {reply.get('error', 'refused')}")
+    return reply
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ class OnicSite:
     def on_all(self, gpus: Collection[str], work: Callable[[str], None]) -> dict[str, ControllerError]:
         """Run ``work`` for every GPU in parallel. Return the errors by GPU, in the given order."""
 
-        def one(gpu: str) -> ControllerError | None:
+        def attempt(gpu: str) -> ControllerError | None:
             try:
                 work(gpu)
             except ControllerError as error:
@@ -154,7 +154,7 @@ class OnicSite:
         if self._pool is None:
             return {}
         try:
-            outcomes = list(self._pool.map(one, gpus))
+            outcomes = list(self._pool.map(attempt, gpus))
         except (RuntimeError, CancelledError):
             # Closed meanwhile.
             return {gpu: UnavailableError("the controller is stopping") for gpu in gpus}
@@ -163,10 +163,10 @@ class OnicSite:
     def look(self, gpus: Collection[str] | None = None) -> dict[str, ControllerError]:
         """Read the status of every agent (or of these). Return the errors by GPU."""
 
-        def one(gpu: str) -> None:
+        def read_status(gpu: str) -> None:
             self.status(gpu)
 
-        return self.on_all(tuple(self.entries) if gpus is None else gpus, one)
+        return self.on_all(tuple(self.entries) if gpus is None else gpus, read_status)
 
     def close(self) -> None:
         if self._pool is not None:

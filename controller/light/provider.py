@@ -175,7 +175,7 @@ class Provider(ABC, Generic[L]):
         ``holders``: the job that has each taken GPU.
         """
         ports = self._ports(plane)
-        at = {(port.node, port.number): node for node, own in ports.items() for port in own}
+        node_at = {(port.node, port.number): node for node, own in ports.items() for port in own}
         views = self._site.views()
         nodes = [
             PlaneNode(node, self._fabric.gpus[node].ip, holders.get(node), [str(port) for port in own])
@@ -184,17 +184,17 @@ class Provider(ABC, Generic[L]):
         switches = []
         for name, carried in self._carried(plane).items():
             size = self._fabric.optical_switches[name].size
-            lit = [
+            lit_cross_connects = [
                 Lit(
                     xc.ingress,
                     xc.egress,
                     xc.wavelength,
-                    at.get((name, xc.ingress)),
-                    at.get((name, xc.egress - size)),
+                    node_at.get((name, xc.ingress)),
+                    node_at.get((name, xc.egress - size)),
                 )
                 for xc in sorted(carried)
             ]
-            switches.append(PlaneSwitch(name, views[name].reachable, lit))
+            switches.append(PlaneSwitch(name, views[name].reachable, lit_cross_connects))
         return PlaneDocument(
             **self._facts(plane, holders), nodes=nodes, switches=switches, own=self._own(plane)
         )
@@ -308,8 +308,8 @@ class Alone(Provider[L], Generic[L, P]):
     def troubles(self) -> list[str]:
         with self._lock:
             playing = dict(self._playing)
-        found = [f"{plane}: {p.trouble}" for plane, p in playing.items() if p.trouble is not None]
-        return super().troubles() + found
+        own_troubles = [f"{plane}: {p.trouble}" for plane, p in playing.items() if p.trouble is not None]
+        return super().troubles() + own_troubles
 
     def changes(self, plane: Plane) -> list[Any]:
         last = self._last.get(plane.name)
@@ -403,7 +403,7 @@ def on_all(
 ) -> list[ControllerError]:
     """Run ``work`` for every name in parallel. Return the errors in the given order."""
 
-    def one(name: str) -> ControllerError | None:
+    def attempt(name: str) -> ControllerError | None:
         try:
             work(name)
         except ControllerError as error:
@@ -411,6 +411,6 @@ def on_all(
         return None
 
     if pool is not None:
-        return [error for error in pool.map(one, names) if error is not None]
+        return [error for error in pool.map(attempt, names) if error is not None]
     with ThreadPoolExecutor(min(PARALLEL, max(1, len(names)))) as own:
-        return [error for error in own.map(one, names) if error is not None]
+        return [error for error in own.map(attempt, names) if error is not None]

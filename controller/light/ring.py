@@ -78,9 +78,9 @@ class RingProvider(Alone[RingPlan, RingConductor]):
         _, problems = lights.set(light.steps[0].cross_connects, exactly=True)
         if problems:
             raise UnavailableError(f"ring {light.place}: {problems[0]}")
-        lit = time.monotonic()
+        lit_s = time.monotonic()
         self._write_tables(light.place, {node: self._table(light, node) for node in light.nodes})
-        took = {"light_s": lit - began, "tables_s": time.monotonic() - lit}
+        took = {"light_s": lit_s - began, "tables_s": time.monotonic() - lit_s}
         return self._conductor(job_id, light, lights, resumed=False), took
 
     def _resume(self, job_id: str, light: RingPlan, lights: Lights) -> RingConductor:
@@ -109,8 +109,8 @@ class RingProvider(Alone[RingPlan, RingConductor]):
         agent = self._need_agent()
 
         def write(node: str) -> None:
-            wanted = {ip: vars(emit) for ip, emit in tables[node].items()}
-            if agent.set_transmit(node, wanted) != wanted:
+            table = {ip: vars(emit) for ip, emit in tables[node].items()}
+            if agent.set_transmit(node, table) != table:
                 raise UnavailableError(f"ring {ring}: the transmit table of {node} did not read back")
 
         for error in on_all(list(tables), write):

@@ -134,8 +134,8 @@ class Lights:
     def _on_all(self, names: Sequence[str], work: Callable[[str], str | None]) -> list[str]:
         """The work for every switch, at the same time; what did not work, one line each."""
         # The first in this thread, which would only wait: to wake one less takes less time.
-        others = [self._pool.submit(work, name) for name in names[1:]]
-        outcomes = [*map(work, names[:1]), *(other.result() for other in others)]
+        pending = [self._pool.submit(work, name) for name in names[1:]]
+        outcomes = [*map(work, names[:1]), *(other.result() for other in pending)]
         return [outcome for outcome in outcomes if outcome is not None]
 
     def _lose(self, name: str, why: str) -> str:
@@ -144,7 +144,7 @@ class Lights:
         self._failed[name] = why
         return why
 
-    def _write(self, name: str, wanted: frozenset[CrossConnect], anew: bool) -> str | None:
+    def _write(self, name: str, cross_connects: frozenset[CrossConnect], anew: bool) -> str | None:
         """Write one switch.
 
         Return the reason for a failure; None if the switch carries exactly what is wanted.
@@ -152,12 +152,12 @@ class Lights:
         driver = self._site.driver(name)
         timing = driver.capabilities().timing
         # What stands may have to go before the rest is made.
-        needed_s = 2 * timing.lit_after_s(len(wanted | self.carries(name))) + timing.settle_s
+        needed_s = 2 * timing.lit_after_s(len(cross_connects | self.carries(name))) + timing.settle_s
         deadline = Deadline(self._patience_s + needed_s)
         try:
             for last in (False, True):
                 seen = self._seen.pop(name, None) or self._site.look(name, timeout_s=deadline.check())
-                plan = driver.plan(wanted, Mode.REPLACE, snapshot=seen, anew=anew)
+                plan = driver.plan(cross_connects, Mode.REPLACE, snapshot=seen, anew=anew)
                 try:
                     if plan:
                         seen = self._site.apply(name, plan, timeout_s=deadline.check()).snapshot

@@ -135,8 +135,12 @@ class WavelengthMap:
 
     def document(self) -> dict[str, Any]:
         peers = {
-            ip: {"port": one.port, "wavelength": one.wavelength, "agent": f"{one.agent[0]}:{one.agent[1]}"}
-            for ip, one in self.peers.items()
+            ip: {
+                "port": entry.port,
+                "wavelength": entry.wavelength,
+                "agent": f"{entry.agent[0]}:{entry.agent[1]}",
+            }
+            for ip, entry in self.peers.items()
         }
         return {"job": self.job, "version": self.version, "peers": peers}
 
@@ -313,8 +317,8 @@ class Agent:
                 # Not epoll: it waits in whole milliseconds, and lasers and delays may be shorter than that.
                 # Nor a selector, which would take longer than many a message.
                 ready, writable, _ = select.select([*readers], [*writers], (), wait_s)
-                for found, among in ((ready, readers), (writable, writers)):
-                    for descriptor in found:
+                for descriptors, among in ((ready, readers), (writable, writers)):
+                    for descriptor in descriptors:
                         # Who was called before it may have ended it.
                         if (call := among.get(descriptor)) is not None:
                             call()
@@ -672,13 +676,13 @@ class Agent:
         return None if peer is None else self._ip_of.get(peer, f"{peer[0]}:{peer[1]}")
 
     def _set_map(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        wanted = parse_map(request, self.settings.ports)
+        new_map = parse_map(request, self.settings.ports)
         held = self._map
-        if held is not None and held.job != wanted.job:
+        if held is not None and held.job != new_map.job:
             raise ValueError(f"holds the map of job {held.job}; clear that first")
-        if held is not None and wanted.version < held.version:
-            raise ValueError(f"holds version {held.version} of the map, newer than {wanted.version}")
-        _write_file(self._map_path, json.dumps(wanted.document()))
+        if held is not None and new_map.version < held.version:
+            raise ValueError(f"holds version {held.version} of the map, newer than {new_map.version}")
+        _write_file(self._map_path, json.dumps(new_map.document()))
         self._take_map(self._stored_map())
         assert self._map is not None
         return {"map": self._map.document()}
@@ -713,12 +717,12 @@ class Agent:
             stored = None
         self._take_map(stored)
 
-    def _take_map(self, wanted: WavelengthMap | None) -> None:
-        peers = {} if wanted is None else wanted.peers
+    def _take_map(self, new_map: WavelengthMap | None) -> None:
+        peers = {} if new_map is None else new_map.peers
         self._routes.replace({ip: reach.port for ip, reach in peers.items()})
         reach = {reach.agent: Reach(reach.port, reach.wavelength) for reach in peers.values()}
         self._do(self.core.set_map(time.monotonic(), reach))
-        self._map = wanted
+        self._map = new_map
         self._ip_of = {reach.agent: ip for ip, reach in peers.items()}
 
     def _emulate(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -726,11 +730,11 @@ class Agent:
             raise ValueError("was started without --allow-faults")
         from ringlight.controller.onic.datagram_faults import changed
 
-        wanted = {name: value for name, value in request.items() if name != "op"}
-        tuning_s = wanted.pop("tuning_s", self._tuning_s)
+        fault_settings = {name: value for name, value in request.items() if name != "op"}
+        tuning_s = fault_settings.pop("tuning_s", self._tuning_s)
         if isinstance(tuning_s, bool) or not isinstance(tuning_s, int | float) or not 0 <= tuning_s <= 60:
             raise ValueError("tuning_s must be from 0 to 60 seconds")
-        self._faults.set(changed(self._faults.settings, wanted))
+        self._faults.set(changed(self._faults.settings, fault_settings))
         self._tuning_s = float(tuning_s)
         blocked = [f"{host}:{port}" for host, port in sorted(self._faults.settings.blocked)]
         return {"emulate": {**asdict(self._faults.settings), "blocked": blocked, "tuning_s": self._tuning_s}}
@@ -741,12 +745,12 @@ class Agent:
             raise ValueError("cursor must be a whole number")
         first = self._traced - len(self._trace)
         flows = list(self._trace)[max(0, cursor - first) :]
-        lit = [
+        lit_flows = [
             {"peer": self._ip_of.get(peer), "port": port}
             for _, peer, port, state in self.core.flows()
             if state == "lit"
         ]
-        return {"flows": flows, "lit": lit, "cursor": self._traced, "dropped": max(0, first - cursor)}
+        return {"flows": flows, "lit": lit_flows, "cursor": self._traced, "dropped": max(0, first - cursor)}
 
 
 _ACTIONS: dict[type, Callable[[Agent, Any], None]] = {

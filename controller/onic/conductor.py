@@ -115,7 +115,7 @@ class Conductor:
 
     def flows(self) -> list[tuple[Flow, Pair, int, bool]]:
         """Return the open flows in order of arrival: flow, pair, step, and whether the flow has light."""
-        return [(flow, one.pair, one.step, one.lit) for flow, one in self._flows.items()]
+        return [(flow, request.pair, request.step, request.lit) for flow, request in self._flows.items()]
 
     # What happens
 
@@ -137,14 +137,14 @@ class Conductor:
 
     def close(self, flow: Flow) -> list[Effect]:
         """Close an open flow that is fully acknowledged or no longer wanted. Return the effects."""
-        asked = self._flows.pop(flow)
-        if self._step is None or asked.step >= self._step:
-            self._done.setdefault(asked.step, set()).add(asked.pair)
+        request = self._flows.pop(flow)
+        if self._step is None or request.step >= self._step:
+            self._done.setdefault(request.step, set()).add(request.pair)
         return [Closed(flow), *self._next()]
 
     def gone(self, client: Client) -> list[Effect]:
         """Forget the flows of a connection that has ended; they may be opened again. Return the effects."""
-        mine = [flow for flow, asked in self._flows.items() if asked.client == client]
+        mine = [flow for flow, request in self._flows.items() if request.client == client]
         if not mine:
             return []
         for flow in mine:
@@ -168,8 +168,8 @@ class Conductor:
     def unconfigured(self, reason: str) -> list[Effect]:
         """Fail the flows that wait for the requested setting, which could not be made. Return the effects."""
         assert self._wanted is not None
-        wanted, self._wanted = self._wanted, None
-        waiting = [f for f, asked in self._flows.items() if asked.step % len(self._steps) == wanted]
+        setting, self._wanted = self._wanted, None
+        waiting = [f for f, request in self._flows.items() if request.step % len(self._steps) == setting]
         for flow in waiting:
             del self._flows[flow]
         return [*(Failed(flow, reason) for flow in waiting), *self._next()]
@@ -179,10 +179,10 @@ class Conductor:
         if self._wanted is not None:
             return []
         self._setting = None
-        lit = [flow for flow, asked in self._flows.items() if asked.lit]
-        for flow in lit:
+        lit_flows = [flow for flow, request in self._flows.items() if request.lit]
+        for flow in lit_flows:
             del self._flows[flow]
-        return [*(Lost(flow, reason) for flow in lit), *self._next()]
+        return [*(Lost(flow, reason) for flow in lit_flows), *self._next()]
 
     # How it goes on
 
@@ -194,7 +194,7 @@ class Conductor:
     def _next(self) -> list[Effect]:
         if self._holding or self._wanted is not None:
             return []
-        if not any(asked.lit for asked in self._flows.values()):
+        if not any(request.lit for request in self._flows.values()):
             # Else who belongs to what is lit may join; everybody else waits for its end.
             self._serving = self._choose()
         if self._serving is None:
@@ -204,15 +204,15 @@ class Conductor:
             self._setting, self._wanted, self._set_for = None, setting, self._serving
             return [Configure(setting, self._serving)]
         effects: list[Effect] = []
-        for flow, asked in self._flows.items():
-            if not asked.lit and asked.step == self._serving:
-                asked.lit = True
+        for flow, request in self._flows.items():
+            if not request.lit and request.step == self._serving:
+                request.lit = True
                 effects.append(Lit(flow))
         return effects
 
     def _choose(self) -> int | None:
         """The step whose turn it is, when nothing is lit."""
-        least = min((asked.step for asked in self._flows.values()), default=None)
+        least = min((request.step for request in self._flows.values()), default=None)
         if least is None:
             return None
         if self._step is None:

@@ -35,13 +35,13 @@ class FaultSettings(ControlFaults):
                 raise ValueError(f"{name} must be from 0 to 60 seconds")
 
 
-def changed(settings: FaultSettings, wanted: Mapping[str, Any]) -> FaultSettings:
-    """Return ``settings`` with the values in ``wanted``.
+def changed(settings: FaultSettings, changes: Mapping[str, Any]) -> FaultSettings:
+    """Return ``settings`` with the values in ``changes``.
 
     Raises ValueError for an unknown name or a bad value.
     """
     values: dict[str, Any] = {}
-    for name, value in wanted.items():
+    for name, value in changes.items():
         if name == "blocked":
             values[name] = frozenset(_addresses(value))
         elif name == "seed":

@@ -37,10 +37,10 @@ class Carried:
     def add_to(self, dpid: int, replies: Sequence[Any]) -> None:
         """Add what was carried to a switch's answers about flows, groups, tables or ports."""
         of_ports = isinstance(replies[0], parser.OFPPortStatsReply)
-        said = self._ask(f"{'ports' if of_ports else 'counts'} {dpid}")
-        flows = {(one[0], bytes.fromhex(one[1])): one[2:] for one in said.get("flows", ())}
-        groups = {(one[0], one[1]): one[2:] for one in said.get("groups", ())}
-        ports = {one[0]: one[1:] for one in said.get("ports", ())}
+        counters = self._ask(f"{'ports' if of_ports else 'counts'} {dpid}")
+        flows = {(row[0], bytes.fromhex(row[1])): row[2:] for row in counters.get("flows", ())}
+        groups = {(row[0], row[1]): row[2:] for row in counters.get("groups", ())}
+        ports = {row[0]: row[1:] for row in counters.get("ports", ())}
         matched = sum(packets for packets, _ in flows.values())
         for reply in replies:
             if isinstance(reply, parser.OFPFlowStatsReply):
@@ -69,17 +69,17 @@ class Carried:
                     self._connection.settimeout(_ANSWER_S)
                     self._connection.connect(str(self._path))
                 self._connection.sendall(f"{line}\n".encode())
-                said = bytearray()
-                while not said.endswith(b"\n"):
+                received = bytearray()
+                while not received.endswith(b"\n"):
                     part = self._connection.recv(_READ_BYTES)
-                    if not part or len(said) > _LONGEST:
+                    if not part or len(received) > _LONGEST:
                         raise ConnectionResetError("it hung up")
-                    said += part
-                found: dict[str, Any] = json.loads(said)
+                    received += part
+                reply: dict[str, Any] = json.loads(received)
             except (OSError, ValueError) as error:
                 self._hang_up()
                 raise NotConnectedError(f"the fast path at {self._path} does not answer: {error}") from error
-            return found
+            return reply
 
     def _hang_up(self) -> None:
         if self._connection is not None:

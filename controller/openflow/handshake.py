@@ -58,13 +58,13 @@ class _TableFeatures(parser.OFPTableFeaturesStats):  # type: ignore[misc]
         table.metadata_match, table.metadata_write, table.config, table.max_entries = rest
         table.name = name.rstrip(b"\0")
         end = offset + table.length
-        at = offset + ofp.OFP_TABLE_FEATURES_SIZE
+        position = offset + ofp.OFP_TABLE_FEATURES_SIZE
         table.properties = []
-        while at < end:
-            _, length = struct.unpack_from("!HH", buf, at)
+        while position < end:
+            _, length = struct.unpack_from("!HH", buf, position)
             padded = (max(length, 4) + 7) // 8 * 8
-            table.properties.append(_table_property(bytes(buf[at : at + padded])))
-            at += padded
+            table.properties.append(_table_property(bytes(buf[position : position + padded])))
+            position += padded
         return table
 
 
@@ -86,9 +86,9 @@ class _FlowStats(parser.OFPFlowStats):  # type: ignore[misc]
     def parser(cls, buf: Any, offset: int) -> _FlowStats:
         head = struct.unpack_from(ofp.OFP_FLOW_STATS_0_PACK_STR, buf, offset)
         length, table, seconds, nanoseconds, priority, idle, hard, flags, cookie, packets, size = head
-        at = offset + ofp.OFP_FLOW_STATS_0_SIZE
-        middle = at + (struct.unpack_from("!H", buf, at + 2)[0] + 7) // 8 * 8
-        match, instructions = bytes(buf[at:middle]), bytes(buf[middle : offset + length])
+        position = offset + ofp.OFP_FLOW_STATS_0_SIZE
+        middle = position + (struct.unpack_from("!H", buf, position + 2)[0] + 7) // 8 * 8
+        match, instructions = bytes(buf[position:middle]), bytes(buf[middle : offset + length])
         flow = cls(
             *(table, seconds, nanoseconds, priority, idle, hard, flags, cookie, packets, size),
             *(flow_match(match), flow_instructions(instructions), length),
@@ -106,11 +106,11 @@ def flow_match(data: bytes) -> Any:
 @functools.lru_cache(maxsize=8192)
 def flow_instructions(data: bytes) -> Any:
     """Return a flow's instructions as a list of os-ken's objects, which must not be changed."""
-    found, at = [], 0
-    while at < len(data):
-        found.append(parser.OFPInstruction.parser(data, at))
-        at += found[-1].len
-    return found
+    instructions, position = [], 0
+    while position < len(data):
+        instructions.append(parser.OFPInstruction.parser(data, position))
+        position += instructions[-1].len
+    return instructions
 
 
 parser.OFPFlowStatsReply.cls_stats_body_cls = _FlowStats
@@ -191,10 +191,10 @@ def _tells_of_others(updates: bytes | bytearray) -> bool:
 
     Changes by the controller itself are given only as a transaction number.
     """
-    at = 0
-    while at + 4 <= len(updates):
-        length, event = struct.unpack_from("!HH", updates, at)
+    position = 0
+    while position + 4 <= len(updates):
+        length, event = struct.unpack_from("!HH", updates, position)
         if event != ofp.ONFFME_ABBREV:
             return True
-        at += max(length, 4)
+        position += max(length, 4)
     return False

@@ -155,21 +155,23 @@ class OfctlMixin:
         ``queue_id``, ``group_id`` or ``meter_id``; None for all.
         """
         exchange = _Exchange(self._switch(dpid), timeout_s, self._amend)
-        if (wanted := narrowed.get("flow")) is not None:
-            _check_flow(exchange, wanted)
-            narrowed["flow"] = copy.deepcopy(dict(wanted))
+        if (flow_filter := narrowed.get("flow")) is not None:
+            _check_flow(exchange, flow_filter)
+            narrowed["flow"] = copy.deepcopy(dict(flow_filter))
         if what == "queueconfig" and narrowed.get("port") is None:
             return _all_queues(exchange)
         # Before OpenFlow 1.5 a switch describes all its ports or groups, never one.
-        one = None
+        number = None
         if what in ("portdesc", "groupdesc"):
             key = "port_no" if what == "portdesc" else "group_id"
-            one = narrowed.pop("port" if what == "portdesc" else "group_id", None)
+            number = narrowed.pop("port" if what == "portdesc" else "group_id", None)
         read = _summed if what == "aggregateflow" and self.carried is not None else _READS[what]
-        found = dict(_reading(what, lambda: read(exchange, exchange.waiters, **narrowed)))
-        if one is not None:
-            found = {name: [e for e in entries if str(e[key]) == str(one)] for name, entries in found.items()}
-        return found
+        reply = dict(_reading(what, lambda: read(exchange, exchange.waiters, **narrowed)))
+        if number is not None:
+            reply = {
+                name: [e for e in entries if str(e[key]) == str(number)] for name, entries in reply.items()
+            }
+        return reply
 
     def ofctl_write(
         self: _HasSwitches,
@@ -208,8 +210,8 @@ class OfctlMixin:
         number = _number(entry["port_no"], "OFPP_")
         before = _port(exchange, number)
         mask, config = _number(entry.get("mask", 0)), _number(entry.get("config", 0))
-        wanted = {"hw_addr": before["hw_addr"], "advertise": before["advertised"], **entry}
-        _reading("the port", lambda: ofctl_v1_3.mod_port_behavior(exchange, wanted))
+        settings = {"hw_addr": before["hw_addr"], "advertise": before["advertised"], **entry}
+        _reading("the port", lambda: ofctl_v1_3.mod_port_behavior(exchange, settings))
         if (after := _port(exchange, number)["config"]) & mask != config & mask:
             raise NotKeptError(
                 f"switch {dpid} confirmed the change of port {number}; its config is {after:#x}"
@@ -262,8 +264,8 @@ def _check_flow(exchange: _Exchange, entry: Mapping[str, Any]) -> None:
         if not fields:
             raise UnreadableError(f"match.{key} is no match field of OpenFlow 1.3")
         # A number that is too long would be cut to fit.
-        found = fields[-1]["OXMTlv"]["value"]
-        if isinstance(value, int) and found not in (value, value | ofproto_v1_3.OFPVID_PRESENT):
+        parsed = fields[-1]["OXMTlv"]["value"]
+        if isinstance(value, int) and parsed not in (value, value | ofproto_v1_3.OFPVID_PRESENT):
             raise UnreadableError(f"match.{key}: {_short(value)} does not fit")
     _check_actions(exchange, "actions", entry.get("actions") or ())
 
@@ -278,13 +280,13 @@ def _check_actions(exchange: _Exchange, where: str, actions: Any) -> None:
     for index, action in enumerate(actions):
         made = _reading(
             f"{where}.{index}",
-            lambda one=action: ofctl_v1_3.to_actions(exchange, [copy.deepcopy(one)]),  # type: ignore[misc]
+            lambda item=action: ofctl_v1_3.to_actions(exchange, [copy.deepcopy(item)]),  # type: ignore[misc]
             action,
         )
         if not made:
             raise UnreadableError(f"{where}.{index}: {_short(action)} is no action of OpenFlow 1.3")
         for instruction in made:
-            _reading(f"{where}.{index}", lambda one=instruction: one.serialize(bytearray(), 0), action)  # type: ignore[misc]
+            _reading(f"{where}.{index}", lambda item=instruction: item.serialize(bytearray(), 0), action)  # type: ignore[misc]
 
 
 def _number(value: Any, prefix: str | None = None) -> int:
@@ -299,8 +301,8 @@ def _number(value: Any, prefix: str | None = None) -> int:
 
 
 def _ports(exchange: _Exchange) -> list[dict[str, Any]]:
-    found = ofctl_v1_3.get_port_desc(exchange, exchange.waiters, to_user=False)
-    return list(found[exchange.id])
+    descriptions = ofctl_v1_3.get_port_desc(exchange, exchange.waiters, to_user=False)
+    return list(descriptions[exchange.id])
 
 
 def _port(exchange: _Exchange, number: int) -> dict[str, Any]:

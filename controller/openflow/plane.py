@@ -176,10 +176,10 @@ class OpenFlowPlane(OfctlMixin):
 
     def wait_for(self, dpids: Iterable[int], timeout_s: float) -> None:
         """Wait until all these switches are connected. Raises NotConnectedError naming the missing ones."""
-        wanted = frozenset(dpids)
+        expected = frozenset(dpids)
         with self._changed:
-            if not self._changed.wait_for(lambda: wanted <= self._switches.keys(), timeout_s):
-                missing = ", ".join(str(d) for d in sorted(wanted - self._switches.keys()))
+            if not self._changed.wait_for(lambda: expected <= self._switches.keys(), timeout_s):
+                missing = ", ".join(str(d) for d in sorted(expected - self._switches.keys()))
                 raise NotConnectedError(
                     f"switch {missing} did not connect to {self.host}:{self.port} within {timeout_s:g} s"
                 )
@@ -243,10 +243,10 @@ class OpenFlowPlane(OfctlMixin):
         ``counted``: the counters include the traffic that was carried past the switches. Raises
         OpenFlowError.
         """
-        found, failed = self.flow_tables([dpid], timeout_s=timeout_s, counted=counted)
+        tables, failed = self.flow_tables([dpid], timeout_s=timeout_s, counted=counted)
         for error in failed.values():
             raise error
-        return found[dpid]
+        return tables[dpid]
 
     def flow_tables(
         self, dpids: Iterable[int], *, timeout_s: float, counted: bool = False
@@ -287,7 +287,7 @@ class OpenFlowPlane(OfctlMixin):
         """
         deadline = time.monotonic() + timeout_s
         begun: dict[int, tuple[Switch, Pending]] = {}
-        found: dict[int, T] = {}
+        results: dict[int, T] = {}
         failed: dict[int, OpenFlowError] = {}
         for dpid in dpids:
             try:
@@ -297,17 +297,17 @@ class OpenFlowPlane(OfctlMixin):
                 failed[dpid] = error
         for dpid, (switch, pending) in begun.items():
             try:
-                found[dpid] = take(dpid, switch.finish(pending, max(0.0, deadline - time.monotonic())))
+                results[dpid] = take(dpid, switch.finish(pending, max(0.0, deadline - time.monotonic())))
             except OpenFlowError as error:
                 failed[dpid] = error
-        return found, failed
+        return results, failed
 
     def port_stats(self, dpid: int, *, timeout_s: float) -> list[PortStats]:
         """Return the counters of every port except the switch's own local port. Raises OpenFlowError."""
-        found, failed = self.all_port_stats([dpid], timeout_s=timeout_s)
+        stats, failed = self.all_port_stats([dpid], timeout_s=timeout_s)
         for error in failed.values():
             raise error
-        return found[dpid][1]
+        return stats[dpid][1]
 
     def all_port_stats(
         self, dpids: Iterable[int], *, timeout_s: float
@@ -332,8 +332,8 @@ class OpenFlowPlane(OfctlMixin):
         """Return the ports of a switch by number, without its own local port. Raises OpenFlowError."""
         switch = self._switch(dpid)
         replies = switch.transact([parser.OFPPortDescStatsRequest(switch, 0)], timeout_s)
-        found = [_port(p) for reply in replies for p in reply.body if p.port_no <= ofp.OFPP_MAX]
-        return sorted(found, key=lambda port: port.number)
+        descriptions = [_port(p) for reply in replies for p in reply.body if p.port_no <= ofp.OFPP_MAX]
+        return sorted(descriptions, key=lambda port: port.number)
 
     def desc(self, dpid: int, *, timeout_s: float = 5.0) -> Description:
         """Return the manufacturer's description of the switch. Raises OpenFlowError."""
@@ -601,10 +601,10 @@ def _meaning(match: bytes, instructions: bytes) -> tuple[Mapping[str, int | str]
         key: f"{value[0]}/{value[1]}" if isinstance(value, tuple) else value
         for key, value in flow_match(match).items()
     }
-    found = flow_instructions(instructions)
-    actions = [action for flow in found for action in getattr(flow, "actions", ())]
+    parsed = flow_instructions(instructions)
+    actions = [action for flow in parsed for action in getattr(flow, "actions", ())]
     outputs = tuple(action.port for action in actions if isinstance(action, parser.OFPActionOutput))
-    at_once = all(flow.type == ofp.OFPIT_APPLY_ACTIONS for flow in found)
+    at_once = all(flow.type == ofp.OFPIT_APPLY_ACTIONS for flow in parsed)
     return MappingProxyType(fields), outputs, at_once and len(outputs) == len(actions)
 
 

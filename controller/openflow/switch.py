@@ -91,7 +91,7 @@ class Switch(Datapath):  # type: ignore[misc]
 
     def _recv_loop(self) -> None:
         received = bytearray()
-        heard = asked = began = time.monotonic()
+        heard = echo_sent_s = began = time.monotonic()
         while self.state != DEAD_DISPATCHER:
             now = time.monotonic()
             if self.state != MAIN_DISPATCHER and now - began > NEW_S:
@@ -103,8 +103,8 @@ class Switch(Datapath):  # type: ignore[misc]
                 if now - heard > GONE_S:
                     log.warning("switch %s has said nothing for %g s", self.id, GONE_S)
                     return
-                if self.state == MAIN_DISPATCHER and now - max(heard, asked) > ASK_S:
-                    asked = now
+                if self.state == MAIN_DISPATCHER and now - max(heard, echo_sent_s) > ASK_S:
+                    echo_sent_s = now
                     self.send_msg(self.ofproto_parser.OFPEchoRequest(self))
                 continue
             except OSError:
@@ -113,15 +113,17 @@ class Switch(Datapath):  # type: ignore[misc]
                 return
             heard = time.monotonic()
             received += data
-            at = 0
-            while len(received) - at >= _HEAD_BYTES:
-                version, kind, length, xid = ofproto_parser.header(received[at : at + _HEAD_BYTES])
-                end = at + max(length, _HEAD_BYTES)
+            position = 0
+            while len(received) - position >= _HEAD_BYTES:
+                version, kind, length, xid = ofproto_parser.header(
+                    received[position : position + _HEAD_BYTES]
+                )
+                end = position + max(length, _HEAD_BYTES)
                 if end > len(received):
                     break
-                self._take(version, kind, xid, received[at:end])
-                at = end
-            del received[:at]
+                self._take(version, kind, xid, received[position:end])
+                position = end
+            del received[:position]
 
     def _take(self, version: int, kind: int, xid: int, text: bytearray) -> None:
         if kind == ofp.OFPT_MULTIPART_REPLY and not xid and self.state == MAIN_DISPATCHER:

@@ -118,9 +118,9 @@ class TlsFront:
             log.warning("the connection of a switch at %s ended: %s", peer, error)
         finally:
             self._joined.discard(task)
-            for one in (inner, writer):
-                if one is not None:
-                    one.transport.abort()
+            for stream in (inner, writer):
+                if stream is not None:
+                    stream.transport.abort()
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -131,7 +131,8 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 def _subject(writer: asyncio.StreamWriter) -> str:
-    found = writer.get_extra_info("peercert") or {}
+    certificate = writer.get_extra_info("peercert") or {}
     return (
-        ", ".join(f"{key}={value}" for part in found.get("subject", ()) for key, value in part) or "no name"
+        ", ".join(f"{key}={value}" for part in certificate.get("subject", ()) for key, value in part)
+        or "no name"
     )

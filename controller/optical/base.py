@@ -399,42 +399,41 @@ def los_alarms(snapshot: Snapshot, powers: Mapping[int, float | None]) -> Iterat
     known = {port: power for port, power in powers.items() if power is not None}
     dark = {port: power for port, power in known.items() if power < LOSS_OF_SIGNAL_DBM}
 
-    def told(port: int) -> str:
+    def power_text(port: int) -> str:
         return "nothing" if dark[port] == -math.inf else f"{dark[port]:.1f} dBm"
 
     for port in sorted({xc.ingress for xc in wires} & dark.keys()):
-        yield Alarm("LOS", port, f"port {port} receives {told(port)}: no light")
-    lit = {
+        yield Alarm("LOS", port, f"port {port} receives {power_text(port)}: no light")
+    lit_egresses = {
         xc.egress
         for xc in wires
         if xc.ingress not in dark and snapshot.ports[xc.egress].state is PortState.TUNED
     }
-    for port in sorted(lit & dark.keys()):
-        yield Alarm("LOS", port, f"port {port} sends {told(port)}: too little light")
+    for port in sorted(lit_egresses & dark.keys()):
+        yield Alarm("LOS", port, f"port {port} sends {power_text(port)}: too little light")
 
 
 def make_plan(
     capabilities: Capabilities,
     snapshot: Snapshot,
-    wanted: Iterable[CrossConnect],
+    requested: Iterable[CrossConnect],
     mode: Mode,
     delete: Iterable[int] = (),
     owned: Iterable[CrossConnect] | None = None,
     anew: bool = False,
 ) -> Plan:
-    """Return the smallest change from ``snapshot`` to a state in which everything ``wanted`` is connected. No
-    I/O.
+    """Return the smallest change from ``snapshot`` to a state in which everything ``requested`` is connected.
 
     ``delete``: ingresses that must carry nothing. ``owned``: cross-connects that may be removed (default: all
     that the switch does not attribute to others); other cross-connects are removed in REPLACE mode only. A
-    wanted cross-connect that the switch reports as broken is removed and made again; with ``anew`` every
-    wanted one. Raises a :class:`~controller.optical.errors.Rejected` naming the port.
+    requested cross-connect that the switch reports as broken is removed and made again; with ``anew`` every
+    requested one. No I/O. Raises a :class:`~controller.optical.errors.Rejected` naming the port.
     """
-    wanted = tuple(wanted)
-    for xc in wanted:
+    requested = tuple(requested)
+    for xc in requested:
         check_cross_connect(capabilities, xc)
     try:
-        target = check_matching(wanted)
+        target = check_matching(requested)
     except MatchingError as error:
         raise PortClash(error.port, str(error), error.first, error.second) from None
 
@@ -604,7 +603,7 @@ class OpticalSwitchDriver(ABC):
 
     def plan(
         self,
-        wanted: Iterable[CrossConnect],
+        requested: Iterable[CrossConnect],
         mode: Mode = Mode.UPDATE,
         *,
         delete: Iterable[int] = (),
@@ -619,7 +618,7 @@ class OpticalSwitchDriver(ABC):
         cannot be read.
         """
         base = snapshot or self.snapshot(timeout_s=timeout_s)
-        return make_plan(self._capabilities, base, wanted, mode, delete, owned, anew)
+        return make_plan(self._capabilities, base, requested, mode, delete, owned, anew)
 
     def replaces_at_once(self, plan: Plan) -> bool:
         """Return whether :meth:`apply` removes and adds in one write, so that ports are dark for one dark
@@ -684,15 +683,15 @@ class OpticalSwitchDriver(ABC):
 
         Raises NoSuchPort.
         """
-        asked = tuple(ports)
-        for port in asked:
+        requested = tuple(ports)
+        for port in requested:
             if port not in self._capabilities.ports:
                 raise NoSuchPort(port, f"there is no port {port}")
-        metered = [port for port in asked if port in self._capabilities.power]
+        metered = [port for port in requested if port in self._capabilities.power]
         deadline = Deadline(timeout_s)
         with self._device(deadline):
-            found = self._power(metered, deadline) if metered else {}
-        return {port: None if found.get(port) == -math.inf else found.get(port) for port in asked}
+            powers = self._power(metered, deadline) if metered else {}
+        return {port: None if powers.get(port) == -math.inf else powers.get(port) for port in requested}
 
     def factory_loss_db(
         self, cross_connects: Iterable[CrossConnect], *, timeout_s: float = 10.0
@@ -701,13 +700,13 @@ class OpticalSwitchDriver(ABC):
 
         None for a path whose loss the switch does not report. Raises NoSuchPort and WrongSide.
         """
-        asked = tuple(cross_connects)
-        for xc in asked:
+        requested = tuple(cross_connects)
+        for xc in requested:
             check_cross_connect(self._capabilities, xc)
         deadline = Deadline(timeout_s)
         with self._device(deadline):
-            found = self._factory_loss(asked, deadline)
-        return {xc: found.get(xc) for xc in asked}
+            losses = self._factory_loss(requested, deadline)
+        return {xc: losses.get(xc) for xc in requested}
 
     def alarms(self, *, snapshot: Snapshot | None = None, timeout_s: float = 5.0) -> tuple[Alarm, ...]:
         """Return the present alarms, read from the switch.
@@ -719,13 +718,13 @@ class OpticalSwitchDriver(ABC):
         with self._device(deadline):
             if snapshot is None:
                 snapshot = self._reading(deadline)
-            found = []
+            status_alarms = []
             for port, status in sorted(snapshot.ports.items()):
                 if status.state is PortState.FAILED:
-                    found.append(Alarm("PORT_FAILED", port, f"port {port} has failed"))
+                    status_alarms.append(Alarm("PORT_FAILED", port, f"port {port} has failed"))
                 elif not status.enabled:
-                    found.append(Alarm("PORT_DISABLED", port, f"port {port} is disabled"))
-            return (*found, *self._alarms(snapshot, deadline))
+                    status_alarms.append(Alarm("PORT_DISABLED", port, f"port {port} is disabled"))
+            return (*status_alarms, *self._alarms(snapshot, deadline))
 
     def redact(self, text: str) -> str:
         """Return the text with every secret masked."""
@@ -817,7 +816,7 @@ class OpticalSwitchDriver(ABC):
         refusal: OpticalError | None = None
         done = 0
         lit_by = before.taken_at
-        told: Snapshot | None = None
+        read_back: Snapshot | None = None
         try:
             for number, (verb, batch, changed) in enumerate(batches, start=1):
                 deadline.check()
@@ -832,11 +831,11 @@ class OpticalSwitchDriver(ABC):
                 if number < len(batches) or (plan.add and settle and left_s > 0.0):
                     self._send(verb, batch, deadline)
                 else:
-                    told = self._write_and_read(verb, batch, deadline)
-                if told is None and answered_s is None:
+                    read_back = self._write_and_read(verb, batch, deadline)
+                if read_back is None and answered_s is None:
                     # One that answered later than declared may have begun later, too.
                     lit_by = max(lit_by, time.monotonic() + timing.dark.most_s)
-                elif told is None:
+                elif read_back is None:
                     lit_by = time.monotonic() + left_s
                 done += 1
         except (Refused, PermissionDenied, AuthFailed, StaleRevision) as error:
@@ -853,8 +852,8 @@ class OpticalSwitchDriver(ABC):
         try:
             if refusal is not None:
                 # A part may have been done, and gets the time that it needs; the rest is not waited for.
-                told, lit_by = self._reading(deadline), 0.0
-            after = self._settled(plan, deadline, lit_by, settle, told) if batches else before
+                read_back, lit_by = self._reading(deadline), 0.0
+            after = self._settled(plan, deadline, lit_by, settle, read_back) if batches else before
         except OpticalError as error:
             raise self._unknown(f"written, but the read-back failed: {error}") from error
         self._remember_names(plan, after)
@@ -892,12 +891,14 @@ class OpticalSwitchDriver(ABC):
         raise ReadBackMismatch(f"{first.ingress}->{first.egress}: {first.reason}{more}", result)
 
     def _settled(
-        self, plan: Plan, deadline: Deadline, lit_by: float, settle: bool, told: Snapshot | None
+        self, plan: Plan, deadline: Deadline, lit_by: float, settle: bool, read_back: Snapshot | None
     ) -> Snapshot:
-        """A reading once all is as planned, or as late as it could still become so. ``told``: the first one,
-        where it came with the last write."""
-        if told is not None:
-            snapshot = self._checked(told)
+        """Return a reading once everything is as planned, or as late as it could still become so.
+
+        ``read_back``: the first reading, if it came with the last write; else None.
+        """
+        if read_back is not None:
+            snapshot = self._checked(read_back)
         else:
             if plan.add and settle:
                 deadline.sleep_until(lit_by)
@@ -946,10 +947,13 @@ def _judge(
     results = []
 
     def entry(
-        xc: CrossConnect, action: Literal["keep", "remove", "add", "foreign"], reason: str, lit: bool = False
+        xc: CrossConnect,
+        action: Literal["keep", "remove", "add", "foreign"],
+        reason: str,
+        is_lit: bool = False,
     ) -> CrossConnectResult:
         t_dark = min((dark_at[spot] for spot in _spots(xc) if spot in dark_at), default=None)
-        t_lit = after.taken_at if lit and after.state(xc) is CrossConnectState.CONNECTED else None
+        t_lit = after.taken_at if is_lit and after.state(xc) is CrossConnectState.CONNECTED else None
         return CrossConnectResult(
             xc.ingress, xc.egress, action, after.state(xc), reason, t_dark, t_lit, xc.name, xc.wavelength
         )
@@ -977,7 +981,7 @@ def _judge(
             reason = "no light by the deadline"
         elif state not in fine:
             reason = why or f"{state} after it was made"
-        results.append(entry(xc, "add", reason, lit=True))
+        results.append(entry(xc, "add", reason, is_lit=True))
     if plan.mode is Mode.REPLACE:
         for xc in sorted(
             after.cross_connects.keys() - plan.keep - set(plan.add) - set(plan.remove), key=_order

@@ -94,12 +94,12 @@ class CalientDriver(OpticalSwitchDriver):
 
     def _learn(self, names: Iterable[str]) -> None:
         """The names of the ports, in any order. Raises ProtocolError."""
-        found = in_order(names)
-        if len(set(found)) != len(found):
-            raise ProtocolError("a port is listed twice", str(found[:8]))
-        if len(found) != self.size:
-            raise ProtocolError(f"the switch has {len(found)} ports, the fabric says {self.size}")
-        self._names, self._numbers = found, {name: number for number, name in enumerate(found, start=1)}
+        ordered = in_order(names)
+        if len(set(ordered)) != len(ordered):
+            raise ProtocolError("a port is listed twice", str(ordered[:8]))
+        if len(ordered) != self.size:
+            raise ProtocolError(f"the switch has {len(ordered)} ports, the fabric says {self.size}")
+        self._names, self._numbers = ordered, {name: number for number, name in enumerate(ordered, start=1)}
 
     def _cross_connect(self, half: Half) -> CrossConnect:
         try:
@@ -114,14 +114,14 @@ class CalientDriver(OpticalSwitchDriver):
     def _snapshot(self, circuits: Iterable[Circuit], ports: dict[int, PortStatus]) -> Snapshot:
         """A reading of these circuits. ``ports``: states by what is known without them."""
         states: dict[CrossConnect, CrossConnectState] = {}
-        found: dict[CrossConnect, Circuit] = {}
+        circuit_of: dict[CrossConnect, Circuit] = {}
         for circuit in circuits:
             for half in circuit.halves:
                 xc = self._cross_connect(half)
                 if xc in states:
                     raise ProtocolError(f"{xc} is listed twice", circuit.conn)
-                states[xc], found[xc] = half.state, circuit
-        self._circuits = found
+                states[xc], circuit_of[xc] = half.state, circuit
+        self._circuits = circuit_of
         for xc, state in states.items():
             for port in (xc.ingress, xc.egress):
                 usable = ports[port].state is not PortState.FAILED and ports[port].enabled
@@ -133,23 +133,23 @@ class CalientDriver(OpticalSwitchDriver):
         """The circuits that these are. Raises Refused for a part of one, and for what is not there."""
         if any(xc not in self._circuits for xc in batch):
             raise Refused("a circuit to be removed is not in the switch")
-        found = {self._circuits[xc].conn: self._circuits[xc] for xc in batch}
-        asked = set(batch)
+        by_conn = {self._circuits[xc].conn: self._circuits[xc] for xc in batch}
+        requested = set(batch)
         for xc, circuit in self._circuits.items():
-            if circuit.conn in found and xc not in asked:
+            if circuit.conn in by_conn and xc not in requested:
                 raise Refused(
                     f"{circuit.conn} is a two-way circuit; it can only be removed together with {xc}"
                 )
-        return list(found.values())
+        return list(by_conn.values())
 
     def _numbered(self, powers: Mapping[str, tuple[float | None, float | None]]) -> dict[int, float | None]:
         """Return received and sent powers (dBm), given by port name, by port number; None if not reported.
 
         Received power is at the ingress number, sent power at the egress number. Raises ProtocolError.
         """
-        found: dict[int, float | None] = {}
+        by_number: dict[int, float | None] = {}
         for name, (received, sent) in powers.items():
             if name not in self._numbers:
                 raise ProtocolError(f"the power of port {name}, which is not among the ports")
-            found[self._numbers[name]], found[self._numbers[name] + self.size] = received, sent
-        return found
+            by_number[self._numbers[name]], by_number[self._numbers[name] + self.size] = received, sent
+        return by_number

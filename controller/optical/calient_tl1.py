@@ -134,15 +134,15 @@ def bulk_outcome(rows: Iterable[str]) -> str | None:
 
     Raises ProtocolError.
     """
-    told = " ".join(rows)
-    words = told.lower()
+    outcome = " ".join(rows)
+    words = outcome.lower()
     if "progress" in words:
         return None
     if "fail" in words:
-        return told.strip()
+        return outcome.strip()
     if "completed" in words:
         return ""
-    raise ProtocolError("not the outcome of a bulk command", told)
+    raise ProtocolError("not the outcome of a bulk command", outcome)
 
 
 # The driver
@@ -172,18 +172,18 @@ class CalientTl1Driver(CalientDriver):
             raise ProtocolError("the switch does not say what it is")
         _, values = _values(element[0])
         self._read(deadline)
-        told = (values.get(key, "") for key in ("CHASSISTYPE", "SERIALNUMBER", "SWPACKAGE"))
-        model, serial, version = told
+        details = (values.get(key, "") for key in ("CHASSISTYPE", "SERIALNUMBER", "SWPACKAGE"))
+        model, serial, version = details
         return Identity("Calient", model or "S-series", serial, version or "unknown")
 
     def _close(self) -> None:
         self._client.close()
 
     def _read(self, deadline: Deadline) -> Snapshot:
-        listed, told = self._client.ask(
+        listed, port_rows = self._client.ask(
             [Command("RTRV-CRS", blocks=("", "ALL")), Command("RTRV-PORT", "0")], deadline, self.size
         )
-        rows = [parse_port(row) for row in told]
+        rows = [parse_port(row) for row in port_rows]
         self._learn(name for name, _, _ in rows)
         ports = {self._numbers[name]: into for name, into, _ in rows}
         ports |= {self.size + self._numbers[name]: out for name, _, out in rows}
@@ -203,10 +203,10 @@ class CalientTl1Driver(CalientDriver):
                 what = ("", f",{quoted(circuit.group)},{quoted(circuit.name)}")
             except Tl1Error:
                 raise Refused(f"{circuit.conn}: group or name cannot be said in TL1") from None
-            lit = half.state is not CrossConnectState.INVALID
-            if lit:
+            is_lit = half.state is not CrossConnectState.INVALID
+            if is_lit:
                 self._tell(Command("CANC-CRS", ends, what), deadline, done > 0)
-            self._tell(Command("DLT-CRS", ends, what), deadline, lit or done > 0)
+            self._tell(Command("DLT-CRS", ends, what), deadline, is_lit or done > 0)
 
     def _add(self, batch: Sequence[CrossConnect], deadline: Deadline) -> None:
         ends = [self._ends(xc) for xc in batch]

@@ -92,11 +92,11 @@ Elem = str | tuple[str, Mapping[str, str]]
 
 def path_of(elems: Iterable[Elem], origin: str = "") -> Any:
     """Return a path as a gNMI message."""
-    found = [
-        gnmi.PathElem(name=one) if isinstance(one, str) else gnmi.PathElem(name=one[0], key=dict(one[1]))
-        for one in elems
+    path_elems = [
+        gnmi.PathElem(name=elem) if isinstance(elem, str) else gnmi.PathElem(name=elem[0], key=dict(elem[1]))
+        for elem in elems
     ]
-    return gnmi.Path(origin=origin, elem=found)
+    return gnmi.Path(origin=origin, elem=path_elems)
 
 
 class GnmiClient:
@@ -165,15 +165,15 @@ class GnmiClient:
         request = gnmi.GetRequest(prefix=prefix, path=paths, encoding=self.encoding)
         return self._ask(lambda: self._open().Get, request, deadline)
 
-    def value(self, told: Any) -> Any:
+    def value(self, content: Any) -> Any:
         """Return a value as a gNMI message, as JSON in the encoding that the switch accepts."""
-        text = json.dumps(told).encode()
+        text = json.dumps(content).encode()
         ietf = self.encoding == gnmi.JSON_IETF
         return gnmi.TypedValue(json_ietf_val=text) if ietf else gnmi.TypedValue(json_val=text)
 
-    def choose_encoding(self, told: Any) -> None:
+    def choose_encoding(self, capabilities: Any) -> None:
         """The better of those that the switch says it knows. Raises ProtocolError."""
-        known = told.supported_encodings
+        known = capabilities.supported_encodings
         if gnmi.JSON_IETF in known or not known:
             self.encoding = gnmi.JSON_IETF
         elif gnmi.JSON in known:
@@ -209,18 +209,18 @@ class GnmiClient:
     def _said(self, error: Any) -> OpticalError:
         """Return the OpticalError for a failed read; for a failed change see :meth:`set`."""
         code, words = error.code(), " ".join(str(error.details() or "").split())[:300]
-        told = f"{code.name}: {words}" if words else code.name
+        message = f"{code.name}: {words}" if words else code.name
         if code is grpc.StatusCode.UNAUTHENTICATED:
-            return AuthFailed(told)
+            return AuthFailed(message)
         if code is grpc.StatusCode.PERMISSION_DENIED:
-            return PermissionDenied(told)
+            return PermissionDenied(message)
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             return DeadlineExceeded("no answer in time")
         if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
-            return Unreachable(f"{self._access.host}:{self._access.port}: {told}")
+            return Unreachable(f"{self._access.host}:{self._access.port}: {message}")
         if code is grpc.StatusCode.NOT_FOUND:
-            return NotThere(told)
-        return Refused(told) if code in _NO else ProtocolError(told)
+            return NotThere(message)
+        return Refused(message) if code in _NO else ProtocolError(message)
 
 
 def updates_of(response: Any) -> Iterator[tuple[int, list[str], dict[str, str], Any]]:

@@ -51,8 +51,8 @@ class Entry:
     @property
     def profile(self) -> Mapping[str, Any]:
         """Declared timing (`Timing.from_profile`)."""
-        found: Mapping[str, Any] = self.keys.get("profile", {})
-        return found
+        mapping: Mapping[str, Any] = self.keys.get("profile", {})
+        return mapping
 
     def flag(self, key: str, default: bool) -> bool:
         value = self.keys.get(key, default)

@@ -144,13 +144,13 @@ class OpenFlowDriver(OpticalSwitchDriver):
         with self._asking():
             flows = self._plane.flows(self._dpid, timeout_s=deadline.check())
         self._drop_seen = any(is_drop(flow) for flow in flows)
-        lit, foreign = cross_connects_of(flows, self.size)
-        used = {port for xc in lit for port in (xc.ingress, xc.egress)}
+        cross_connects, foreign = cross_connects_of(flows, self.size)
+        used = {port for xc in cross_connects for port in (xc.ingress, xc.egress)}
         ports = {
             port: PortStatus(PortState.TUNED if port in used else PortState.BLOCKED)
             for port in self._capabilities.ports
         }
-        return Snapshot(self.name, lit, ports, foreign)
+        return Snapshot(self.name, cross_connects, ports, foreign)
 
     def _remove(self, batch: Sequence[CrossConnect], deadline: Deadline) -> None:
         self._write([flow_of(xc, self.size, "delete_strict") for xc in batch], deadline)

@@ -46,10 +46,10 @@ def snapshot(name: str, pairs: Collection[CrossConnect], words: Mapping[int, str
     return Snapshot(name, dict.fromkeys(pairs, CrossConnectState.CONNECTED), ports)
 
 
-def check_size(told: tuple[int, int], size: int) -> None:
+def check_size(reported: tuple[int, int], size: int) -> None:
     """Raises ProtocolError if the switch tells another number of ingresses and egresses than the fabric."""
-    if told != (size, size):
-        raise ProtocolError(f"the switch is {told[0]}x{told[1]}, the fabric says {size}x{size}")
+    if reported != (size, size):
+        raise ProtocolError(f"the switch is {reported[0]}x{reported[1]}, the fabric says {size}x{size}")
 
 
 def check_model(model: str, size: int) -> None:
@@ -58,6 +58,6 @@ def check_model(model: str, size: int) -> None:
     match = re.search(r"(\d{1,5})x(\d{1,5}|CC)(?!\w)", model)
     if match is None:
         return
-    told = (int(match[1]), int(match[1])) if match[2] == "CC" else (int(match[1]), int(match[2]))
-    if told != ((2 * size, 2 * size) if match[2] == "CC" else (size, size)):
+    reported = (int(match[1]), int(match[1])) if match[2] == "CC" else (int(match[1]), int(match[2]))
+    if reported != ((2 * size, 2 * size) if match[2] == "CC" else (size, size)):
         raise ProtocolError(f"the switch is {match[0]}, the fabric says {size}x{size}")

@@ -118,7 +118,7 @@ def choose_dialect(capabilities: Iterable[str]) -> Dialect:
 
     Raises ProtocolError if the cross-connects' model is missing.
     """
-    modules = {one.partition("?")[0]: one for one in capabilities}
+    modules = {capability.partition("?")[0]: capability for capability in capabilities}
     announced = modules.get(MODEL)
     if announced is None:
         raise ProtocolError(f"the switch does not announce the model {MODEL}")
@@ -133,9 +133,9 @@ def _model(inside: str) -> str:
 
 
 def _pairs(batch: Iterable[CrossConnect], dialect: Dialect, operation: str = "") -> str:
-    told = f' nc:operation="{operation}"' if operation else ""
+    attribute = f' nc:operation="{operation}"' if operation else ""
     return "".join(
-        f"<{dialect.pair}{told}><ingress>{xc.ingress}</ingress><egress>{xc.egress}</egress></{dialect.pair}>"
+        f"<{dialect.pair}{attribute}><ingress>{xc.ingress}</ingress><egress>{xc.egress}</egress></{dialect.pair}>"
         for xc in batch
     )
 
@@ -149,11 +149,11 @@ def remove_config(batch: Iterable[CrossConnect], dialect: Dialect) -> str:
     """Return an edit that removes these cross-connects and fails if one of their
     ingresses carries nothing.
     """
-    told = "".join(
+    deletions = "".join(
         f'<{dialect.pair} nc:operation="delete"><ingress>{xc.ingress}</ingress></{dialect.pair}>'
         for xc in batch
     )
-    return _model(f'<cross-connects xmlns="{MODEL}">{told}</cross-connects>')
+    return _model(f'<cross-connects xmlns="{MODEL}">{deletions}</cross-connects>')
 
 
 def replace_config(whole: Iterable[CrossConnect], dialect: Dialect) -> str:
@@ -251,26 +251,26 @@ def parse_ports(text: str, dialect: Dialect) -> dict[int, str]:
 
     Raises ProtocolError.
     """
-    found: dict[int, str] = {}
+    statuses: dict[int, str] = {}
     for leaves in _entries(_containers(text, dialect.ports), "port"):
         port, status = _port(leaves, "port-id"), leaves.get(dialect.status, "")
-        if port in found:
+        if port in statuses:
             raise ProtocolError(f"port {port} is told twice")
-        found[port] = status
-    return found
+        statuses[port] = status
+    return statuses
 
 
 def parse_powers(text: str) -> dict[int, float]:
     """Return the power in dBm at each port with a meter. Raises ProtocolError."""
-    found: dict[int, float] = {}
+    powers: dict[int, float] = {}
     for leaves in _entries(_containers(text, "opm-power"), "port"):
         port, power = _port(leaves, "port-id"), leaves.get("power")
         if power is None:
             continue
         if re.fullmatch(r"[+-]?\d{1,6}(\.\d{1,6})?", power, re.ASCII) is None:
             raise ProtocolError(f"port {port}: not an optical power", power)
-        found[port] = float(power)
-    return found
+        powers[port] = float(power)
+    return powers
 
 
 def parse_identity(text: str) -> Identity:
@@ -290,8 +290,8 @@ def parse_system_alarms(text: str) -> Iterator[Alarm]:
         for entry in container:
             if not isinstance(entry.tag, str) or etree.QName(entry).localname != "alarm":
                 continue
-            told = _leaves(entry)
-            words = " ".join(told[key] for key in ("alarm-type", "alarm-message") if told.get(key))
+            leaves = _leaves(entry)
+            words = " ".join(leaves[key] for key in ("alarm-type", "alarm-message") if leaves.get(key))
             yield Alarm("SWITCH", None, words[:200] or "an alarm without words")
 
 
@@ -435,8 +435,8 @@ class NetconfClient:
             end()
             if deadline.left_s <= 0:
                 raise DeadlineExceeded(f"no session with {access.host}:{access.port} in time") from None
-            told = "no greeting in time" if limit.left_s <= 0 else _line(error)
-            raise Unreachable(f"no session with {access.host}:{access.port}: {told}") from None
+            reason = "no greeting in time" if limit.left_s <= 0 else _line(error)
+            raise Unreachable(f"no session with {access.host}:{access.port}: {reason}") from None
         finally:
             alarm.cancel()
             alarm.join()
@@ -582,8 +582,8 @@ class NetconfDriver(OpticalSwitchDriver):
         self._client = NetconfClient(name, access)
 
     def _open(self, deadline: Deadline) -> Identity:
-        told = self._client.ask(lambda: [f'<product-information xmlns="{MODEL}"/>'], deadline)
-        identity = parse_identity(told)
+        reply = self._client.ask(lambda: [f'<product-information xmlns="{MODEL}"/>'], deadline)
+        identity = parse_identity(reply)
         polatis.check_model(identity.model, self.size)
         return identity
 
@@ -592,9 +592,9 @@ class NetconfDriver(OpticalSwitchDriver):
 
     def _read(self, deadline: Deadline) -> Snapshot:
         client = self._client
-        told = client.ask(lambda: state_filter(client.dialect), deadline)
-        words = parse_ports(told, client.dialect)
-        return polatis.snapshot(self.name, parse_pairs(told, client.dialect), words)
+        reply = client.ask(lambda: state_filter(client.dialect), deadline)
+        words = parse_ports(reply, client.dialect)
+        return polatis.snapshot(self.name, parse_pairs(reply, client.dialect), words)
 
     def _remove(self, batch: Sequence[CrossConnect], deadline: Deadline) -> None:
         self._client.edit(lambda: remove_config(batch, self._client.dialect), deadline)

@@ -71,11 +71,11 @@ def _entries(container: object, *names: str) -> tuple[str, list[Mapping[str, Any
     if not isinstance(container, dict):
         raise ProtocolError(f"not a container of {names[0]}", repr(container)[:200])
     for name in names:
-        found = container.get(name, container.get(f"{MODULE}:{name}"))
-        if found is not None:
-            if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
-                raise ProtocolError(f"{name}: not a list of objects", repr(found)[:200])
-            return name, found
+        rows = container.get(name, container.get(f"{MODULE}:{name}"))
+        if rows is not None:
+            if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+                raise ProtocolError(f"{name}: not a list of objects", repr(rows)[:200])
+            return name, rows
     return names[0], []
 
 
@@ -89,7 +89,7 @@ def _port(entry: Mapping[str, Any], key: str) -> int:
 def parse_pairs(value: object) -> tuple[str, tuple[CrossConnect, ...]]:
     """Return the list's name (``pair``, ``pairs``) and its cross-connects. Raises ProtocolError."""
     name, entries = _entries(_member(value, "cross-connects"), "pair", "pairs")
-    pairs = tuple(CrossConnect(_port(one, "ingress"), _port(one, "egress")) for one in entries)
+    pairs = tuple(CrossConnect(_port(entry, "ingress"), _port(entry, "egress")) for entry in entries)
     return name, polatis.checked_pairs(pairs)
 
 
@@ -102,33 +102,33 @@ def format_pairs(name: str, cross_connects: Iterable[CrossConnect]) -> bytes:
 def parse_port_states(value: object) -> dict[int, str]:
     """Return the status by port: ENABLED, DISABLED, FAILED or UNSUPPORTED. Raises ProtocolError."""
     _, entries = _entries(_member(value, "port-config"), "port")
-    found = {}
-    for one in entries:
-        status = one.get("status")
+    statuses = {}
+    for entry in entries:
+        status = entry.get("status")
         if status not in _STATUS:
-            raise ProtocolError("not a port's status", repr(one)[:200])
-        found[_port(one, "port-id")] = status
-    if len(found) != len(entries):
+            raise ProtocolError("not a port's status", repr(entry)[:200])
+        statuses[_port(entry, "port-id")] = status
+    if len(statuses) != len(entries):
         raise ProtocolError("a port is listed twice", str(entries[:4]))
-    return found
+    return statuses
 
 
 def parse_powers(value: object) -> dict[int, float]:
     """Return the dBm by port; YANG's JSON gives a decimal as text. Raises ProtocolError."""
     _, entries = _entries(_member(value, "opm-power"), "port")
-    found = {}
-    for one in entries:
-        told = one.get("power")
+    powers = {}
+    for entry in entries:
+        reading = entry.get("power")
         try:
-            if not isinstance(told, str | int | float) or isinstance(told, bool):
+            if not isinstance(reading, str | int | float) or isinstance(reading, bool):
                 raise ValueError
-            power = float(told)
+            power = float(reading)
         except (ValueError, OverflowError):
-            raise ProtocolError("not an optical power", repr(one)[:200]) from None
+            raise ProtocolError("not an optical power", repr(entry)[:200]) from None
         if not -200.0 < power < 100.0:
-            raise ProtocolError("not an optical power", repr(one)[:200])
-        found[_port(one, "port-id")] = power
-    return found
+            raise ProtocolError("not an optical power", repr(entry)[:200])
+        powers[_port(entry, "port-id")] = power
+    return powers
 
 
 def parse_identity(value: object) -> Identity:

@@ -40,19 +40,19 @@ def _ours(kind: str) -> Build | None:
 
 def _installed(kind: str) -> Build | None:
     """The driver that another package has registered. Raises ValueError if it cannot be had."""
-    points = [one for one in entry_points(group=ENTRY_POINTS) if one.name.replace("-", "_") == kind]
+    points = [point for point in entry_points(group=ENTRY_POINTS) if point.name.replace("-", "_") == kind]
     if not points:
         return None
-    if len({one.value for one in points}) > 1:
-        raise ValueError(f"two packages register it: {', '.join(sorted(one.value for one in points))}")
+    if len({point.value for point in points}) > 1:
+        raise ValueError(f"two packages register it: {', '.join(sorted(point.value for point in points))}")
     try:
         build = points[0].load()
     except (ImportError, AttributeError) as error:
         raise ValueError(f"its entry point {points[0].value} cannot be loaded: {error}") from None
     if not callable(build):
         raise ValueError(f"its entry point {points[0].value} is not a function")
-    found: Build = build
-    return found
+    factory: Build = build
+    return factory
 
 
 def _build(kind: str) -> Build:

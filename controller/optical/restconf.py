@@ -12,17 +12,17 @@ MEDIA_TYPE = "application/yang-data+json"
 
 def headers_of(credentials: Credentials | None) -> dict[str, str]:
     """Return the headers of every request: the accepted media type, and the credentials if there are any."""
-    found = {"accept": MEDIA_TYPE}
+    headers = {"accept": MEDIA_TYPE}
     if credentials is not None:
-        found["authorization"] = f"Basic {credentials.basic}"
-    return found
+        headers["authorization"] = f"Basic {credentials.basic}"
+    return headers
 
 
 def parse_error(body: bytes) -> str:
     """Return tag and message of the first of the ``errors`` in a reply; empty if there are none."""
     try:
-        told = parse_json(body)
-        first = told["ietf-restconf:errors"]["error"][0]
+        document = parse_json(body)
+        first = document["ietf-restconf:errors"]["error"][0]
         return f"{first['error-tag']}: {str(first.get('error-message', ''))[:200]}"
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
         return ""

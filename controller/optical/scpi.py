@@ -105,7 +105,7 @@ def format_pairs(cross_connects: Iterable[CrossConnect]) -> str:
     pairs = list(cross_connects)
     lists = [[xc.ingress for xc in pairs], [xc.egress for xc in pairs]]
     colours = [xc.wavelength for xc in pairs if xc.wavelength is not None]
-    return ",".join(format_ports(one) for one in (*lists, *([colours] if colours else [])))
+    return ",".join(format_ports(ports) for ports in (*lists, *([colours] if colours else [])))
 
 
 def parse_ports(text: str) -> tuple[int, ...]:
@@ -138,9 +138,9 @@ def parse_pairs(text: str, wavelengths: int = 0) -> tuple[CrossConnect, ...]:
     if len(pieces) != (3 if wavelengths else 2):
         raise ProtocolError(f"not {'three' if wavelengths else 'two'} port lists", text)
     lists = [parse_ports(f"({piece.removeprefix('(').removesuffix(')')})") for piece in pieces]
-    if any(len(one) != len(lists[0]) for one in lists):
+    if any(len(numbers) != len(lists[0]) for numbers in lists):
         raise ProtocolError("port lists of different lengths", text)
-    return tuple(CrossConnect(*one) for one in zip(*lists, strict=True))
+    return tuple(CrossConnect(*numbers) for numbers in zip(*lists, strict=True))
 
 
 def _line(verb: Verb, batch: Sequence[CrossConnect]) -> str:
@@ -264,9 +264,9 @@ class ScpiClient:
             if self.compound:
                 message = ";".join((line, "*opc?", ":syst:err?", *then))
                 reply = self._exchange(message, deadline, whole=True)
-                done, first, *told = split_replies(reply, 2 + len(then))
+                done, first, *answers = split_replies(reply, 2 + len(then))
             else:
-                done, first, told = self._exchange(f"{line};*opc?", deadline, whole=True), None, []
+                done, first, answers = self._exchange(f"{line};*opc?", deadline, whole=True), None, []
             if done.strip() != "1":
                 raise ProtocolError("unexpected reply to *opc?", done)
             errors = self.errors(deadline, first)
@@ -275,22 +275,22 @@ class ScpiClient:
             raise Indeterminate(f"no end of {line.split()[0]} seen: {error}") from error
         if errors:
             raise Refused(f"{line[:80]}: {'; '.join(errors)}")
-        return told
+        return answers
 
     def errors(self, deadline: Deadline, first: str | None = None) -> list[str]:
         """Empty the switch's error queue. Return its entries. ``first``: the first entry, if already read.
 
         Raises Unreachable, DeadlineExceeded, ProtocolError.
         """
-        found: list[str] = []
-        while len(found) < 64:
+        entries: list[str] = []
+        while len(entries) < 64:
             entry = first if first is not None else self._exchange(":syst:err?", deadline)
             code, text = parse_error(entry)
             first = None
             if code == 0:
-                return found
-            found.append(f"{code} {text}")
-        raise ProtocolError("the error queue does not end", found[-1])
+                return entries
+            entries.append(f"{code} {text}")
+        raise ProtocolError("the error queue does not end", entries[-1])
 
     def _connect(self, deadline: Deadline) -> None:
         if self._connection.open(deadline):
@@ -341,10 +341,10 @@ class ScpiDriver(OpticalSwitchDriver):
         polatis.check_size(parse_size(told_size), self.size)
         if self.wavelengths:
             # Asked only where it should know the answer: a real optical circuit switch does not.
-            told = self._client.query(":oxc:swit:wav?", deadline).strip()
-            if told != str(self.wavelengths):
+            reported = self._client.query(":oxc:swit:wav?", deadline).strip()
+            if reported != str(self.wavelengths):
                 raise ProtocolError(
-                    f"the switch tells {told} wavelengths apart, the fabric says {self.wavelengths}"
+                    f"the switch tells {reported} wavelengths apart, the fabric says {self.wavelengths}"
                 )
         self._client.try_compound(":oxc:swit:size?", told_size, deadline)
         return identity
@@ -376,22 +376,22 @@ class ScpiDriver(OpticalSwitchDriver):
     def _write_and_read(
         self, verb: Verb, batch: Sequence[CrossConnect], deadline: Deadline
     ) -> Snapshot | None:
-        told = self._client.command(_line(verb, batch), deadline, then=_STATE)
-        return self._snapshot(*told) if told else None
+        answers = self._client.command(_line(verb, batch), deadline, then=_STATE)
+        return self._snapshot(*answers) if answers else None
 
     def _set_port_enabled(self, port: int, enabled: bool, deadline: Deadline) -> None:
         verb = "enab" if enabled else "dis"
         self._client.command(f":oxc:swit:port:{verb} {format_ports([port])}", deadline)
 
     def _power(self, ports: Sequence[int], deadline: Deadline) -> Mapping[int, float | None]:
-        found: dict[int, float | None] = {}
+        by_port: dict[int, float | None] = {}
         for start in range(0, len(ports), MAX_POWER_PORTS):
             part = ports[start : start + MAX_POWER_PORTS]
             powers = parse_powers(self._client.query(f":pmon:pow? {format_ports(part)}", deadline))
             if len(powers) != len(part):
                 raise ProtocolError(f"{len(powers)} powers for {len(part)} ports")
-            found.update(zip(part, powers, strict=True))
-        return found
+            by_port.update(zip(part, powers, strict=True))
+        return by_port
 
 
 from_inventory = ScpiDriver

@@ -107,10 +107,10 @@ def rows(answer: Any, container: str) -> list[dict[str, Any]]:
     value = bare_keys(answer).get(container, {})
     if not isinstance(value, dict) or len(value) > 1:
         raise ProtocolError(f"{container} is not a container of one list", str(value))
-    found: Any = next(iter(value.values()), [])
-    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
-        raise ProtocolError(f"{container}: not a list of objects", str(found))
-    return [bare_keys(one) for one in found]
+    entries: Any = next(iter(value.values()), [])
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise ProtocolError(f"{container}: not a list of objects", str(entries))
+    return [bare_keys(entry) for entry in entries]
 
 
 def _word(row: Mapping[str, Any], leaves: Iterable[str], words: Mapping[str, Any], default: Any) -> Any:
@@ -131,16 +131,16 @@ def parse_wires(answer: Any, size: int) -> dict[CrossConnect, str]:
 
     Ingress and egress are parsed from the id if the entry has no such leaves. Raises ProtocolError.
     """
-    found: dict[CrossConnect, str] = {}
+    ids: dict[CrossConnect, str] = {}
     for row in rows(answer, WIRES):
         name = text(row.get("cross_connect_id"), "a cross-connect")
         a_side, _, b_side = name.partition("-")
         ends = row.get("a_side", a_side), row.get("b_side", b_side)
         xc = CrossConnect(port_number(ends[0], "A", size), port_number(ends[1], "B", size))
-        if xc in found:
-            raise ProtocolError(f"cross-connects {found[xc][:60]} and {name[:60]} are the same")
-        found[xc] = name
-    return found
+        if xc in ids:
+            raise ProtocolError(f"cross-connects {ids[xc][:60]} and {name[:60]} are the same")
+        ids[xc] = name
+    return ids
 
 
 def parse_blocked(answer: Any, size: int) -> set[int]:
@@ -162,18 +162,18 @@ class Port:
 
 def parse_ports(answer: Any, container: str, size: int) -> dict[int, Port]:
     """Return the ports in STATE_DB by number. Raises ProtocolError."""
-    found: dict[int, Port] = {}
+    ports: dict[int, Port] = {}
     for row in rows(answer, container):
         name = row.get("simplex_port_id")
         port = port_number(name, "AB", size)
-        if port in found:
+        if port in ports:
             raise ProtocolError(f"port {name} is told twice")
         other = row.get("target_simplex_port_id") or None
         target = None if other is None else port_number(other, "B" if port <= size else "A", size)
-        found[port] = Port(_word(row, ("status", "oper_status"), _PORT_STATES, PortState.UNKNOWN), target)
-    if found.keys() != set(range(1, 2 * size + 1)):
-        raise ProtocolError(f"the switch tells of {len(found)} ports, the fabric says {size} on each side")
-    return found
+        ports[port] = Port(_word(row, ("status", "oper_status"), _PORT_STATES, PortState.UNKNOWN), target)
+    if ports.keys() != set(range(1, 2 * size + 1)):
+        raise ProtocolError(f"the switch tells of {len(ports)} ports, the fabric says {size} on each side")
+    return ports
 
 
 def parse_losses(answer: Any, container: str, size: int) -> dict[CrossConnect, float]:
@@ -181,15 +181,15 @@ def parse_losses(answer: Any, container: str, size: int) -> dict[CrossConnect, f
 
     Raises ProtocolError.
     """
-    found: dict[CrossConnect, float] = {}
+    losses: dict[CrossConnect, float] = {}
     for row in rows(answer, container):
         # In a database, frequency and temperature are parts of the key.
         name = text(row.get("cross_connect_id"), "a cross-connect").partition("|")[0]
         a_side, _, b_side = name.partition("-")
         xc = CrossConnect(port_number(a_side, "A", size), port_number(b_side, "B", size))
         loss = number(row.get("loss_dB"), f"loss of {name[:60]}")
-        found[xc] = max(loss, found.get(xc, loss))
-    return found
+        losses[xc] = max(loss, losses.get(xc, loss))
+    return losses
 
 
 def parse_invalid(answer: Any, container: str) -> set[str]:
@@ -215,7 +215,7 @@ def snapshot(
     for xc in wires:
         for port in (xc.ingress, xc.egress):
             used[port] = used.get(port, 0) + 1
-    found: dict[CrossConnect, CrossConnectState] = {}
+    states: dict[CrossConnect, CrossConnectState] = {}
     for xc, called in wires.items():
         ends = ports[xc.ingress], ports[xc.egress]
         stands = ends[0].target == xc.egress
@@ -229,13 +229,13 @@ def snapshot(
             state = CrossConnectState.CONNECTED
         else:
             state = CrossConnectState.PENDING_CONNECTION
-        found[CrossConnect(xc.ingress, xc.egress, name=named)] = state
+        states[CrossConnect(xc.ingress, xc.egress, name=named)] = state
     for port in range(1, size + 1):
         target = ports[port].target
         if target is not None and (xc := CrossConnect(port, target)) not in wires:
-            found[xc] = CrossConnectState.PENDING_DELETION
-    statuses = {port: PortStatus(one.state, port not in blocked) for port, one in ports.items()}
-    return Snapshot(name, found, statuses)
+            states[xc] = CrossConnectState.PENDING_DELETION
+    statuses = {port: PortStatus(reading.state, port not in blocked) for port, reading in ports.items()}
+    return Snapshot(name, states, statuses)
 
 
 def identity(size: int, states: States) -> Identity:

@@ -98,8 +98,8 @@ class SonicRestDriver(OpticalSwitchDriver):
         states, ports = self._read_ports(deadline)
         invalid: set[str] = set()
         if states.wires:
-            told = self._table(f"{DATA}/{states.module}:{states.module}/{states.wires}", deadline)
-            invalid = sonic.parse_invalid(told, states.wires)
+            answer = self._table(f"{DATA}/{states.module}:{states.module}/{states.wires}", deadline)
+            invalid = sonic.parse_invalid(answer, states.wires)
         return sonic.snapshot(self.name, self._ids, blocked, ports, invalid)
 
     def _read_ports(self, deadline: Deadline) -> tuple[sonic.States, dict[int, sonic.Port]]:
@@ -114,7 +114,9 @@ class SonicRestDriver(OpticalSwitchDriver):
             ports = sonic.parse_ports(reply.json(), states.ports, self.size)
             self._states = states
             return states, ports
-        raise ProtocolError(f"no module of {', '.join(one.module for one in sonic.REVISIONS)} is there")
+        raise ProtocolError(
+            f"no module of {', '.join(revision.module for revision in sonic.REVISIONS)} is there"
+        )
 
     def _remove(self, batch: Sequence[CrossConnect], deadline: Deadline) -> None:
         if stale := [xc for xc in batch if xc not in self._ids]:
@@ -150,8 +152,8 @@ class SonicRestDriver(OpticalSwitchDriver):
         self, cross_connects: Sequence[CrossConnect], deadline: Deadline
     ) -> Mapping[CrossConnect, float]:
         states, _ = self._read_ports(deadline)
-        told = self._table(f"{DATA}/{states.module}:{states.module}/{states.losses}", deadline)
-        return sonic.parse_losses(told, states.losses, self.size)
+        answer = self._table(f"{DATA}/{states.module}:{states.module}/{states.losses}", deadline)
+        return sonic.parse_losses(answer, states.losses, self.size)
 
     # Requests
 

@@ -110,17 +110,17 @@ class MessageFramer:
         Raises Tl1Error; the rest of the stream is unusable then.
         """
         self._bytes += self._said(data)
-        found: list[Message] = []
+        messages: list[Message] = []
         while True:
             line = self._line()
             if line is None:
                 break
             message = self._take(line)
             if message is not None:
-                found.append(message)
+                messages.append(message)
         if len(self._bytes) + len(self._held) + self._size > self._limit:
             raise Tl1Error(f"a message of more than {self._limit} bytes")
-        return found
+        return messages
 
     def _said(self, data: bytes) -> bytes:
         """The bytes without what is meant for a terminal."""
@@ -317,7 +317,7 @@ class CommandFramer:
         A CR ends a command as ``;`` does, for terminals that send CR alone; LF is a blank. Both end quotes.
         NUL, which telnet sends after a CR, is ignored.
         """
-        found: list[str | None] = []
+        commands: list[str | None] = []
         for piece in re.split(rb'([;"\r\n])', data.replace(b"\0", b"")):
             if piece == b'"':
                 self._quoted = not self._quoted
@@ -326,9 +326,9 @@ class CommandFramer:
             if piece == b"\r" or (piece == b";" and not self._quoted):
                 whole = self._bytes.decode("ascii", "replace").replace("\n", " ").strip()
                 if self._overrun:
-                    found.append(None)
+                    commands.append(None)
                 elif whole:
-                    found.append(whole)
+                    commands.append(whole)
                 self._bytes.clear()
                 self._overrun = False
                 continue
@@ -337,7 +337,7 @@ class CommandFramer:
                 if len(self._bytes) > self._limit:
                     self._overrun = True
                     self._bytes.clear()
-        return found
+        return commands
 
 
 # Fields

@@ -168,8 +168,8 @@ class Tl1Client:
         replies = []
         for message in messages:
             if isinstance(message, Report):
-                told = " ".join((message.verb, *message.rows[:4]))
-                log.info("%s: report %s: %s", self.name, message.severity, self._redact(told[:200]))
+                summary = " ".join((message.verb, *message.rows[:4]))
+                log.info("%s: report %s: %s", self.name, message.severity, self._redact(summary[:200]))
                 continue
             if message.ctag in pages:
                 if message.outcome == "COMPLD":

@@ -39,10 +39,10 @@ def branch(value: Any, *names: str) -> dict[str, Any]:
 
 
 def entries(value: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    found = value.get(name, [])
-    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
-        raise ProtocolError(f"{name} is not a list", str(found))
-    return found
+    rows = value.get(name, [])
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise ProtocolError(f"{name} is not a list", str(rows))
+    return rows
 
 
 def text(leaf: object, name: str) -> str:

@@ -56,5 +56,5 @@ class Announcer:
                 self._bus.publish("gpus_announced", gpus=[], absent=gpus, error=str(error))
                 return
             if number == 0:
-                said = [gpu for gpu in gpus if gpu not in absent]
-                self._bus.publish("gpus_announced", gpus=said, absent=absent, error=None)
+                announced = [gpu for gpu in gpus if gpu not in absent]
+                self._bus.publish("gpus_announced", gpus=announced, absent=absent, error=None)

@@ -55,8 +55,8 @@ def lit_circuits(fabric: Fabric, cross_connects: CrossConnects) -> list[Circuit]
 
 def circuit_pairs(fabric: Fabric, cross_connects: CrossConnects) -> list[tuple[Port, Port]]:
     """Return the duplex circuits as pairs of electrical ports, the GPU first."""
-    found = [circuit.ends for circuit in lit_circuits(fabric, cross_connects) if circuit.duplex]
-    return [(Port.parse(a), Port.parse(b)) for a, b in found]
+    end_names = [circuit.ends for circuit in lit_circuits(fabric, cross_connects) if circuit.duplex]
+    return [(Port.parse(a), Port.parse(b)) for a, b in end_names]
 
 
 def port_name(fabric: Fabric, port: Port) -> str:
@@ -178,8 +178,10 @@ def fabric_document(fabric: Fabric, scale: float = 1.0) -> FabricDocument:
         [names(a, b) for a, b in fabric.circuits],
         fabric.paths,
         [
-            AveragerCables(one.name, one.ports, [names(cable.a, cable.b) for cable in one.cables])
-            for one in fabric.averagers.values()
+            AveragerCables(
+                averager.name, averager.ports, [names(cable.a, cable.b) for cable in averager.cables]
+            )
+            for averager in fabric.averagers.values()
         ],
         scale,
         fabric.optics.sensitivity_dbm,

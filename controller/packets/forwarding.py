@@ -153,12 +153,12 @@ class Forwarding:
             raise ConflictError(f"{source} is both ends")
         graph = self.graph(cross_connects)
         router = Router(fabric, graph)
-        at = {edge.out: edge for edge in graph.edges}
-        leaving = next((port for port in at if port.node == source), None)
+        edge_of = {edge.out: edge for edge in graph.edges}
+        leaving = next((port for port in edge_of if port.node == source), None)
         where = f"a packet from {source} to {destination}"
         if leaving is None:
             raise ConflictError(f"{where} does not get away: nothing is lit to {source}'s NIC port")
-        hops = [_path_hop(at[leaving], 1)]
+        hops = [_path_hop(edge_of[leaving], 1)]
         while (node := hops[-1].into.node) != destination:
             if node in fabric.gpus or node in {hop.out.node for hop in hops}:
                 raise ConflictError(f"{where} comes out at {node}")
@@ -173,9 +173,9 @@ class Forwarding:
             if port is None:
                 raise ConflictError(f"{where} is dropped by {node}, which has no rule for it")
             leaving = Port(node, port)
-            if leaving not in at:
+            if leaving not in edge_of:
                 raise ConflictError(f"{where} is lost behind {leaving}, which leads nowhere now")
-            hops.append(_path_hop(at[leaving], len(router.options(node, destination))))
+            hops.append(_path_hop(edge_of[leaving], len(router.options(node, destination))))
         return hops
 
     def reconcile(self, cross_connects: CrossConnects) -> dict[str, str]:
@@ -193,9 +193,9 @@ class Forwarding:
         ``as_read``: if all tables were right when last read, start from that reading; the caller must
         :meth:`verify` afterwards, and :meth:`reconcile` if someone else has written meanwhile.
         """
-        wanted = self.wanted(cross_connects)
+        needed = self.wanted(cross_connects)
         if as_read and self._stands is not None:
-            return ForwardingPlan(wanted, self._steps(self._stands, wanted, cross_connects))
+            return ForwardingPlan(needed, self._steps(self._stands, needed, cross_connects))
         tables, failed = self._read()
         have: set[Rule] = set()
         first: dict[str, tuple[FlowMod, ...]] = {}
@@ -205,19 +205,19 @@ class Forwarding:
             have |= rules
             if not flow_rules.has_table_miss(entries):
                 first[switch] = (flow_rules.TABLE_MISS,)
-            kept = {rule.ip for rule in wanted if rule.switch == switch and not rule.source}
+            kept = {rule.ip for rule in needed if rule.switch == switch and not rule.source}
             for ip in sorted(flow_rules.halves(entries) - kept):
                 strays.extend(flow_rules.forget(ip))
             last[switch] = strays
-        reachable = frozenset(rule for rule in wanted if rule.switch in tables)
+        reachable = frozenset(rule for rule in needed if rule.switch in tables)
         mods = [
             first,
             *self._steps(frozenset(have), reachable, cross_connects),
             {name: tuple(m) for name, m in last.items() if m},
         ]
         steps = tuple(step for step in mods if step)
-        self._stands = None if steps or failed else wanted
-        return ForwardingPlan(wanted, steps, failed)
+        self._stands = None if steps or failed else needed
+        return ForwardingPlan(needed, steps, failed)
 
     def stages(self, before: CrossConnects, kept: CrossConnects, after: CrossConnects) -> Stages:
         """Return the plans for a change from ``before`` to ``after``, of which ``kept`` is never dark.
@@ -240,23 +240,23 @@ class Forwarding:
                 return Stages(None, self.plan(after), None, then)
             legs = ((self._stands, first, kept), (first, between, after), (between, then, after))
             detour, dark, last = (
-                ForwardingPlan(wanted, self._steps(have, wanted, light)) if have != wanted else None
-                for have, wanted, light in legs
+                ForwardingPlan(needed, self._steps(have, needed, light)) if have != needed else None
+                for have, needed, light in legs
             )
             return Stages(detour, dark, last, then)
 
-    def _steps(self, have: frozenset[Rule], wanted: frozenset[Rule], cross_connects: CrossConnects) -> _Steps:
-        key = have, wanted, _state(cross_connects, self._down)
-        found = self._kept_steps.get(key)
-        if found is None:
-            found = self._new_steps(have, wanted, self.graph(cross_connects, key[2][1]))
+    def _steps(self, have: frozenset[Rule], needed: frozenset[Rule], cross_connects: CrossConnects) -> _Steps:
+        key = have, needed, _state(cross_connects, self._down)
+        steps = self._kept_steps.get(key)
+        if steps is None:
+            steps = self._new_steps(have, needed, self.graph(cross_connects, key[2][1]))
             kept = list(self._kept_steps.items())[1 - _KEPT_STATES :]
-            self._kept_steps = {**dict(kept), key: found}
-        return found
+            self._kept_steps = {**dict(kept), key: steps}
+        return steps
 
-    def _new_steps(self, have: frozenset[Rule], wanted: frozenset[Rule], graph: ElectricalGraph) -> _Steps:
+    def _new_steps(self, have: frozenset[Rule], needed: frozenset[Rule], graph: ElectricalGraph) -> _Steps:
         steps = []
-        for batch in rule_batches(self._fabric, have, wanted, graph):
+        for batch in rule_batches(self._fabric, have, needed, graph):
             by_switch: dict[str, list[FlowMod]] = {}
             for rule in batch.put:
                 by_switch.setdefault(rule.switch, []).extend(flow_rules.put(rule))
@@ -289,16 +289,16 @@ class Forwarding:
                     failed[names[dpid]] = str(error)
         return failed
 
-    def verify(self, wanted: Iterable[Rule]) -> dict[str, str]:
+    def verify(self, needed: Iterable[Rule]) -> dict[str, str]:
         """Read every connected switch.
 
         Return one line by switch name for each that differs from these rules.
         """
-        wanted = frozenset(wanted)
+        needed = frozenset(needed)
         tables, wrong = self._read()
         for switch, entries in tables.items():
             rules, _ = flow_rules.rules_of(switch, entries)
-            target = {rule for rule in wanted if rule.switch == switch}
+            target = {rule for rule in needed if rule.switch == switch}
             if rules != target:
                 rule = min(rules ^ target)
                 what = "is missing" if rule in target else "should not be there"
@@ -308,7 +308,7 @@ class Forwarding:
                 wrong[switch] = f"{switch}: the rule that drops everything else is missing"
         for text in wrong.values():
             log.error("%s", text)
-        self._stands = None if wrong else wanted
+        self._stands = None if wrong else needed
         return wrong
 
     def distrust(self) -> None:
@@ -357,13 +357,13 @@ def _over(stay: frozenset[Rule], other: frozenset[Rule]) -> frozenset[Rule]:
     where the rules for any sender agree.
     """
     led = {(rule.switch, rule.ip) for rule in stay}
-    lit = {rule.ip for rule in stay}
+    reached_ips = {rule.ip for rule in stay}
     any_sender = {rule for rule in other if not rule.source and (rule.switch, rule.ip) in led}
     differ = {rule.ip for rule in any_sender ^ {rule for rule in stay if not rule.source}}
     more = (
         rule
         for rule in other
         if (rule.switch, rule.ip) not in led
-        or (rule.source and rule.source not in lit and rule.ip not in differ)
+        or (rule.source and rule.source not in reached_ips and rule.ip not in differ)
     )
     return stay.union(more)

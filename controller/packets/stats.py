@@ -51,16 +51,16 @@ def rates(
     before: Mapping[int, PortStats], now: Iterable[PortStats], seconds: float
 ) -> dict[int, tuple[float, float]]:
     """Return (rx, tx) in bits per second by port number, for ports counted both times and not restarted."""
-    found = {}
+    by_port = {}
     for stats in now:
         old = before.get(stats.port_no)
         if old is None or stats.rx_bytes < old.rx_bytes or stats.tx_bytes < old.tx_bytes:
             continue
-        found[stats.port_no] = (
+        by_port[stats.port_no] = (
             8 * (stats.rx_bytes - old.rx_bytes) / seconds,
             8 * (stats.tx_bytes - old.tx_bytes) / seconds,
         )
-    return found
+    return by_port
 
 
 def pause_s(quiet_s: float) -> float:
@@ -126,13 +126,13 @@ class Statistics:
 
     def read_now(self) -> dict[str, list[PortStats]]:
         """Return the counters of every switch of this controller, read now. Raises UnavailableError."""
-        found = {}
+        by_switch = {}
         for switch in self._switches:
             try:
-                found[switch.name] = self._plane.port_stats(switch.dpid, timeout_s=_READ_S)
+                by_switch[switch.name] = self._plane.port_stats(switch.dpid, timeout_s=_READ_S)
             except OpenFlowError as error:
                 raise UnavailableError(f"{switch.name}: no port statistics: {error}") from None
-        return found
+        return by_switch
 
     def _run(self) -> None:
         quiet_until: dict[str, float] = {}
@@ -143,19 +143,19 @@ class Statistics:
             due = max(due + max(pause_s(now - self._moved_at), self._interval_s), now)
             # All at once, as each question wakes the one thread of Open vSwitch that forwards for all of
             # them. Last those that did not answer before: the others' counters shall not wait for them.
-            asked = {s.dpid: s.name for s in self._switches if now >= quiet_until.get(s.name, 0.0)}
-            order = sorted(asked, key=lambda dpid: asked[dpid] in quiet_until)
-            found, failed = self._plane.all_port_stats(order, timeout_s=0.5)
+            names = {s.dpid: s.name for s in self._switches if now >= quiet_until.get(s.name, 0.0)}
+            order = sorted(names, key=lambda dpid: names[dpid] in quiet_until)
+            counters, failed = self._plane.all_port_stats(order, timeout_s=0.5)
             for dpid, error in failed.items():
-                log.debug("%s: no port statistics: %s", asked[dpid], error)
-                quiet_until[asked[dpid]] = time.monotonic() + _BACK_OFF_S
-            for dpid, (t, stats) in found.items():
-                quiet_until.pop(asked[dpid], None)
+                log.debug("%s: no port statistics: %s", names[dpid], error)
+                quiet_until[names[dpid]] = time.monotonic() + _BACK_OFF_S
+            for dpid, (t, stats) in counters.items():
+                quiet_until.pop(names[dpid], None)
                 try:
-                    self._note(asked[dpid], t, stats)
+                    self._note(names[dpid], t, stats)
                 except Exception:
                     # The others' counters are still wanted.
-                    log.exception("%s: its port statistics could not be used", asked[dpid])
+                    log.exception("%s: its port statistics could not be used", names[dpid])
 
     def _note(self, switch: str, t: float, stats: list[PortStats]) -> None:
         ends = self._ends()

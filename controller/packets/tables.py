@@ -35,15 +35,14 @@ class TableDrift:
             (self.changed, "was changed", "were changed"),
             (self.foreign, "was added by somebody else", "were added by somebody else"),
         )
-        return "; ".join(_counted(lines, one, many) for lines, one, many in parts if lines)
+        return "; ".join(_counted(lines, singular, many) for lines, singular, many in parts if lines)
 
 
-def _counted(lines: tuple[str, ...], one: str, many: str) -> str:
+def _counted(lines: tuple[str, ...], singular: str, many: str) -> str:
     named = ", ".join(lines[:_NAMED])
     more = ", …" if len(lines) > _NAMED else ""
-    return (
-        f"{len(lines)} flow{'s' if len(lines) > 1 else ''} {one if len(lines) == 1 else many} ({named}{more})"
-    )
+    flows, verb = ("flow", singular) if len(lines) == 1 else ("flows", many)
+    return f"{len(lines)} {flows} {verb} ({named}{more})"
 
 
 def key_of(entry: FlowEntry) -> Key:

@@ -123,9 +123,9 @@ class TableWatch:
             self._ask_to_tell(name)
         with self._writing:
             drifts = self._compare(names, light)
-            for name, found in drifts.items():
-                self._tell(name, found)
-            if found_wrong := {name: found for name, found in drifts.items() if found}:
+            for name, difference in drifts.items():
+                self._tell(name, difference)
+            if found_wrong := {name: difference for name, difference in drifts.items() if difference}:
                 self._mend(found_wrong, light)
 
     def _ask_to_tell(self, name: str) -> None:
@@ -142,43 +142,43 @@ class TableWatch:
             self._tells[name] = tells
 
     def _compare(self, names: Iterable[str], light: CrossConnects) -> dict[str, TableDrift]:
-        wanted = self._forwarding.wanted(light)
+        needed = self._forwarding.wanted(light)
         tables, failed = self._plane.flow_tables([self._dpids[name] for name in names], timeout_s=_ANSWER_S)
         for dpid, error in failed.items():
             # One that is away is looked at when it has connected.
             if not isinstance(error, NotConnectedError):
                 self._again(self._names[dpid], _RETRY_S)
-        found = {}
+        differences = {}
         for dpid, entries in tables.items():
             name = self._names[dpid]
-            rules = [rule for rule in wanted if rule.switch == name]
-            found[name] = table_drift(rules, self._kept.get(name, {}), entries)
+            rules = [rule for rule in needed if rule.switch == name]
+            differences[name] = table_drift(rules, self._kept.get(name, {}), entries)
             self._forget_run_out(name, entries)
-        return found
+        return differences
 
-    def _tell(self, name: str, found: TableDrift) -> None:
+    def _tell(self, name: str, difference: TableDrift) -> None:
         """Say once that a table differs."""
-        if not found:
+        if not difference:
             self._told.pop(name, None)
             self._see(name, drift=None)
             return
-        if found == self._told.get(name):
+        if difference == self._told.get(name):
             return
-        self._told[name] = found
-        text = str(found)
+        self._told[name] = difference
+        text = str(difference)
         self._see(name, drift=text, last=text, drifts=self._views[name].drifts + 1)
         log.warning("%s: %s", name, text)
-        lines = {key: list(getattr(found, key))[:_NAMED] for key in ("missing", "changed", "foreign")}
+        lines = {key: list(getattr(difference, key))[:_NAMED] for key in ("missing", "changed", "foreign")}
         self._bus.publish("flow_drift", switch=name, text=text, **lines)
 
-    def _mend(self, found: Mapping[str, TableDrift], light: CrossConnects) -> None:
+    def _mend(self, differences: Mapping[str, TableDrift], light: CrossConnects) -> None:
         began = time.monotonic()
         self._forwarding.distrust()
         refused = self._plane.send_all(
-            {self._dpids[name]: state.mods for name, state in found.items()}, timeout_s=_ANSWER_S
+            {self._dpids[name]: state.mods for name, state in differences.items()}, timeout_s=_ANSWER_S
         )
-        after = self._compare(found, light)
-        for name, state in found.items():
+        after = self._compare(differences, light)
+        for name, state in differences.items():
             left = after.get(name)
             problem = refused.get(self._dpids[name])
             if left is not None and not left:
@@ -187,9 +187,9 @@ class TableWatch:
                 self._not_before[name] = time.monotonic() + _PAUSE_S
                 log.info("%s: %d flow changes put its table right", name, len(state.mods))
             else:
-                said = f": {problem}" if problem else ""
+                reason = f": {problem}" if problem else ""
                 text = "its flow table cannot be read" if left is None else str(left)
-                self._see(name, drift=f"{text}{said}")
+                self._see(name, drift=f"{text}{reason}")
                 self._again(name, _RETRY_S if problem else _PAUSE_S)
             self._bus.publish(
                 "flows_mended",
@@ -256,14 +256,14 @@ def _document(flow: FlowEntry) -> dict[str, Any]:
 
 
 def _read(document: Mapping[str, Any]) -> dict[str, dict[Key, FlowEntry]]:
-    found: dict[str, dict[Key, FlowEntry]] = {}
+    by_switch: dict[str, dict[Key, FlowEntry]] = {}
     for name, flows in document.items():
-        for one in flows:
+        for entry in flows:
             wire = {
-                **one["wire"],
-                "match": bytes.fromhex(one["wire"]["match"]),
-                "instructions": bytes.fromhex(one["wire"]["instructions"]),
+                **entry["wire"],
+                "match": bytes.fromhex(entry["wire"]["match"]),
+                "instructions": bytes.fromhex(entry["wire"]["instructions"]),
             }
-            flow = FlowEntry(**{**one, "out_ports": tuple(one["out_ports"]), "wire": Wire(**wire)})
-            found.setdefault(name, {})[key_of(flow)] = flow
-    return found
+            flow = FlowEntry(**{**entry, "out_ports": tuple(entry["out_ports"]), "wire": Wire(**wire)})
+            by_switch.setdefault(name, {})[key_of(flow)] = flow
+    return by_switch

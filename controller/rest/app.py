@@ -228,13 +228,13 @@ def _add_fabric(app: FastAPI, controller: Controller) -> None:
 
     others_thread = CapacityLimiter(1)
     send_health = sender(Health)
-    others = Shared(lambda: to_thread.run_sync(controller.others, limiter=others_thread))
+    shared_others = Shared(lambda: to_thread.run_sync(controller.others, limiter=others_thread))
 
     @app.get(_HEALTH, tags=["controller"], **answers(Health))
     async def health() -> Any:
         """Report whether every switch and the server agent can be reached."""
         # On the loop itself: a thread would wait for the interpreter as long as many ask for other things.
-        return send_health(controller.health(await others() if controller.has_others else NO_OTHERS))
+        return send_health(controller.health(await shared_others() if controller.has_others else NO_OTHERS))
 
     # It never changes, so it is written out once, and no thread is needed to send it.
     plugged = sender(FabricDocument)(fabric_document(fabric, controller.scale)).body
@@ -268,7 +268,7 @@ def _add_fabric(app: FastAPI, controller: Controller) -> None:
         another one. 404: there is no such GPU; 409: packets do not arrive, and why.
         """
         hops = controller.forwarding.path(source, destination, circuits.cross_connects())
-        found = [
+        path_hops = [
             PathHop(
                 port_name(fabric, hop.out),
                 port_name(fabric, hop.into),
@@ -279,7 +279,7 @@ def _add_fabric(app: FastAPI, controller: Controller) -> None:
             for hop in hops
         ]
         slowest_bps = min(hop.rate_bps for hop in hops)
-        return PathDocument(source, destination, fabric.paths, slowest_bps, found)
+        return PathDocument(source, destination, fabric.paths, slowest_bps, path_hops)
 
     @app.get("/v1/circuits", tags=["fabric"], **answers(LitCircuits))
     def get_circuits() -> Any:

@@ -72,8 +72,8 @@ def sender(model: Any, status: int = 200) -> Callable[[Any], Response]:
     def form() -> TypeAdapter[Any]:
         return TypeAdapter(model)
 
-    def send(found: Any) -> Response:
-        body = form().dump_json(found, by_alias=True, warnings=False)
+    def send(document: Any) -> Response:
+        body = form().dump_json(document, by_alias=True, warnings=False)
         return Response(body, status, media_type="application/json")
 
     return send
@@ -82,8 +82,8 @@ def sender(model: Any, status: int = 200) -> Callable[[Any], Response]:
 def _plain(endpoint: Callable[..., Any], send: Callable[[Any], Response]) -> Callable[..., Response]:
     @functools.wraps(endpoint)
     def answer(*arguments: Any, **named: Any) -> Response:
-        found = endpoint(*arguments, **named)
-        return found if isinstance(found, Response) else send(found)
+        result = endpoint(*arguments, **named)
+        return result if isinstance(result, Response) else send(result)
 
     # FastAPI reads the parameters from it.
     answer.__signature__ = inspect.signature(endpoint, eval_str=True)  # type: ignore[attr-defined]

@@ -103,8 +103,8 @@ def router(controller: Controller) -> APIRouter:
     )
     async def put_workload(sha256: WorkloadDigest, request: Request) -> Response:
         """Keep a workload for jobs to execute."""
-        async with uploads(request.receive) as (part, found):
-            return JSONResponse(await to_thread.run_sync(jobs.workloads.put, sha256, part, found))
+        async with uploads(request.receive) as (part, digest):
+            return JSONResponse(await to_thread.run_sync(jobs.workloads.put, sha256, part, digest))
 
     @routes.get("/workloads/{sha256}", tags=["jobs"], **answers(WorkloadDocument, 404, 422))
     def get_workload(sha256: WorkloadDigest) -> Any:

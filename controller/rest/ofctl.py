@@ -63,13 +63,13 @@ def router(
         number = known(dpid)
         if what in _LATER:
             raise UnsupportedError(f"OpenFlow 1.3 has no {what}; ask /stats/{_LATER[what]}/{number}")
-        wanted: dict[str, Any] = {
+        filters: dict[str, Any] = {
             key: None if value == "ALL" else int(value, 0) for key, value in narrowed.items()
         }
-        for key, value in wanted.items():
+        for key, value in filters.items():
             if value is not None and value > _MOST:
                 raise NotFoundError(f"there is no {key} {value}: it has 32 bits")
-        return plane.ofctl_read(number, _ALIASES.get(what, what), **wanted)
+        return plane.ofctl_read(number, _ALIASES.get(what, what), **filters)
 
     @routes.get("/switches", **answers(list[int]))
     def switches() -> Any:

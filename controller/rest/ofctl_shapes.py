@@ -328,10 +328,10 @@ class Experiment(OfBody):
 # Answers: by datapath id, as a string
 
 
-def _shape(title: str, numbers: str = "", /, **others: Any) -> Any:
+def _shape(title: str, numbers: str = "", /, **more_fields: Any) -> Any:
     """Model of an answer with exactly these keys: ``numbers``, whole numbers, and others by their types."""
     fields: dict[str, Any] = dict.fromkeys(numbers.split(), (int, ...))
-    fields |= {key: kind if isinstance(kind, tuple) else (kind, ...) for key, kind in others.items()}
+    fields |= {key: kind if isinstance(kind, tuple) else (kind, ...) for key, kind in more_fields.items()}
     return create_model(title, __config__=ConfigDict(extra="forbid"), **fields)
 
 

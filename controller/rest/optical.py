@@ -206,8 +206,8 @@ def router(controller: Controller) -> APIRouter:
     @routes.get("/{name}/cross-connects", **answers(list[StandingCrossConnect], 404, 503))
     def cross_connects(name: OpticalSwitchName) -> Any:
         """Every cross-connect with its state, read from the switch now."""
-        found = site.look(name).cross_connects
-        return [StandingCrossConnect(**vars(xc), state=found[xc]) for xc in sorted(found)]
+        states = site.look(name).cross_connects
+        return [StandingCrossConnect(**vars(xc), state=states[xc]) for xc in sorted(states)]
 
     @routes.get("/{name}/alarms", **answers(list[Alarm], 404))
     def alarms(name: OpticalSwitchName) -> Any:
@@ -217,8 +217,8 @@ def router(controller: Controller) -> APIRouter:
     @routes.put("/{name}/cross-connects/{ingress}", **changes)
     def put_one(name: OpticalSwitchName, ingress: Ingress, body: OneCrossConnect, who: Who) -> Any:
         """Connect an ingress to an egress."""
-        wanted = CrossConnect(ingress, body.egress, body.wavelength, body.name)
-        return change(name, Target((wanted,), body.mode), who, body.dry_run)
+        cross_connect = CrossConnect(ingress, body.egress, body.wavelength, body.name)
+        return change(name, Target((cross_connect,), body.mode), who, body.dry_run)
 
     @routes.delete("/{name}/cross-connects/{ingress}", **changes)
     def delete_one(name: OpticalSwitchName, ingress: Ingress, who: Who, dry_run: bool = False) -> Any:
@@ -248,7 +248,7 @@ def answer(change: Change, name: str | None = None) -> Response:
     whole: dict[str, Any] = {
         "problems": list(change.problems),
         "undone": change.undone,
-        "left": [one.document() for one in change.left],
+        "left": [leftover.document() for leftover in change.left],
     }
     document: OneSwitchChange | CircuitsChange
     if name is not None:

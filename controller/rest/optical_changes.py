@@ -78,9 +78,9 @@ def router(controller: Controller) -> APIRouter:
 
     def intent_of(name: str) -> IntentDocument:
         site.driver(name)
-        wanted = sorted((intents.wanted() or {}).get(name, ()))
+        intended = sorted((intents.wanted() or {}).get(name, ()))
         drift = DriftDocument(**{key: sorted(group) for key, group in vars(circuits.drift(name)).items()})
-        return IntentDocument(name, intents.policy(name), site.holder(name), wanted, drift)
+        return IntentDocument(name, intents.policy(name), site.holder(name), intended, drift)
 
     def policies() -> PolicyDocument:
         each = {name: intents.policy(name) for name in fabric.optical_switches}

@@ -55,10 +55,10 @@ def router(controller: Controller) -> APIRouter:
     @routes.post("/planes/plan", **answers(GridPlanned | RingPlanned | DividedPlanned, 409, 415, 422, 503))
     def plan(body: LightRequest) -> Any:
         """Light that a job would get; refused as the job would be. Nothing is changed."""
-        found = jobs.light_plan(body.wanted, {"collective": body.collective}, body.plane)
-        if found is None:
+        placement = jobs.light_plan(body.wanted, {"collective": body.collective}, body.plane)
+        if placement is None:
             raise InvalidError("such a job runs on packet switches; name a plane")
-        plane, light = found
+        plane, light = placement
         return lights[plane.kind].plan_document(light)
 
     @routes.get("/onics", **answers(list[OnicDocument]))

@@ -47,9 +47,9 @@ class Samples:
 
     def _sample(self, since: float, now: float) -> dict[str, Any]:
         sums: dict[str, tuple[float, float, int]] = {}
-        for one in self._controller.statistics.since(since):
-            rx, tx, count = sums.get(str(one.port), (0.0, 0.0, 0))
-            sums[str(one.port)] = (rx + one.rx_bps, tx + one.tx_bps, count + 1)
+        for sample in self._controller.statistics.since(since):
+            rx, tx, count = sums.get(str(sample.port), (0.0, 0.0, 0))
+            sums[str(sample.port)] = (rx + sample.rx_bps, tx + sample.tx_bps, count + 1)
         views = self._controller.site.views()
         return {
             "t": now,
@@ -78,7 +78,7 @@ class Samples:
         kept: dict[str, tuple[int, Laps]] = {}
         for job in running:
             cursor, laps = self._cursors.get(job.id, (0, Laps(job.id, len(job.gpus))))
-            found = jobs.events(job.id, cursor)
-            kept[job.id] = found["cursor"], laps
-            yield from laps.of(one for one in found["events"] if one["event"] == "iteration")
+            reply = jobs.events(job.id, cursor)
+            kept[job.id] = reply["cursor"], laps
+            yield from laps.of(event for event in reply["events"] if event["event"] == "iteration")
         self._cursors = kept

@@ -51,27 +51,27 @@ def read_tokens(path: Path) -> dict[str, str]:
     if len(text) > _TOKENS_BYTES:
         raise StartError(f"{path}: a file of tokens has at most {_TOKENS_BYTES} bytes")
     lines = text.strip().splitlines()
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for number, line in enumerate(lines or [""], start=1):
         name, _, token = line.strip().rpartition(" ")
         where = f"{path}:{number}" if len(lines) > 1 else str(path)
-        if len(token) < 16 or not token.isascii() or not token.isprintable() or token in found:
+        if len(token) < 16 or not token.isascii() or not token.isprintable() or token in names:
             raise StartError(
                 f"{where}: a token is one line of at least 16 ASCII characters without spaces; none twice"
             )
         if name and not _NAME.fullmatch(name):
             raise StartError(f"{where}: before a token stands its name, letters, digits and . _ @ - alone")
-        found[token] = name or NAMELESS
-    return found
+        names[token] = name or NAMELESS
+    return names
 
 
 def is_loopback(host: str) -> bool:
     """Return whether every address of the host name is a loopback address; false for an unknown name."""
     try:
-        found = {info[4][0] for info in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
+        addresses = {info[4][0] for info in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
     except OSError:
         return False
-    return bool(found) and all(ipaddress.ip_address(str(address)).is_loopback for address in found)
+    return bool(addresses) and all(ipaddress.ip_address(str(address)).is_loopback for address in addresses)
 
 
 def check_doors(
@@ -174,10 +174,10 @@ class JsonBodies:
         if scope["type"] == "http" and scope["path"].startswith("/v1/") and has_body(scope):
             kinds = [kind.partition(";")[0].strip() for kind in headers(scope, "content-type")]
             binary = scope["path"].startswith(self._binary)
-            wanted = BINARY if binary else "application/json"
-            if kinds != [wanted]:
+            expected = BINARY if binary else "application/json"
+            if kinds != [expected]:
                 what = "binary" if binary else "JSON"
-                detail = f"the body must be {what}, with the header Content-Type: {wanted}"
+                detail = f"the body must be {what}, with the header Content-Type: {expected}"
                 await refuse(scope, send, 415, detail)
                 return
         await self._app(scope, receive, send)
@@ -206,8 +206,8 @@ class TokenRequired:
 
 def _follows_link(scope: Any) -> bool:
     """Return whether the answer becomes the page in the browser, instead of the page with the link."""
-    wanted = {"sec-fetch-mode": ["navigate"], "sec-fetch-dest": ["document"]}
-    whole = all(headers(scope, name) == values for name, values in wanted.items())
+    expected = {"sec-fetch-mode": ["navigate"], "sec-fetch-dest": ["document"]}
+    whole = all(headers(scope, name) == values for name, values in expected.items())
     return whole and scope.get("method") == "GET"
 
 

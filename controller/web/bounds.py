@@ -200,13 +200,13 @@ class Shared(Generic[Found]):
     async def __call__(self) -> Found:
         if self._running is None or self._running.done():
             self._running = asyncio.ensure_future(self._compute())
-            wanted = self._running
+            task = self._running
         else:
             if self._next is None:
                 self._next = asyncio.ensure_future(self._after(self._running))
-            wanted = self._next
+            task = self._next
         # Whoever goes away does not take it from the others.
-        return await asyncio.shield(wanted)
+        return await asyncio.shield(task)
 
     async def _after(self, before: asyncio.Task[Found]) -> Found:
         await asyncio.wait([before])

@@ -51,10 +51,10 @@ class Page:
             await self._app(scope, receive, send)
         elif scope["method"] not in ("GET", "HEAD"):
             await refuse(scope, send, 405, f"{path} does not know the method {scope['method']}")
-        elif (found := self._read(path.removeprefix(VIEW) or "index.html")) is None:
+        elif (file := self._read(path.removeprefix(VIEW) or "index.html")) is None:
             await refuse(scope, send, 404, f"there is no path {path}")
         else:
-            body, kind = found
+            body, kind = file
             await _send(send, 200, body, {"content-type": kind}, head=scope["method"] == "HEAD")
 
     def _read(self, name: str) -> tuple[bytes, str] | None:
@@ -69,7 +69,7 @@ class Page:
 
 
 async def _send(send: Any, status: int, body: bytes, more: Mapping[str, str], *, head: bool = False) -> None:
-    said = {**_HEADERS, **more, "content-length": str(len(body))}
-    start = [(key.encode(), value.encode()) for key, value in said.items()]
+    headers = {**_HEADERS, **more, "content-length": str(len(body))}
+    start = [(key.encode(), value.encode()) for key, value in headers.items()]
     await send({"type": "http.response.start", "status": status, "headers": start})
     await send({"type": "http.response.body", "body": b"" if head else body})

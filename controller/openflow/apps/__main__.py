@@ -84,10 +84,10 @@ def _brought(path: Path) -> str | None:
 
 def _class_in(module: str, path: Path) -> type:
     """Return the application's class. Raises AppError if there is none."""
-    found: type | None = AppManager().load_app(ryu.BROUGHT.get(module, module))
-    if found is None:
+    app_class: type | None = AppManager().load_app(ryu.BROUGHT.get(module, module))
+    if app_class is None:
         raise AppError(f"{path}: no application in it: no class derived from app_manager.RyuApp (OSKenApp)")
-    return found
+    return app_class
 
 
 def _check_names(loaded: Sequence[tuple[str, type]]) -> None:

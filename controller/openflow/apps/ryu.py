@@ -48,10 +48,10 @@ class _Alias(MetaPathFinder, Loader):
             return ModuleSpec(fullname, self)
         if fullname != "ryu" and not fullname.startswith("ryu."):
             return None
-        found = importlib.util.find_spec(real_name(fullname))
-        if found is None:
+        spec = importlib.util.find_spec(real_name(fullname))
+        if spec is None:
             raise Dropped(f"{fullname}: os-ken has dropped it", name=fullname)
-        return ModuleSpec(fullname, self, is_package=found.submodule_search_locations is not None)
+        return ModuleSpec(fullname, self, is_package=spec.submodule_search_locations is not None)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         real = real_name(spec.name)
@@ -100,8 +100,8 @@ def _dropped_name(error: ImportError) -> str | None:
     """Return the name ``ryu.x.y`` of an import that os-ken no longer has; None for any
     other failed import.
     """
-    found = re.match(r"cannot import name '(\w+)' from '([\w.]+)'", str(error))
+    match = re.match(r"cannot import name '(\w+)' from '([\w.]+)'", str(error))
     modules = {ours: theirs for theirs, ours in BROUGHT.items()}
-    name = f"{modules.get(found[2], found[2])}.{found[1]}" if found else error.name or ""
+    name = f"{modules.get(match[2], match[2])}.{match[1]}" if match else error.name or ""
     alias = re.sub(r"^os_ken(?=\.)", "ryu", name)
     return alias if alias.startswith("ryu.") else None

@@ -131,7 +131,7 @@ class WSGIApplication:
 
     def register(self, controller: type, data: Any = None) -> None:
         """Take the routes of a controller's methods; its instances get ``data``."""
-        for name, method in inspect.getmembers(controller, lambda one: hasattr(one, "routing_info")):
+        for name, method in inspect.getmembers(controller, lambda member: hasattr(member, "routing_info")):
             info = method.routing_info
             self.mapper.connect(
                 info["name"],
@@ -159,9 +159,9 @@ class Served:
             await to_thread.run_sync(self._answer, request, send, limiter=self._threads)
 
     def _answer(self, request: Request, send: Any) -> None:
-        status, headers, found = request.call_application(self._application)
+        status, headers, chunks = request.call_application(self._application)
         try:
-            pieces = iter(found)
+            pieces = iter(chunks)
             # Before anything is said of it: the first piece may fail yet.
             first = next(pieces, b"")
             from_thread.run(send, _head(status, headers))
@@ -169,8 +169,8 @@ class Served:
                 from_thread.run(send, {"type": "http.response.body", "body": piece, "more_body": True})
             from_thread.run(send, {"type": "http.response.body", "body": b""})
         finally:
-            if hasattr(found, "close"):
-                found.close()
+            if hasattr(chunks, "close"):
+                chunks.close()
         log.info("%s %s: %s", request.method, request.path_info, status)
 
 
@@ -197,8 +197,8 @@ def _request(scope: Any, body: bytes) -> Request:
             key, text = name.decode("latin-1"), value.decode("latin-1")
             headers[key] = f"{headers[key]},{text}" if key in headers else text
     path = quote(scope["path"])
-    found: Request = Request.blank(path, environ, headers=headers, method=scope["method"], body=body)
-    return found
+    new_request: Request = Request.blank(path, environ, headers=headers, method=scope["method"], body=body)
+    return new_request
 
 
 def make_server(
