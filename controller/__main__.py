@@ -149,7 +149,10 @@ def _address(option: str, text: str) -> tuple[str, int]:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """The REST port, held from now on; who connects early is answered once all is up."""
+    """Return the listening socket of the REST port.
+
+    Early clients are answered once everything is up. Raises StartError.
+    """
     try:
         return listen(host, port)
     except OSError as error:

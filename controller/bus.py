@@ -96,5 +96,5 @@ class EventBus:
 
 
 def _loggable(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields short enough for one log line."""
+    """Return the fields that are short enough for one log line."""
     return {key: value for key, value in fields.items() if isinstance(value, (str, int, float, bool))}

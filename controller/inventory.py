@@ -22,9 +22,12 @@ class PacketSwitchEntry(BaseModel):
 
 
 class OnicPlace(BaseModel):
-    """``flow``: its flow socket as the GPU's worker sees it; none where its light stands. Of an O-NIC with an
-    agent (``tunable``) also that agent's management socket and address; of one without (``array``) the
-    ``directory`` in which that socket is to be."""
+    """Sockets and kind of an O-NIC.
+
+    ``flow``: its flow socket as the GPU's worker sees it; None if its light is standing. ``manage`` and
+    ``control``: the agent's management socket and address, for an O-NIC with an agent (``tunable``).
+    ``directory``: directory of the flow socket, for an O-NIC without an agent (``array``).
+    """
 
     model_config = ConfigDict(extra="allow")
     flow: str | None = None
@@ -48,9 +51,9 @@ class OnicPlace(BaseModel):
 
 
 class Inventory(BaseModel):
-    """Keys that the controller needs; the testbed may write more.
+    """Keys of the inventory that the controller needs; the testbed may write more.
 
-    ``fast_path``: socket of what carries packets beside the switches of this controller.
+    ``fast_path``: socket of the service that carries packets past the switches of this controller.
     ``time_dilation`` and ``payload_scale``: the emulated rate of a link is its real rate divided by both.
     """
 

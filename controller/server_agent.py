@@ -16,10 +16,10 @@ WORKER_S = 1.0
 
 
 class AgentClient:
-    """One agent at ``address`` (``unix:/path`` or ``http://host:port``). Any thread may call.
+    """Client of the agent at ``address`` (``unix:/path`` or ``http://host:port``). Any thread may call.
 
-    Every call raises UnavailableError when the agent does not answer in time and ConflictError with its own
-    words when it answers with an error.
+    Every call raises UnavailableError if the agent does not answer in time, and ConflictError with the
+    agent's own text if it answers with an error.
     """
 
     def __init__(self, address: str) -> None:
@@ -127,7 +127,7 @@ class AgentClient:
         return int(self._call("POST", path, json=body, timeout_s=timeout_s)["iteration"])
 
     def remove_states(self, job: str, *, timeout_s: float = 10.0) -> None:
-        """A job needs its states no more; there may be none."""
+        """Remove the stored states of a job, if there are any."""
         self._call("DELETE", f"/v1/checkpoints/{job}", timeout_s=timeout_s)
 
     def announce(self, gpus: Sequence[str], *, forget: bool, timeout_s: float = 5.0) -> Mapping[str, Any]:
@@ -189,7 +189,7 @@ class AgentClient:
 
 
 def _detail(answer: httpx.Response) -> str:
-    """The agent's own words, in one line."""
+    """Return the agent's error text as one line."""
     try:
         detail = answer.json()["detail"]
     except (ValueError, KeyError, TypeError):

@@ -57,8 +57,10 @@ class ApplicationsProcess(TypedDict):
 
 
 class OtherController(TypedDict):
-    """The controller of a packet switch that is left to others, as Open vSwitch sees it. ``for_s``: seconds
-    that it has been connected, or has not been since it was last; None where it never was."""
+    """Controller of a packet switch that is left to others, as Open vSwitch reports it.
+
+    ``for_s``: seconds since it connected or disconnected; None if it never was connected.
+    """
 
     controller: str
     connected: bool
@@ -316,7 +318,7 @@ class Controller:
         return True
 
     def _switch_of(self) -> Mapping[str, str | None]:
-        """The packet switch that each lit GPU is on."""
+        """Return the packet switch that each lit GPU is on."""
         return {
             end.node: port.node
             for port, end in self.circuits.ends().items()

@@ -33,7 +33,7 @@ class SentAway:
 
     @property
     def complaint(self) -> str | None:
-        """A line about those of the last `TOLD_S`; None without any."""
+        """One line about connections that were closed in the last `TOLD_S` seconds; None without any."""
         since = time.monotonic() - TOLD_S
         with self._lock:
             while self._moments and self._moments[0] < since:

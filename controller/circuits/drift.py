@@ -31,8 +31,11 @@ class Policy(StrEnum):
 
 @dataclass(frozen=True)
 class Drift:
-    """``missing``: wanted and not there; ``broken``: there without light, by the switch's own word;
-    ``foreign``: there and not asked for; ``left``: made by us, to be removed, and still there."""
+    """Difference between a switch and what it should carry.
+
+    ``missing``: wanted and not present. ``broken``: present without light, as reported by the switch.
+    ``foreign``: present and not wanted. ``left``: made by the controller, to be removed, and still present.
+    """
 
     missing: frozenset[CrossConnect] = frozenset()
     broken: frozenset[CrossConnect] = frozenset()

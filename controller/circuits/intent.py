@@ -61,7 +61,11 @@ class Pending:
 
 
 class AuditEntry(TypedDict):
-    """``at``: UTC. ``who``: the name of a REST token, `job X`, `reconciler`, or `outside`: nobody here."""
+    """Entry of the audit log.
+
+    ``at``: time, UTC. ``who``: the name of a REST token, `job X`, `reconciler`, or `outside` for a change
+    from outside the controller.
+    """
 
     id: int
     at: str
@@ -183,7 +187,7 @@ class IntentDatabase:
                 self._put_unwanted(switch, self._unwanted.get(switch, frozenset()) - group)
 
     def begin(self, who: str, intended: CrossConnects) -> None:
-        """A change to this begins."""
+        """Save the cross-connects that a change intends, and the present ones, before the change begins."""
         before = {name: self._wanted.get(name, frozenset()) for name in intended}
         with self.writing() as db:
             self.save(intended)
@@ -191,13 +195,16 @@ class IntentDatabase:
             self._pending = Pending(who, before)
 
     def end(self) -> None:
-        """The change that was begun is done."""
+        """Record that the change in progress is done."""
         with self.writing() as db:
             db.execute("DELETE FROM pending")
             self._pending = None
 
     def take_back(self, left: CrossConnects) -> None:
-        """The change that was begun is not to be; ``left``: what it made and could not remove again."""
+        """Restore the intent from before the change in progress.
+
+        ``left``: cross-connects that the change made and could not remove again.
+        """
         with self.writing():
             if self._pending is not None:
                 self.save(self._pending.before)

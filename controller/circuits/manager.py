@@ -192,11 +192,11 @@ class CircuitManager:
         return drift(intended, self._intents.unwanted(name), snapshot)
 
     def adopt(self) -> None:
-        """At start: end a change that a crash cut short, keep what is right, light what is missing; then the
-        rules.
+        """Complete an interrupted change, keep what is right, light what is missing, then write the rules.
+        Called at start.
 
-        What should be lit is the saved intent or, on the first start, the fabric's own circuits. What nobody
-        asked for is left to the reconciler: some of it may belong to jobs that are taken over later.
+        The intent is the saved one or, on the first start, the fabric's own circuits. Foreign cross-connects
+        are left to the reconciler: some may belong to jobs that are adopted later.
         """
         with self._changing:
             known = self._intents.wanted()
@@ -318,7 +318,7 @@ class CircuitManager:
         self._intents.try_note(OUTSIDE, "drift", name, "seen", policy=policy.value, **fields)
 
     def _settled(self, name: str) -> None:
-        """A switch carries what it should and nothing else."""
+        """Clear the alarms of a switch that carries what it should and nothing else."""
         if self._drifts.pop(name, None) is not None:
             self._bus.publish("drift_over", switch=name)
         self._retry_at.pop(name, None)
@@ -368,7 +368,7 @@ class CircuitManager:
         self._site.remark(name, str(Drift(foreign=difference.foreign)) if difference.foreign else None)
 
     def _finish(self, pending: Pending) -> None:
-        """End a change that a crash cut short: go on with it, or where that cannot be, go back."""
+        """End a change that a crash interrupted: complete it or, if that is impossible, undo it."""
         intended = self._intents.wanted() or {}
         names = [name for name in pending.before if self._site.holder(name) is None]
         now = {name: view.snapshot for name, view in self._site.views().items() if view.reachable}
@@ -402,7 +402,10 @@ class CircuitManager:
 
     @contextlib.contextmanager
     def _on_disk(self) -> Iterator[None]:
-        """Light has changed already; that the disk does not take it is told, and no error."""
+        """Yield around a database write after light has changed.
+
+        A failing disk is logged and is not an error.
+        """
         try:
             yield
         except UnavailableError as error:
@@ -492,7 +495,10 @@ class CircuitManager:
     def _take_back(
         self, plans: Mapping[str, Plan], failed: Mapping[str, str], mark: _Mark
     ) -> tuple[tuple[Leftover, ...], list[str]]:
-        """Make all as it was before these plans; what is not, and what went wrong with the rules."""
+        """Restore the state before these plans.
+
+        Return the cross-connects that differ, and the problems with the rules.
+        """
         changed = {name: plan for name, plan in plans.items() if plan}
         seen = self._readings(changed)
         back = {name: taken_back(changed[name], now) for name, now in seen.items() if now is not None}
@@ -503,17 +509,17 @@ class CircuitManager:
         return leftovers(changed, self._readings(changed), reasons), made.rules
 
     def _readings(self, names: Iterable[str]) -> dict[str, Snapshot | None]:
-        """The newest reading of each; None where the switch could not be read last."""
+        """Return the newest reading of each switch; None if the switch could not be read last."""
         views = self._site.views()
         return {name: views[name].snapshot if views[name].reachable else None for name in names}
 
     def _carry_out(
         self, plans: Mapping[str, Plan], before: Mapping[str, Snapshot], mark: _Mark, *, whole: bool = False
     ) -> _Made:
-        """Make these plans come about on their switches, with the rules where they belong.
+        """Apply these plans to their switches, with the rules between. Return the outcome.
 
-        ``before``: the readings that they were made from. ``whole``: nothing is added anywhere where
-        something was not removed somewhere.
+        ``before``: the readings from which the plans were made. ``whole``: if any removal fails, nothing is
+        added on any switch.
         """
         seen = dict(before)
         changing = {name: plan for name, plan in plans.items() if plan}
@@ -618,10 +624,11 @@ class CircuitManager:
         self._followers.tell(self.ends)
 
     def _common_darkness(self, plans: Mapping[str, Plan]) -> tuple[float, float] | None:
-        """Interval in which everything that changes is surely dark, seconds after the commands.
+        """Return the interval in which everything that changes is certainly dark, in seconds after the
+        commands.
 
-        None when there is no such interval, it is too short for the rules, or a switch cannot remove and
-        add in one write.
+        None if there is no such interval, it is too short for the rules, or a switch cannot remove and add in
+        one write.
         """
         if not plans:
             return None
@@ -640,7 +647,7 @@ class CircuitManager:
         return begin_s + (end_s - begin_s) * _DARK_FOR_SURE, end_s
 
     def _write_rules(self, rules: ForwardingPlan, mark: _Mark, begin_s: float, end_s: float) -> list[str]:
-        """Write rules ``begin_s`` seconds from now; one line for each switch where that failed."""
+        """Write rules ``begin_s`` seconds from now. Return one line for each switch that failed."""
         began = time.monotonic()
         time.sleep(begin_s)
         failed = list(self._forwarding.write(rules).values())
@@ -659,7 +666,7 @@ class CircuitManager:
         made: _Made,
         whole: bool,
     ) -> None:
-        """A change in two writes on each switch; nothing is added where something was not removed."""
+        """Make a change in two writes on each switch. Nothing is added if the removal failed."""
         dark = {name: replace(plan, add=()) for name, plan in plans.items() if plan.remove}
         bright = {name: replace(plan, remove=()) for name, plan in plans.items() if plan.add}
         mark("remove_light", cross_connects=sum(len(p.remove) for p in dark.values()))
@@ -689,7 +696,10 @@ class CircuitManager:
             raise UnavailableError(f"optical switch {name}: {error}") from error
 
     def _apply(self, name: str, plan: Plan, seen: dict[str, Snapshot]) -> tuple[CrossConnectResult, ...]:
-        """One half of a plan, on the condition that the switch is still as in ``seen``; updates that."""
+        """Apply half of a plan, if the switch is still as in ``seen``.
+
+        Return the results and update ``seen``.
+        """
         timing = self._site.driver(name).capabilities().timing
         patience_s = PATIENCE_S + 4 * (timing.command.most_s + timing.dark.most_s) + timing.settle_s
         plan = replace(plan, base_revision=seen[name].revision)
@@ -760,9 +770,9 @@ def _pairs_of(plan: Plan) -> dict[str, list[str]]:
 def _merge(
     removed: Iterable[CrossConnectResult], added: Iterable[CrossConnectResult]
 ) -> tuple[CrossConnectResult, ...]:
-    """One entry per cross-connect of a change that was made as a removal and an addition.
+    """Return one result per cross-connect of a change that was made as a removal and an addition.
 
-    A new cross-connect was dark from when the light that used its ports before was removed.
+    A new cross-connect was dark from the removal of the light that used its ports before.
     """
     removed, added = tuple(removed), tuple(added)
     dark_at: dict[int | None, float] = {}

@@ -58,7 +58,7 @@ class Meters:
         )
 
     def applied(self, switch: str, seconds: float, results: Iterable[CrossConnectResult]) -> None:
-        """A plan was carried out on a switch."""
+        """Record that a plan was applied to a switch in ``seconds`` seconds."""
         self.write_s.labels(switch).observe(seconds)
         dark = self.dark_s.labels(switch)
         for result in results:

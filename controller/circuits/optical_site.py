@@ -252,7 +252,11 @@ class OpticalSite:
                 self.bus.publish("optical_alarm", switch=name, kind="INTENT", port=None, text=complaint)
 
     def remark(self, name: str, remark: str | None) -> None:
-        """Say what others made on a switch, where that may stay; None when there is nothing."""
+        """Set the remark about cross-connects that others made on a switch and that may stay; None for no
+        remark.
+
+        A change of the remark is published as an event.
+        """
         with self._lock:
             before = self._views[name]
             self._views[name] = replace(before, remark=remark)
@@ -310,7 +314,7 @@ class OpticalSite:
             self.bus.publish("optical_alarm_cleared", switch=name, kind=alarm.kind, port=alarm.port)
 
     def _never_lit(self, name: str, snapshot: Snapshot, alarms: Collection[Alarm]) -> frozenset[Alarm]:
-        """Alarms of ports where light has yet to come in; takes down where it has by now."""
+        """Return the alarms of ports that have never received light. Ports with light are remembered."""
         ingresses = {xc.ingress for xc in snapshot.cross_connects}
         dark = {alarm for alarm in alarms if alarm.kind == "LOS" and alarm.port in ingresses}
         shone = self._shone[name]

@@ -152,7 +152,7 @@ class Reconciler:
             return now
 
     def _read_switches(self) -> None:
-        """Read every optical switch, at the same time; one that takes long goes on beside the next rounds."""
+        """Read every optical switch at the same time. A slow reading continues during the next rounds."""
         for name in self._site.drivers:
             # A job's conductor reads its own; a second reader would only be in the way of the next step.
             under_way = name in self._reading and not self._reading[name].done()
@@ -168,7 +168,7 @@ class Reconciler:
                 self._site.power_dbm(name, timeout_s=_READ_S)
 
     def _learn_ports(self) -> bool:
-        """Ask the switches that said something of their ports; whether anything is new."""
+        """Read the ports of the switches that reported a change. Return whether any port has changed."""
         with self._unread_lock:
             names, self._unread = self._unread, set()
         changed = False

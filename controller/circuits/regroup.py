@@ -42,7 +42,7 @@ Move = TypedDict("Move", {"gpu": str, "from": str | None, "to": str})
 
 
 class Predicted(TypedDict):
-    """Seconds per iteration, as emulated; None where a rank has no light."""
+    """Predicted seconds per iteration, as emulated; None if a rank has no light."""
 
     job: str
     before_s: float | None
@@ -251,7 +251,7 @@ class RegroupManager:
         return True
 
     def _after(self, before: CrossConnects, plan: Regrouping) -> dict[str, frozenset[CrossConnect]]:
-        """All cross-connects afterwards; those of no circuit stay as they are."""
+        """Return all cross-connects after a regrouping. Those that belong to no circuit stay."""
         now = [pair for pair in circuit_pairs(self._fabric, before) if self._is_simple(pair)]
         old = circuit_cross_connects(self._fabric, now)
         new = circuit_cross_connects(self._fabric, plan.circuits)
@@ -283,7 +283,7 @@ class RegroupManager:
         return document
 
     def _left_to_others(self, before: CrossConnects, after: CrossConnects) -> dict[str, str]:
-        """Packet switches where the light changes and whose tables are not ours; who looks after them."""
+        """Return the controllers of other parties' packet switches on which the light changes, by switch."""
         then, later = attachments(self._fabric, before), attachments(self._fabric, after)
         changed = {port.node for port in then if then[port] != later[port]}
         switches = self._fabric.packet_switches
@@ -295,7 +295,9 @@ class RegroupManager:
     def _predicted(
         self, rings: Sequence[RingJob], before: CrossConnects, after: CrossConnects
     ) -> list[Predicted]:
-        """Seconds per iteration of each job, as emulated; None where a rank has no light."""
+        """Return the predicted seconds per iteration of each job, as emulated; None if a
+        rank has no light.
+        """
 
         def seconds(light: CrossConnects) -> dict[str, float]:
             try:
@@ -391,7 +393,7 @@ _DOCUMENT = TypeAdapter(RegroupDocument)
 
 
 def _checked(document: Any) -> RegroupDocument:
-    """A stored regrouping. Raises ValueError."""
+    """Return a stored regrouping. Raises ValueError."""
     if not isinstance(document, dict) or (lacking := RegroupDocument.__required_keys__ - document.keys()):
         raise ValueError(
             f"it lacks {', '.join(sorted(lacking))}" if isinstance(document, dict) else "no object"

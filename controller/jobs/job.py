@@ -98,12 +98,14 @@ class Rank:
 
 @dataclass
 class Loss:
-    """A GPU that a job lost while it started or ran, and how the job goes on: None until that is known.
+    """GPU that a job lost while it started or ran, and the job's continuation; None for values that are not
+    yet known.
 
-    ``spare``: the GPU in its place, None with fewer ranks; ``ranks``: the GPUs from then on; ``iteration``:
-    the first that they do. When the worker ended, the controller heard of it, the other ranks had stopped, it
-    was decided how to go on, the light was set, the workers were started, and they were let go: ``t_lost``,
-    ``t_noticed``, ``t_stopped``, ``t_recovering``, ``t_lit``, ``t_started``, ``t_released``.
+    ``spare``: the replacement GPU, None if the job continues with fewer ranks. ``ranks``: the GPUs from then
+    on. ``iteration``: first iteration after the loss. The times are monotonic seconds: ``t_lost`` the worker
+    ended, ``t_noticed`` the controller was notified, ``t_stopped`` the other ranks had stopped,
+    ``t_recovering`` the continuation was decided, ``t_lit`` the light was set, ``t_started`` the workers were
+    started, ``t_released`` they were released.
     """
 
     rank: int
@@ -168,13 +170,13 @@ class JobOutput(TypedDict):
 
 @dataclass
 class Job:
-    """A job and its history. Times are CLOCK_MONOTONIC seconds.
+    """Job and its history. Times are CLOCK_MONOTONIC seconds.
 
-    ``plane``: the name of the one with light that it runs on, and ``switches``: those that carry the job's
-    light; None and none elsewhere. ``started``: the agent has confirmed all workers. ``clean``: its workers
-    are removed and its GPUs free. ``on_loss``: fail, swap or shrink; ``spares``: GPUs kept for it;
-    ``attempt``: how often its workers were started anew. ``told``: events that come from no worker, with
-    their place in ``events``.
+    ``plane``: name of the plane with light on which the job runs, None on packet switches. ``switches``:
+    switches that carry the job's light. ``started``: the agent has confirmed all workers. ``clean``: its
+    workers are removed and its GPUs free. ``on_loss``: fail, swap or shrink. ``spares``: GPUs kept for a
+    swap. ``attempt``: number of restarts of its workers. ``told``: events that do not come from a worker,
+    with their index in ``events``.
     """
 
     id: str
@@ -281,7 +283,7 @@ def linktest_targets(settings: Mapping[str, Any], ranks: int) -> list[int | None
 
 
 def enter_told(job: Job) -> None:
-    """The job's own events at their places, once all that its workers said has been heard again."""
+    """Insert the job's own events at their places, once all events of its workers have been read again."""
     for index, event in job.told:
         job.events.insert(index, event)
 
@@ -384,7 +386,7 @@ def describe_failure(rank: Rank, *, ours: bool = True) -> str:
 
 
 def _weight(job: Job, rank: Rank) -> tuple[int, float, int]:
-    """Orders failures: what came from outside first, then by when the worker said so."""
+    """Return a sort key of failures: external causes first, then by the time of the worker's report."""
     outside = 0 if rank.oom else 1 if rank.signal is not None else 2 if rank.state == "gone" else 3
     ends = ("failed", "command_ended")
     end_times = [e["t"] for e in job.events if e.get("event") in ends and rank_of(job, e) is rank]

@@ -13,9 +13,9 @@ _MOST_PENDING = 64
 
 @dataclass(frozen=True)
 class Lap:
-    """One iteration of a job, all ranks taken together: ``begin`` of the first, ``end`` of the last.
+    """Iteration of a job over all ranks: ``begin`` of the first, ``end`` of the last.
 
-    ``compute_s`` and ``allreduce_s``: means over the ranks.
+    ``compute_s`` and ``allreduce_s``: means over the ranks, seconds.
     """
 
     job: str

@@ -42,9 +42,10 @@ def pending_losses(job: Job) -> list[Loss]:
 
 
 def go_on(job: Job, gpus: Sequence[str], iteration: int, stopped: float, now: float) -> None:
-    """The job after its pending losses: on ``gpus`` in rank order, from ``iteration`` on.
+    """Change a job for its continuation after its pending losses, on ``gpus`` in rank order, from
+    ``iteration`` on.
 
-    ``stopped``: when its other ranks had been stopped.
+    ``stopped``: time at which its other ranks had stopped. ``now``: present time. Both in monotonic seconds.
     """
     for loss in pending_losses(job):
         loss.t_stopped = stopped
@@ -56,14 +57,14 @@ def go_on(job: Job, gpus: Sequence[str], iteration: int, stopped: float, now: fl
 
 
 def note_start(job: Job, t_lit: float, started: float) -> None:
-    """The light of a job was set, and its workers were started; of interest after a loss."""
+    """Record in a job's losses when its light was set and its workers were started (monotonic seconds)."""
     for loss in job.losses:
         if loss.t_released is None:
             loss.t_lit, loss.t_started = t_lit, started
 
 
 def note_release(job: Job, t_released: float) -> None:
-    """The job was let go at ``t_released``, for the first time or after a loss."""
+    """Record the release of a job at ``t_released`` (monotonic seconds), the first or after a loss."""
     if job.t_released is None:
         job.t_released = t_released
     waiting = [loss for loss in job.losses if loss.t_released is None]

@@ -159,7 +159,11 @@ class JobManager:
         self._listener.start()
 
     def _take_over(self, record: Mapping[str, Any]) -> None:
-        """Raises what a record leads to that is none of a job of this fabric."""
+        """Adopt a stored job with its light.
+
+        Raises ValueError, KeyError, TypeError, AttributeError or InvalidError if the record is not a job of
+        this fabric.
+        """
         job = Job.from_record(record)
         light: Light | None = None
         if job.plane is not None and not job.clean:
@@ -453,7 +457,7 @@ class JobManager:
         return self._agent
 
     def _provider(self, plane: Plane) -> LightProvider[Any]:
-        """Raises InvalidError where nobody lights such a plane."""
+        """Return the provider of a plane's light. Raises InvalidError if there is none."""
         if plane.kind not in self._providers:
             raise InvalidError(f"nobody lights {plane}")
         return self._providers[plane.kind]
@@ -576,7 +580,7 @@ class JobManager:
             self._remove_worker(f"{job.id}-spare-{gpu}")
 
     def _lost_gpus(self, agent: AgentClient) -> frozenset[str]:
-        """The GPUs that are lost by now; none where the agent does not say."""
+        """Return the GPUs that are lost by now; empty if the agent does not answer."""
         try:
             return frozenset(agent.workers(self._cursor)["lost_gpus"])
         except ControllerError:
@@ -591,10 +595,10 @@ class JobManager:
     # A GPU was lost
 
     def _recover(self, job: Job, agent: AgentClient) -> None:
-        """Stop what is left of a job that lost ranks, then start it anew on others, from its newest state.
+        """Stop the rest of a job that lost ranks, then restart it on other GPUs, from its newest state.
 
-        May be repeated after a restart: until the new ranks are on record all is done again, then only what
-        follows.
+        May be repeated after a restart of the controller. Everything is repeated until the new ranks are
+        recorded, then only the remaining steps.
         """
         with self._lock:
             if job.state.ended:
@@ -631,7 +635,10 @@ class JobManager:
     def _gpus_after(
         self, job: Job, lost: Collection[int]
     ) -> tuple[Sequence[str], tuple[Plane, Light] | None]:
-        """The job's GPUs in rank order after it lost these ranks, and their light. Raises ControllerError."""
+        """Return the job's GPUs in rank order after it lost these ranks, and their light.
+
+        Raises ControllerError.
+        """
         left = [rank.gpu for rank in job.ranks if rank.rank not in lost]
         with self._lock:
             other_holders = {gpu: holder for gpu, holder in self._holders().items() if holder != job.id}
@@ -669,7 +676,10 @@ class JobManager:
     def _plan_again(
         self, job: Job, gpus: Sequence[str], other_holders: Mapping[str, str]
     ) -> tuple[Plane, Light] | None:
-        """The job's light on these GPUs. Raises ControllerError where its collective cannot run there."""
+        """Return the job's light on these GPUs; None on packet switches.
+
+        Raises ControllerError if its collective cannot run there.
+        """
         try:
             steps_named(job.spec.get("collective", "ring"), len(gpus))
         except ValueError as error:

@@ -386,6 +386,6 @@ class RingConductor:
 
     @property
     def changes(self) -> list[SetUp]:
-        """The last changes of light, one by one."""
+        """Return the last changes of light, one by one."""
         with self._lock:
             return list(self._set_ups)

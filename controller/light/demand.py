@@ -38,10 +38,11 @@ class Phased:
 
 @dataclass(frozen=True, eq=False)
 class DividedLight:
-    """A job's light. ``demand``: bytes that it sends in an iteration, [gpus, gpus] by numbers of all GPUs.
+    """Light of a job.
 
-    ``interval_s``: how long a division holds, None where light is divided once; ``dark_s``: how long all
-    light is dark before it. Both in seconds as emulated. ``phased``: where light follows the job's phases.
+    ``demand``: bytes that the job sends in an iteration, [gpus, gpus] by numbers of all GPUs. ``interval_s``:
+    time between divisions, None if light is divided once. ``dark_s``: dark time before each division. Both in
+    seconds as emulated. ``phased``: set if light follows the job's phases.
     """
 
     place: str
@@ -92,7 +93,9 @@ def stranded(
 def _pairs(
     fabric: Fabric, nodes: Sequence[str], traffic: Traffic
 ) -> Iterator[tuple[tuple[int, int], str, str, Mapping[str, int]]]:
-    """Pairs of nodes that report traffic: their numbers, sender's name, receiver's address, counters."""
+    """Yield pairs of nodes that report traffic: their numbers, sender's name, receiver's
+    address, counters.
+    """
     number = {gpu: index for index, gpu in enumerate(fabric.gpus)}
     number_of_ip = {fabric.gpus[node].ip: number[node] for node in nodes}
     for node in nodes:

@@ -83,7 +83,10 @@ class DividedProvider(Alone[DividedLight, DemandLoop]):
         return DividedLight(plane.name, nodes, self.switches(plane), demand, interval_s, dark_s, phased)
 
     def _phased(self, plane: WholePlane, nodes: tuple[str, ...], settings: Mapping[str, Any]) -> Phased:
-        """Raises InvalidError where light cannot follow the job's phases."""
+        """Return the plan of light that follows the job's phases.
+
+        Raises InvalidError if that is impossible.
+        """
         if plane.phases is None or self._phases is None:
             raise InvalidError(f"light phases: {plane} is not set circuit by circuit")
         gpus = list(self._fabric.gpus)
@@ -119,7 +122,10 @@ class DividedProvider(Alone[DividedLight, DemandLoop]):
         return loop, {}
 
     def _resume(self, job_id: str, light: DividedLight, lights: Lights) -> DemandLoop:
-        """O-NICs may hold everything, and the light may be any, so it is divided at once."""
+        """Return the running loop of a job that another controller started.
+
+        The O-NICs may hold everything and the light is unknown, so light is divided at once.
+        """
         return self._loop(job_id, light, lights, resumed=True)
 
     def _forget(self, light: DividedLight) -> None:

@@ -53,10 +53,11 @@ KEPT = 20_000
 
 
 class DemandLoop:
-    """The light of job ``job``. ``lights``: its switches, nobody else's until :meth:`stop` has returned.
+    """Loop that divides the light of job ``job``.
 
-    ``resumed``: another controller divided before. Then the first that is done is a division, whatever is
-    left to send: the O-NICs' present state is not known.
+    ``lights``: its switches, reserved until :meth:`stop` has returned. ``resumed``: another controller
+    divided before. The loop then begins with a division even if nothing is left to send, because the O-NICs'
+    present state is not known.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class DemandLoop:
         self._thread.start()
 
     def stop(self) -> None:
-        """End it. A division that has begun is ended first, so that nobody stays in the dark."""
+        """Stop the loop. A division in progress is completed first, so that no O-NIC stays in the dark."""
         self._stop.set()
         if self._thread.ident is not None:
             self._thread.join(2 * (PATIENCE_S + CALL_S + self.lights.declared_s) + self.light.dark_s)
@@ -116,7 +117,10 @@ class DemandLoop:
             self._note(f"the division of light has ended: {error!r}")
 
     def _round(self, at_once: bool) -> tuple[float, bool]:
-        """Divide if anything is left or it must be; the seconds to the next round, and whether that must."""
+        """Divide if data is left or ``at_once``.
+
+        Return the seconds to the next round, and whether it must divide.
+        """
         once = self.light.interval_s is None
         demand, read_s, has_demand = self.light.demand, 0.0, False
         self.lights.recall()
@@ -261,7 +265,7 @@ class DemandLoop:
         return by_name(list(self._fabric.gpus), {pair: len(own) for pair, own in paths.items()})
 
     def _told(self) -> Lightpaths:
-        """As :meth:`counts`; what has not changed is kept once for many decisions."""
+        """Return :meth:`counts`, as one shared object for all decisions with equal counts."""
         if (counts := self.counts()) != self._lightpaths:
             self._lightpaths = counts
         return self._lightpaths
@@ -281,13 +285,13 @@ class DemandLoop:
 
     @property
     def changes(self) -> list[Decision]:
-        """The last decisions, one by one."""
+        """Return the last decisions, one by one."""
         with self._lock:
             return list(self._decisions)
 
 
 def write_tables(agent: AgentClient, place: str, node_tables: Tables) -> None:
-    """Raises ControllerError naming the first O-NIC that has not what it should."""
+    """Send the tables to the O-NICs. Raises ControllerError naming the first O-NIC whose table differs."""
     read_back = agent.set_lightpaths(node_tables, timeout_s=CALL_S)
     for gpu, table in node_tables.items():
         if gpu not in read_back or _plain(read_back[gpu]) != _plain(table):

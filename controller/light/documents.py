@@ -25,8 +25,11 @@ class Lit:
 
 
 class LitPair(NamedTuple):
-    """Light from a GPU to a peer: so many ``paths`` side by side. ``wavelength``: None where it is one of
-    several, or nothing tells them apart."""
+    """Light from a GPU to a peer.
+
+    ``paths``: number of parallel paths. ``wavelength``: None if there are several, or if the plane does not
+    distinguish wavelengths.
+    """
 
     gpu: str
     peer: str
@@ -53,8 +56,11 @@ class PlaneSwitch:
 
 @dataclass(frozen=True)
 class PlaneOverview:
-    """A plane that has light. ``size``: nodes; ``free``: those that no job has; ``wavelengths``: that its
-    switches tell apart."""
+    """Summary of a plane that has light.
+
+    ``size``: number of nodes. ``free``: number of nodes without a job. ``wavelengths``: number that its
+    switches distinguish.
+    """
 
     name: str
     kind: str
@@ -67,7 +73,7 @@ class PlaneOverview:
 
 @dataclass(frozen=True)
 class Quantiles:
-    """Seconds that something took; null where it has not happened."""
+    """Quantiles of a duration in seconds; null if there was none."""
 
     p50_s: float | None
     p99_s: float | None
@@ -88,11 +94,12 @@ def quantiles(values: list[float]) -> Quantiles:
 
 @dataclass(frozen=True)
 class SetUp:
-    """A change of a ring's light between two steps. ``t``: when it was due (the step before over, and
-    somebody asking), CLOCK_MONOTONIC seconds; ``step``: counted on over iterations; ``switches``: written.
+    """Change of a ring's light between two steps.
 
-    ``write_s``: until the last driver had read back what it was told, the declared dark time included.
-    ``total_s``: until the flows were told. Both seconds from ``t``.
+    ``t``: time when it was due (the previous step over, and a flow waiting), CLOCK_MONOTONIC seconds.
+    ``step``: number of the step, continued over iterations. ``switches``: number of switches written.
+    ``write_s``: seconds from ``t`` until the last driver had read back its write, the declared dark time
+    included. ``total_s``: seconds from ``t`` until the flows were notified.
     """
 
     t: float
@@ -139,13 +146,14 @@ Lightpaths = Mapping[str, Mapping[str, int]]
 
 @dataclass(frozen=True)
 class Decision:
-    """One division of light. ``t``: when it began, monotonic; ``left_bytes``: for how much it was made.
+    """Division of light.
 
-    ``changed``: whether a switch passes anything else than before. Seconds: ``read_s`` to learn what is left,
-    ``decide_s`` to divide, ``hold_s`` to have the O-NICs hold everything, ``write_s`` until the last switch
-    had read back what it was told, its declared dark time included; ``dark_s`` from when all was held until
-    the O-NICs sent again. ``problem``: what did not work. ``lightpaths``: those that there were then.
-    ``turns``: where light follows phases, those for which this was made, each an iteration and a phase.
+    ``t``: its beginning, monotonic seconds. ``left_bytes``: demand for which it was made. ``changed``: true
+    if any switch passes something else than before. Durations: ``read_s`` to read the remaining demand,
+    ``decide_s`` to divide, ``hold_s`` to make the O-NICs hold everything, ``write_s`` until the last switch
+    had read back its write, the declared dark time included, ``dark_s`` from the hold until the O-NICs sent
+    again. ``problem``: first failure. ``lightpaths``: lightpaths afterwards. ``turns``: if light follows
+    phases, the turns for which it was made, each an iteration and a phase.
     """
 
     number: int

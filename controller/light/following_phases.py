@@ -55,7 +55,10 @@ class PhaseLoop(DemandLoop):
         return self._light_turns(sorted(self._active), nodes=None, counted=False)
 
     def _round(self, at_once: bool) -> tuple[float, bool]:
-        """Wait for a worker's word, and set the light of turns that may have it since then."""
+        """Wait until a worker has ended a turn, then set the light of turns that may have it.
+
+        Return the seconds to the next round, and whether light must be set then.
+        """
         try:
             ended_turns = self._agent.turns(self._known, 0.0 if at_once else WORD_S)
             if not at_once and any(self._known.get(node, n) != n for node, n in ended_turns.items()):
@@ -78,7 +81,10 @@ class PhaseLoop(DemandLoop):
         return (0.0, False) if decision.problem is None else (RETRY_S, True)
 
     def _heard(self, ended_turns: Mapping[str, int]) -> tuple[list[Turn], list[Turn]]:
-        """Turns that are over, and that may have light, as workers have ended so many."""
+        """Return the turns that have ended, and the turns that may have light now.
+
+        ``ended_turns``: number of turns that each node's worker has ended.
+        """
         over, ready = [], []
         for rank, node in enumerate(self.light.nodes):
             # A worker is not trusted: it ends no more turns than it has.

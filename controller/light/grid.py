@@ -62,7 +62,7 @@ class GridPlan:
 
     @property
     def switches(self) -> list[str]:
-        """The WSSs that carry something for the job."""
+        """WSSs that carry something for the job."""
         return sorted(self.cross_connects)
 
 
@@ -178,7 +178,7 @@ class GridProvider(Provider[GridPlan]):
         return {"light_s": lit_s - began, "maps_s": time.monotonic() - lit_s}
 
     def _adopt(self, job_id: str, light: GridPlan) -> None:
-        """The watch compares the job's maps and writes only what is wrong."""
+        """Record the job; the watch compares its maps and writes only the wrong ones."""
         with self._lock:
             self._assigned[job_id] = light
 

@@ -27,8 +27,11 @@ PARALLEL = 16
 
 @dataclass(frozen=True)
 class OnicEntry:
-    """Addresses of an O-NIC's agent: ``manage``: path of its socket; ``control``: its host:port on the
-    control network; ``flow``: path of the flow socket as the GPU's worker sees it."""
+    """Addresses of an O-NIC's agent.
+
+    ``manage``: path of its socket. ``control``: its host:port on the control network. ``flow``: path of the
+    flow socket as the GPU's worker sees it.
+    """
 
     gpu: str
     manage: str

@@ -47,9 +47,9 @@ PARALLEL = 16
 
 
 class Provider(ABC, Generic[L]):
-    """Plans, sets and takes away the light of jobs on planes of one kind. Safe from any thread.
+    """Base class that plans, sets and removes the light of jobs on planes of one kind. Safe from any thread.
 
-    ``agent``: of the server, None where the inventory names none.
+    ``agent``: client of the server agent, None if the inventory names none.
     """
 
     kind: ClassVar[str]
@@ -69,7 +69,7 @@ class Provider(ABC, Generic[L]):
 
     @abstractmethod
     def stop(self) -> None:
-        """End what is done beside. Light, and what O-NICs were told, stay as they are."""
+        """Stop the background work. Light and the O-NICs' tables stay as they are."""
 
     # A job's light
 
@@ -92,9 +92,9 @@ class Provider(ABC, Generic[L]):
         self._check_onics(light)
 
     def light(self, job_id: str, light: L) -> None:
-        """Set the light, tell the O-NICs, and move the light from then on, where that is to be.
+        """Set the light, write the O-NICs' tables, and start the player if the light changes during the job.
 
-        May be repeated. Raises ControllerError; what was done until then stays until :meth:`clear`.
+        May be called again. Raises ControllerError; everything done until then stays until :meth:`clear`.
         """
         try:
             took = self._light(job_id, light)
@@ -131,7 +131,7 @@ class Provider(ABC, Generic[L]):
 
     @abstractmethod
     def _check_onics(self, light: L) -> None:
-        """Raises the ControllerError of the first that does not answer."""
+        """Check that the O-NICs' agents answer. Raises the ControllerError of the first that does not."""
 
     @abstractmethod
     def _light(self, job_id: str, light: L) -> dict[str, float]:
@@ -139,7 +139,7 @@ class Provider(ABC, Generic[L]):
 
     @abstractmethod
     def _adopt(self, job_id: str, light: L) -> None:
-        """Raises ControllerError."""
+        """Take over the light of a job that runs already. Raises ControllerError."""
 
     @abstractmethod
     def _clear(self, job_id: str, light: L) -> list[str] | None:
@@ -235,7 +235,9 @@ class Provider(ABC, Generic[L]):
         """Return the part of the document that only planes of this kind have."""
 
     def _ports(self, plane: Plane) -> dict[str, list[Port]]:
-        """The faceplate ports of switches that each node is plugged into, the first of its O-NIC first."""
+        """Return the switches' faceplate ports that each node is plugged into, in the order of its O-NIC's
+        ports.
+        """
         own = {node: [Port(node, n) for n in range(self._fabric.onics[node].ports)] for node in plane.nodes}
         return {
             node: [self._fabric.link_at[port].other(port) for port in ports] for node, ports in own.items()
@@ -277,7 +279,7 @@ class Player(Protocol):
 
     @property
     def changes(self) -> list[Any]:
-        """The last changes of light, one by one."""
+        """Return the last changes of light, one by one."""
 
 
 P = TypeVar("P", bound=Player)
@@ -317,14 +319,15 @@ class Alone(Provider[L], Generic[L, P]):
 
     @abstractmethod
     def _begin(self, job_id: str, light: L, lights: Lights) -> tuple[P, dict[str, float]]:
-        """Set the light and tell the O-NICs; the player from then on, and what took how long, seconds.
+        """Set the light and write the O-NICs' tables. Return the player, and the duration of each part in
+        seconds.
 
         Raises ControllerError.
         """
 
     @abstractmethod
     def _resume(self, job_id: str, light: L, lights: Lights) -> P:
-        """The player of a job that runs already. Raises ControllerError."""
+        """Return the player of a job that runs already. Raises ControllerError."""
 
     @abstractmethod
     def _forget(self, light: L) -> None:

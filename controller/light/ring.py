@@ -84,7 +84,7 @@ class RingProvider(Alone[RingPlan, RingConductor]):
         return self._conductor(job_id, light, lights, resumed=False), took
 
     def _resume(self, job_id: str, light: RingPlan, lights: Lights) -> RingConductor:
-        """The light and the tables stand, and the workers come back."""
+        """Return the conductor of a job that runs already, with its light and tables in place."""
         return self._conductor(job_id, light, lights, resumed=True)
 
     def _forget(self, light: RingPlan) -> None:
@@ -105,7 +105,10 @@ class RingProvider(Alone[RingPlan, RingConductor]):
         return {self._fabric.gpus[peer].ip: emit for peer, emit in plan.transmit[node].items()}
 
     def _write_tables(self, ring: str, tables: Mapping[str, Mapping[str, Emit]]) -> None:
-        """Raises ControllerError naming the first O-NIC that has not what it should."""
+        """Send the transmit tables to the O-NICs.
+
+        Raises ControllerError naming the first one whose table differs.
+        """
         agent = self._need_agent()
 
         def write(node: str) -> None:

@@ -132,7 +132,7 @@ class Lights:
         return problems
 
     def _on_all(self, names: Sequence[str], work: Callable[[str], str | None]) -> list[str]:
-        """The work for every switch, at the same time; what did not work, one line each."""
+        """Run ``work`` for every switch in parallel. Return one line for each failure."""
         # The first in this thread, which would only wait: to wake one less takes less time.
         pending = [self._pool.submit(work, name) for name in names[1:]]
         outcomes = [*map(work, names[:1]), *(other.result() for other in pending)]

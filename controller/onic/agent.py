@@ -120,7 +120,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class PeerEntry:
-    """One line of the wavelength map: how the GPU with an IP address is reached, and its agent's address."""
+    """Line of the wavelength map: port and wavelength that reach a GPU, and its agent's address."""
 
     port: int
     wavelength: int
@@ -185,7 +185,7 @@ def flow_name(request: Mapping[str, Any], key: str) -> int | str:
 
 
 def _parsed(packet: bytes) -> Any:
-    """A packet's JSON, without the layers of ``json.loads``. Raises ValueError or RecursionError."""
+    """Return a packet's JSON, without the layers of ``json.loads``. Raises ValueError or RecursionError."""
     text = packet.decode().strip()
     document, end = _raw_decoded(text)
     if end < len(text):
@@ -281,7 +281,7 @@ class Agent:
     def _open(
         self, family: socket.AddressFamily, kind: socket.SocketKind, where: Address | Path, mode: int = 0
     ) -> socket.socket:
-        """A bound socket; raises OSError that names the address."""
+        """Return a bound socket. Raises OSError naming the address."""
         opened = socket.socket(family, kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         self._sockets.append(opened)
         try:
@@ -773,9 +773,10 @@ _OPERATIONS: dict[str, Callable[[Agent, Mapping[str, Any]], dict[str, Any]]] = {
 
 
 def _next_epoch(path: Path) -> tuple[int, bool]:
-    """A number greater than in any earlier life, kept in ``path``; and whether this is the first life.
+    """Return a number greater than in any earlier life, kept in ``path``, and whether this is the first life.
 
-    The clock makes it grow even when the file is lost, as long as the machine is not started anew.
+    The clock makes the number grow even if the file is lost, until the machine is rebooted. Raises
+    AgentError.
     """
     try:
         before = int(path.read_text(encoding="ascii"))

@@ -48,14 +48,14 @@ class Closed(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """The flow never had light and is over; it may be asked for anew."""
+    """Effect: the flow has ended without light. It may be opened again."""
 
     flow: Flow
     reason: str
 
 
 class Lost(NamedTuple):
-    """The flow's light went out before it was closed, and the flow is over: open it anew."""
+    """Effect: the flow lost its light before it was closed, and has ended. The sender must open a new one."""
 
     flow: Flow
     reason: str
@@ -75,12 +75,12 @@ class _Asked:
 
 
 class Conductor:
-    """Every method returns what is to be done, in order.
+    """State machine of a ring's light. Every method returns the effects to carry out, in order.
 
-    ``steps``: the pairs of each step of one iteration, at least one; the settings for them are 0, 1, …
-    ``resumed``: flows may have been closed before this conductor was made. It then lights nothing until
-    :meth:`settle`, which is called when whoever is there has had the time to ask. ``each_step``: each step,
-    also of a later iteration, gets its setting anew.
+    ``steps``: the pairs of each step of one iteration, at least one; their settings are 0, 1, … ``resumed``:
+    flows may have been closed before this conductor was made. The conductor then lights nothing until
+    :meth:`settle`, which is called when workers have had the time to open their flows. ``each_step``: the
+    setting is made again for each step, also of a later iteration.
     """
 
     def __init__(
@@ -105,12 +105,12 @@ class Conductor:
 
     @property
     def step(self) -> int | None:
-        """The step that is being played, counted on over iterations; None before it is known."""
+        """Present step, continued over iterations; None before it is known."""
         return self._step
 
     @property
     def setting(self) -> int | None:
-        """The setting that stands; None while it changes."""
+        """Setting in place; None while it changes."""
         return self._setting
 
     def flows(self) -> list[tuple[Flow, Pair, int, bool]]:
@@ -211,7 +211,7 @@ class Conductor:
         return effects
 
     def _choose(self) -> int | None:
-        """The step whose turn it is, when nothing is lit."""
+        """Return the step whose turn it is, when nothing is lit; None if there is none."""
         least = min((request.step for request in self._flows.values()), default=None)
         if least is None:
             return None

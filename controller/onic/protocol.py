@@ -61,12 +61,12 @@ _NEVER = float("inf")
 
 
 class Message(NamedTuple):
-    """One control message.
+    """Control message.
 
-    ``epoch``: the sender's. ``flow_epoch`` and ``seq``: the flow, numbered by its source in that epoch of the
-    source. ``stamp_s``: the source's clock when it sent the REQUEST or RENEW that this answers; for the
-    destination it is only something to echo. ``value_s``: lease (GRANT, RENEWED) or when to try again (DENY),
-    seconds. ``detail``: requests ahead (QUEUED) or reason (DENY).
+    ``epoch``: the sender's epoch. ``flow_epoch`` and ``seq``: the flow, numbered by its source in that epoch
+    of the source. ``stamp_s``: the source's clock when it sent the REQUEST or RENEW that this message
+    answers; the destination only echoes it. ``value_s``: lease (GRANT, RENEWED) or time to retry (DENY),
+    seconds. ``detail``: number of requests ahead (QUEUED) or reason (DENY).
     """
 
     kind: int
@@ -126,7 +126,7 @@ class Failed(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """The flow's light went out before it was closed, and the flow is over: open it anew."""
+    """Effect: the flow lost its light before it was closed, and has ended. The sender must open a new one."""
 
     flow: Flow
     peer: Peer
@@ -273,10 +273,10 @@ class _Receiver:
 
 
 class Onic:
-    """One control unit. ``epoch`` must be greater than in any earlier life of this O-NIC.
+    """Control unit of one O-NIC. ``epoch`` must be greater than in any earlier life of this O-NIC.
 
     ``quarantine``: grant nothing for one lease and guard, because a grant of an earlier life may still be in
-    use. All lasers must be dark when this is made.
+    use. All lasers must be dark when the control unit is created.
     """
 
     __slots__ = ("_epochs", "_flows", "_quiet_s", "_reach", "_rx", "_seq", "_tx", "counts", "epoch", "times")
@@ -476,7 +476,7 @@ class Onic:
         out.append(Send(active.peer, Message(REQUEST, port, self.epoch, self.epoch, active.seq, now_s)))
 
     def _answered(self, now_s: float, sender: Peer, message: Message, out: list[Effect]) -> None:
-        """A destination's word about a flow of this O-NIC."""
+        """Process a destination's message about a flow of this O-NIC."""
         kind, port, _, flow_epoch, seq, stamp_s, value_s, detail = message
         tx = self._tx[port]
         active = tx.active
@@ -538,7 +538,9 @@ class Onic:
         out.append(Extend(port, active.wavelength, until_s))
 
     def _renew_at(self, now_s: float, active: _Outgoing, half_s: float) -> None:
-        """Ask for a longer lease at ``half_s``, or soon where a late grant has left less than half of it."""
+        """Schedule the renewal at ``half_s``, or soon if a late grant has left less than
+        half of the lease.
+        """
         active.interval_s = self.times.retry_s / 2
         active.deadline_s = max(half_s, now_s + active.interval_s)
 
@@ -578,7 +580,7 @@ class Onic:
     def _end(
         self, now_s: float, port: int, out: list[Effect], reason: str, retry_after_s: float | None = None
     ) -> None:
-        """The active flow is over before it was closed; the next one has the transmitter."""
+        """End the active flow before it was closed, and give the transmitter to the next one."""
         active = self._tx[port].active
         assert active is not None
         self._let_go(now_s, port, out)
@@ -632,7 +634,7 @@ class Onic:
     # Receiver.
 
     def _asked(self, now_s: float, source: Peer, message: Message, out: list[Effect]) -> None:
-        """A source's word about a flow to this O-NIC."""
+        """Process a source's message about a flow to this O-NIC."""
         kind, port, _, flow_epoch, seq, stamp_s, _, _ = message
         rx = self._rx[port]
         grant = rx.grant
@@ -737,7 +739,7 @@ class Onic:
     # Peers.
 
     def _answer_stranger(self, sender: Peer, message: Message, out: list[Effect]) -> None:
-        """An O-NIC of no job of ours: nothing about it is kept."""
+        """Answer an O-NIC that belongs to no job here, without keeping any state about it."""
         if message.kind in (REQUEST, RENEW, CONFIRM):
             reason = NO_MAP if message.kind == REQUEST else UNKNOWN_GRANT
             self._deny(sender, message, reason, self.times.refresh_s, out)
@@ -749,7 +751,7 @@ class Onic:
             out.append(Send(sender, release))
 
     def _forget(self, now_s: float, peer: Peer, out: list[Effect]) -> None:
-        """``peer`` has restarted: it darkened its lasers first, and knows nothing of before."""
+        """Forget the state of ``peer``, which has restarted with dark lasers and without memory."""
         for port, (tx, rx) in enumerate(zip(self._tx, self._rx, strict=True)):
             rx.done.pop(peer, None)
             rx.queue.pop(peer, None)

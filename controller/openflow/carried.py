@@ -95,7 +95,7 @@ def _add(entry: Any, count: Sequence[int]) -> None:
 
 
 def _more_matched(table: Any, packets: int) -> Any:
-    """A table's counters with packets that met one of its flows."""
+    """Return a table's counters, increased by packets that met one of its flows."""
     if table.table_id:
         return table
     return table._replace(
@@ -104,7 +104,7 @@ def _more_matched(table: Any, packets: int) -> Any:
 
 
 def _more_passed(port: Any, lacks: Sequence[int] | None) -> Any:
-    """A port's counters with what they lack: packets and bytes that came, and that left."""
+    """Return a port's counters, increased by packets and bytes received, and sent, past the switch."""
     if lacks is None:
         return port
     names = ("rx_packets", "rx_bytes", "tx_packets", "tx_bytes")

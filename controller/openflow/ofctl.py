@@ -140,10 +140,9 @@ class _HasSwitches(Protocol):
 
 
 class OfctlMixin:
-    """``ofctl_*`` of the plane. All raise the errors of ``controller.openflow.errors``.
+    """Methods ``ofctl_*`` of the plane. All raise the errors of ``controller.openflow.errors``.
 
-    ``timeout_s`` (5 s where it is not asked for) is for the whole call, however many questions to the switch
-    it takes.
+    ``timeout_s`` (default 5 s) bounds the whole call, regardless of the number of requests to the switch.
     """
 
     def ofctl_read(
@@ -254,7 +253,10 @@ def _short(value: Any) -> str:
 
 
 def _check_flow(exchange: _Exchange, entry: Mapping[str, Any]) -> None:
-    """Raises UnreadableError naming the first match field or action that the library cannot read."""
+    """Check a flow's match and actions.
+
+    Raises UnreadableError naming the first that the library cannot read.
+    """
     match = entry.get("match") or {}
     for key, value in match.items():
         # "tp_src" and "tp_dst" can be read only with the match's protocol, TCP or UDP.
@@ -290,7 +292,10 @@ def _check_actions(exchange: _Exchange, where: str, actions: Any) -> None:
 
 
 def _number(value: Any, prefix: str | None = None) -> int:
-    """A number, written in decimal or as ``0x…``, or with a prefix a reserved name (``LOCAL``)."""
+    """Return a number written in decimal or as ``0x…``, or with a prefix a reserved name (``LOCAL``).
+
+    Raises UnreadableError.
+    """
     try:
         return int(str(value), 0)
     except ValueError:
@@ -313,7 +318,9 @@ def _port(exchange: _Exchange, number: int) -> dict[str, Any]:
 
 
 def _all_queues(exchange: _Exchange) -> dict[str, Any]:
-    """The queues of every port, asked one by one: before OpenFlow 1.4 "any port" is no port to ask for."""
+    """Return the queues of every port, read one by one: before OpenFlow 1.4 a request
+    cannot name "any port".
+    """
     configs = [
         config
         for port in _ports(exchange)

@@ -224,9 +224,9 @@ class OpenFlowPlane(OfctlMixin):
     def send_all(
         self, mods: Mapping[int, Sequence[FlowMod | Rewrite]], *, timeout_s: float
     ) -> dict[int, OpenFlowError]:
-        """Send flows to several switches at once, like :meth:`send_flows`; returns the failures by switch.
+        """Send flows to several switches at once, like :meth:`send_flows`. Return the failures by switch.
 
-        They act when this returns, on packets that are carried beside the switches, too.
+        The flows are in effect when this returns, also for packets that are carried past the switches.
         """
 
         def messages(switch: Switch, dpid: int) -> list[Any]:
@@ -251,9 +251,9 @@ class OpenFlowPlane(OfctlMixin):
     def flow_tables(
         self, dpids: Iterable[int], *, timeout_s: float, counted: bool = False
     ) -> tuple[dict[int, list[FlowEntry]], dict[int, OpenFlowError]]:
-        """Read several switches at once, like :meth:`flows`; returns the failures by switch, too.
+        """Read several switches at once, like :meth:`flows`. Return the flows and the failures by switch.
 
-        ``counted``: the counters are wanted with what was carried beside the switches.
+        ``counted``: the counters include the traffic that was carried past the switches.
         """
 
         def request(switch: Switch, _: int) -> list[Any]:
@@ -268,8 +268,11 @@ class OpenFlowPlane(OfctlMixin):
         return self._at_once(dpids, request, timeout_s, entries)
 
     def monitor_flows(self, dpid: int, *, timeout_s: float) -> None:
-        """Have a switch say at once what others change in its flow tables, as event ``flows_changed``; until
-        it disconnects. Raises SwitchRefusedError where it knows no flow monitor (ONF extension 187)."""
+        """Make a switch report others' changes of its flow tables at once, as event ``flows_changed``.
+
+        Lasts until the switch disconnects. Raises SwitchRefusedError if the switch has no flow monitor (ONF
+        extension 187).
+        """
         switch = self._switch(dpid)
         switch.transact([parser.OFPExperimenterStatsRequest(switch, 0, *MONITOR, _MONITORED)], timeout_s)
 
@@ -351,7 +354,7 @@ class OpenFlowPlane(OfctlMixin):
                 log.warning("%s", error)
 
     def _amend(self, dpid: int, replies: Sequence[Any]) -> None:
-        """Add what was carried beside a switch to its counters. Raises NotConnectedError."""
+        """Add the traffic that was carried past a switch to its counters. Raises NotConnectedError."""
         if self.carried is not None:
             self.carried.add_to(dpid, replies)
 
@@ -366,7 +369,7 @@ class OpenFlowPlane(OfctlMixin):
 
     @property
     def complaint(self) -> str | None:
-        """A line about connections that were closed because there were too many; None without any."""
+        """One line about connections that were closed because there were too many; None without any."""
         return self._sent_away.complaint
 
     def _accept(self, listener: socket.socket) -> None:
@@ -531,7 +534,10 @@ def _flow_mod_text(
     cookie: int,
     table_id: int,
 ) -> bytes:
-    """Kept, because os-ken takes 0.3 ms to write one, and light that changes brings the same rules again."""
+    """Return a flow change in wire format, cached.
+
+    os-ken takes 0.3 ms to write a flow change, and changing light needs the same rules again.
+    """
     actions = [parser.OFPActionOutput(port) for port in out_ports]
     adds = command in ("add", "modify", "modify_strict")
     instructions = (
@@ -565,7 +571,7 @@ def _rewrite(flow: Rewrite) -> _Written:
 
 
 def _match_value(value: int | str) -> Any:
-    """``"value/mask"`` as os-ken takes it; anything else as it is."""
+    """Return ``"value/mask"`` as os-ken expects it; any other value unchanged."""
     if not isinstance(value, str) or "/" not in value:
         return value
     parts = value.split("/", 1)
@@ -596,7 +602,7 @@ def _flow_entry(stats: Any) -> FlowEntry:
 
 @functools.lru_cache(maxsize=8192)
 def _meaning(match: bytes, instructions: bytes) -> tuple[Mapping[str, int | str], tuple[int, ...], bool]:
-    """A flow's match, where it outputs to, and whether it does nothing else."""
+    """Return a flow's match, its output ports, and whether it does nothing else."""
     fields = {
         key: f"{value[0]}/{value[1]}" if isinstance(value, tuple) else value
         for key, value in flow_match(match).items()

@@ -42,7 +42,7 @@ class TlsFront:
         self._joined: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        """Raises ListenError naming the port."""
+        """Start listening. Raises ListenError naming the port."""
         self._thread.start()
         opening = self._loop.create_server(self._session, self._host, self.port)
         try:

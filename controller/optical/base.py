@@ -153,12 +153,14 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Timing:
-    """Declared timing. ``command``: from a write until it takes effect, to which each cross-connect in it
-    adds ``per_cross_connect_s`` seconds. ``dark``: from there until a new cross-connect passes packets, the
-    far receiver's re-training included. ``after_answer_s``: what is left of that when the switch answers,
-    where it answers once its own part is done; None where an answer says nothing about light. ``settle_s``:
-    after the last write, how long something may still vanish that the switch has shown; it is read back once
-    more then."""
+    """Declared timing.
+
+    ``command``: from a write until it takes effect; each cross-connect adds ``per_cross_connect_s`` seconds.
+    ``dark``: from there until a new cross-connect passes packets, the far receiver's re-training included.
+    ``after_answer_s``: remainder of that time when the switch answers, if it answers once its own part is
+    done; None if an answer implies nothing about light. ``settle_s``: seconds after the last write in which a
+    displayed cross-connect may still vanish; the switch is read back once more then.
+    """
 
     command: Bounds = Bounds()
     per_cross_connect_s: float = 0.0
@@ -244,7 +246,7 @@ class PortStatus:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One reading of a switch. ``foreign``: cross-connects that the switch says belong to another owner."""
+    """Reading of a switch. ``foreign``: cross-connects that the switch attributes to another owner."""
 
     switch: str
     cross_connects: Mapping[CrossConnect, CrossConnectState]
@@ -254,7 +256,7 @@ class Snapshot:
 
     @cached_property
     def revision(self) -> str:
-        """A digest of which cross-connects stand; equal for two readings that show the same ones."""
+        """Digest of the present cross-connects; equal for two readings with the same cross-connects."""
         order = sorted(
             (xc.ingress, xc.egress, -1 if xc.wavelength is None else xc.wavelength)
             for xc in self.cross_connects
@@ -272,10 +274,10 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Plan:
-    """A change from one state of a switch to another, as data.
+    """Change from one state of a switch to another, as data.
 
-    ``absent``: ingresses that were to be deleted and carry nothing. ``anew``: everything wanted is made anew,
-    what stands included; then removals and additions are never one write.
+    ``absent``: ingresses that were to be deleted and carry nothing. ``anew``: every wanted cross-connect is
+    made again, even if present; removals and additions are never one write then.
     """
 
     base_revision: str
@@ -335,7 +337,7 @@ class ApplyResult:
 
 @dataclass(frozen=True)
 class Alarm:
-    """Something a person should know. ``port`` is None where it concerns the whole switch."""
+    """Condition that a person should know. ``port`` is None if it concerns the whole switch."""
 
     kind: Literal["LOS", "PORT_FAILED", "PORT_DISABLED", "SWITCH"]
     port: int | None
@@ -348,7 +350,7 @@ def _order(cross_connect: CrossConnect) -> tuple[int, int, int]:
 
 
 def _spots(xc: CrossConnect) -> tuple[tuple[int, int | None], ...]:
-    """Port and wavelength of both ends of a cross-connect."""
+    """Return port and wavelength of both ends of a cross-connect."""
     return (xc.ingress, xc.wavelength), (xc.egress, xc.wavelength)
 
 
@@ -360,7 +362,7 @@ def _touched(changed: Iterable[CrossConnect]) -> int:
 
 
 def check_cross_connect(capabilities: Capabilities, xc: CrossConnect) -> None:
-    """Raises NoSuchPort, WrongSide or Unsupported if the switch could never make this cross-connect."""
+    """Check that the switch could make this cross-connect. Raises NoSuchPort, WrongSide or Unsupported."""
     for port in (xc.ingress, xc.egress):
         if port not in capabilities.ports:
             raise NoSuchPort(port, f"cross-connect {xc}: there is no port {port}")
@@ -379,7 +381,7 @@ def check_cross_connect(capabilities: Capabilities, xc: CrossConnect) -> None:
 
 
 def check_ports_usable(snapshot: Snapshot, cross_connects: Iterable[CrossConnect]) -> None:
-    """Raises PortDisabled or PortFailed for the first port that cannot carry light."""
+    """Check that all ports can carry light. Raises PortDisabled or PortFailed for the first that cannot."""
     for xc in cross_connects:
         for port in (xc.ingress, xc.egress):
             status = snapshot.ports[port]
@@ -533,13 +535,15 @@ class OpticalSwitchDriver(ABC):
     def _write_and_read(
         self, verb: Verb, batch: Sequence[CrossConnect], deadline: Deadline
     ) -> Snapshot | None:
-        """One of the writes above, and what the switch shows once it is done with it, where one message can
-        ask for both; None for it to be read by itself. Raises as `_remove`, and ProtocolError."""
+        """Make a write and return the reading afterwards, if one message can request both, else None.
+
+        Raises the errors of `_remove`, and ProtocolError.
+        """
         self._send(verb, batch, deadline)
         return None
 
     def _open(self, deadline: Deadline) -> Identity:
-        """Start a session and say who is there. Raises Unreachable, AuthFailed, ProtocolError."""
+        """Start a session. Return the switch's identity. Raises Unreachable, AuthFailed, ProtocolError."""
         self._read(deadline)
         return Identity("unknown", type(self).__name__)
 
@@ -551,18 +555,21 @@ class OpticalSwitchDriver(ABC):
         raise Unsupported("ports cannot be disabled")
 
     def _power(self, ports: Sequence[int], deadline: Deadline) -> Mapping[int, float | None]:
-        """Optical power in dBm of ports that have a meter; -inf for no light, None or no entry where the
-        switch does not tell."""
+        """Return the optical power in dBm of ports that have a meter; -inf for no light, None or no entry if
+        not reported.
+        """
         return {}
 
     def _factory_loss(
         self, cross_connects: Sequence[CrossConnect], deadline: Deadline
     ) -> Mapping[CrossConnect, float]:
-        """Insertion loss in dB of paths as their maker measured it; no entry where that is not told."""
+        """Return the insertion loss in dB of paths as measured by the manufacturer; no
+        entry if not reported.
+        """
         return {}
 
     def _alarms(self, snapshot: Snapshot, deadline: Deadline) -> Iterable[Alarm]:
-        """Alarms besides those that follow from the ports' states: light that the meters miss."""
+        """Return the alarms that do not follow from the ports' states: light that the meters miss."""
         metered = sorted(snapshot.used & self._capabilities.power)
         return los_alarms(snapshot, self._power(metered, deadline)) if metered else ()
 
@@ -637,14 +644,14 @@ class OpticalSwitchDriver(ABC):
     def apply(
         self, plan: Plan, *, timeout_s: float = 10.0, settle: bool = True, seen: Snapshot | None = None
     ) -> ApplyResult:
-        """Carry out a plan and report what the switch shows afterwards.
+        """Carry out a plan. Return the state that the switch shows afterwards.
 
-        ``seen``: the reading of this driver that the plan was made from; the switch is not read again before
-        the first write if it is younger than `FRESH_S` and this driver has written nothing since, save where
-        the plan is one write that would also remove what someone else has made.
-        ``settle=False`` returns without waiting for light; cross-connects may be PENDING_CONNECTION.
-        Raises StaleRevision, PortDisabled, PortFailed, Unreachable, DeadlineExceeded, Refused with nothing
-        changed; PartialApply or ReadBackMismatch with the result in it; Indeterminate.
+        ``seen``: the reading of this driver from which the plan was made. The switch is not read again before
+        the first write if that reading is younger than `FRESH_S` and this driver has written nothing since,
+        except if the plan is one write that would also remove what someone else has made. ``settle=False``
+        returns without waiting for light; cross-connects may be PENDING_CONNECTION. Raises StaleRevision,
+        PortDisabled, PortFailed, Unreachable, DeadlineExceeded or Refused with nothing changed; PartialApply
+        or ReadBackMismatch with the result in it; Indeterminate.
         """
         deadline = Deadline(timeout_s)
         with self._device(deadline):
@@ -652,9 +659,10 @@ class OpticalSwitchDriver(ABC):
             return self._apply(plan, before, deadline, settle)
 
     def set_port_enabled(self, port: int, enabled: bool, *, timeout_s: float = 5.0) -> PortStatus:
-        """Enable or disable a port; its cross-connects stay. Returns what the switch shows afterwards.
+        """Enable or disable a port, keeping its cross-connects. Return the state that the switch shows
+        afterwards.
 
-        Raises NoSuchPort and Unsupported; Unreachable, DeadlineExceeded, Refused (PermissionDenied,
+        Raises NoSuchPort and Unsupported. Raises Unreachable, DeadlineExceeded, Refused (PermissionDenied,
         AuthFailed, StaleRevision) with nothing changed; ReadBackMismatch; Indeterminate.
         """
         if port not in self._capabilities.ports:
@@ -736,7 +744,7 @@ class OpticalSwitchDriver(ABC):
 
     @contextmanager
     def _device(self, deadline: Deadline, reopen: bool = False) -> Iterator[None]:
-        """The switch to oneself. Errors that leave carry no secret."""
+        """Yield with the switch locked for this thread. Errors that leave contain no secret."""
         if not self._lock.acquire(timeout=max(0.0, deadline.left_s)):
             raise Busy("busy with another request")
         try:
@@ -758,13 +766,13 @@ class OpticalSwitchDriver(ABC):
         writes[verb](batch, deadline)
 
     def _reading(self, deadline: Deadline) -> Snapshot:
-        """One reading, checked for being possible at all."""
+        """Return a reading, checked for being possible at all. Raises OpticalError."""
         deadline.sleep_until(self._quiet_until)
         deadline.check()
         return self._checked(self._read(deadline))
 
     def _checked(self, snapshot: Snapshot) -> Snapshot:
-        """A reading with its time and the names known here. Raises ProtocolError if it is impossible."""
+        """Return a reading with its time and the known names. Raises ProtocolError if it is impossible."""
         known = self._capabilities.ports
         if snapshot.ports.keys() != known:
             odd = sorted(snapshot.ports.keys() ^ known)
@@ -877,7 +885,11 @@ class OpticalSwitchDriver(ABC):
         return [(verb, batch, batch) for verb, batch in batches]
 
     def _verdict(self, result: ApplyResult, before: Snapshot, refusal: OpticalError | None) -> ApplyResult:
-        """The result, if it is as planned."""
+        """Return the result if it is as planned.
+
+        Raises the refusal if nothing was changed, else PartialApply or ReadBackMismatch with the result in
+        it.
+        """
         if not result.deviations:
             if refusal is not None:
                 log.warning("%s: refused, yet done: %s", self.name, self.redact(str(refusal)))
@@ -924,7 +936,10 @@ class OpticalSwitchDriver(ABC):
                 return snapshot
 
     def _unknown(self, reason: str) -> Indeterminate:
-        """The error for an unknown outcome. Until a command still under way has landed, nothing is read."""
+        """Return the error for an unknown outcome.
+
+        Until a pending command has taken effect, nothing is read.
+        """
         late_s = self._capabilities.timing.lit_after_s(self._capabilities.max_batch)
         self._quiet_until = time.monotonic() + late_s
         return Indeterminate(f"outcome unknown, read before retrying: {reason}")
@@ -942,7 +957,7 @@ def _judge(
     refusal: OpticalError | None,
     settled: bool,
 ) -> tuple[CrossConnectResult, ...]:
-    """Result of each cross-connect of the plan, compared with a reading."""
+    """Return the result of each cross-connect of the plan, compared with a reading."""
     why = str(refusal) if refusal is not None else ""
     results = []
 

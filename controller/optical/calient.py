@@ -63,7 +63,10 @@ def parse_power(text: str) -> float:
 
 @dataclass(frozen=True)
 class Half:
-    """One direction of a circuit: its IN and OUT port by name; powers (dBm), -inf no light, None not told."""
+    """Direction of a circuit: its IN and OUT port by name.
+
+    ``received`` and ``sent``: power in dBm, -inf for no light, None if not reported.
+    """
 
     source: str
     destination: str
@@ -93,7 +96,7 @@ class CalientDriver(OpticalSwitchDriver):
     _circuits: Mapping[CrossConnect, Circuit] = {}
 
     def _learn(self, names: Iterable[str]) -> None:
-        """The names of the ports, in any order. Raises ProtocolError."""
+        """Store the names of the ports, given in any order. Raises ProtocolError."""
         ordered = in_order(names)
         if len(set(ordered)) != len(ordered):
             raise ProtocolError("a port is listed twice", str(ordered[:8]))
@@ -108,11 +111,11 @@ class CalientDriver(OpticalSwitchDriver):
             raise ProtocolError(f"a circuit of port {error.args[0]}, which is not among the ports") from None
 
     def _ends(self, xc: CrossConnect) -> tuple[str, str]:
-        """IN and OUT port by name."""
+        """Return a cross-connect's IN and OUT port by name."""
         return self._names[xc.ingress - 1], self._names[xc.egress - self.size - 1]
 
     def _snapshot(self, circuits: Iterable[Circuit], ports: dict[int, PortStatus]) -> Snapshot:
-        """A reading of these circuits. ``ports``: states by what is known without them."""
+        """Return a reading of these circuits. ``ports``: port states as known without the circuits."""
         states: dict[CrossConnect, CrossConnectState] = {}
         circuit_of: dict[CrossConnect, Circuit] = {}
         for circuit in circuits:
@@ -130,7 +133,10 @@ class CalientDriver(OpticalSwitchDriver):
         return Snapshot(self.name, states, ports)
 
     def _whole_circuits(self, batch: Sequence[CrossConnect]) -> list[Circuit]:
-        """The circuits that these are. Raises Refused for a part of one, and for what is not there."""
+        """Return the circuits of these cross-connects.
+
+        Raises Refused for a part of a circuit, and for a cross-connect that is not present.
+        """
         if any(xc not in self._circuits for xc in batch):
             raise Refused("a circuit to be removed is not in the switch")
         by_conn = {self._circuits[xc].conn: self._circuits[xc] for xc in batch}

@@ -147,7 +147,7 @@ def parse_statuses(value: object, count: int) -> tuple[str, ...]:
 
 
 def _told(value: object, *keys: str) -> str:
-    """The first of these keys that an answer has, however it is spelt; empty if none."""
+    """Return the value of the first of these keys that an answer has, in any spelling; empty if none."""
     rows = value if isinstance(value, list) else [value]
     for key in keys:
         for row in rows:
@@ -236,7 +236,7 @@ class CalientRestDriver(CalientDriver):
     # Requests
 
     def _headers(self) -> dict[str, str]:
-        """The cookies of this session, or who we are."""
+        """Return the headers with the cookies of this session or, without a session, the credentials."""
         headers = {"accept": "application/json"}
         if self._cookies:
             return headers | {"cookie": "; ".join(f"{name}={value}" for name, value in self._cookies.items())}

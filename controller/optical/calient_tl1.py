@@ -226,7 +226,7 @@ class CalientTl1Driver(CalientDriver):
                 raise
 
     def _tell(self, command: Command, deadline: Deadline, begun: bool) -> None:
-        """One command of a write; ``begun``: others of it have been carried out."""
+        """Send a command of a write. ``begun``: earlier commands of the write have been carried out."""
         with after_others(begun):
             self._client.tell(command, deadline)
 

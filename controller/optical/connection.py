@@ -79,7 +79,7 @@ class Connection:
         return True
 
     def send(self, data: bytes, limit: Deadline, what: str) -> None:
-        """``what``: the request, for errors. Raises DeadlineExceeded, Unreachable."""
+        """Send all bytes. ``what``: the request, for errors. Raises DeadlineExceeded, Unreachable."""
         with self._by(limit, what) as connection:
             connection.sendall(data)
 

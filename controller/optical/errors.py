@@ -113,8 +113,10 @@ class Indeterminate(OpticalError):
 
 
 class NotAsPlanned(OpticalError):
-    """Written, read back, and different from the plan. ``result`` says what each cross-connect is now
-    (None where the write was not about cross-connects)."""
+    """Written, read back, and different from the plan.
+
+    ``result``: state of each cross-connect now (None if the write was not about cross-connects).
+    """
 
     def __init__(self, message: str, result: ApplyResult | None = None) -> None:
         super().__init__(message)

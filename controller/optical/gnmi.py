@@ -100,7 +100,7 @@ def path_of(elems: Iterable[Elem], origin: str = "") -> Any:
 
 
 class GnmiClient:
-    """One channel, made when it is needed and made anew after trouble. Not for several threads."""
+    """Client with one channel, opened on demand and reopened after an error. Not for several threads."""
 
     def __init__(self, name: str, access: Access) -> None:
         self.name = name
@@ -172,7 +172,7 @@ class GnmiClient:
         return gnmi.TypedValue(json_ietf_val=text) if ietf else gnmi.TypedValue(json_val=text)
 
     def choose_encoding(self, capabilities: Any) -> None:
-        """The better of those that the switch says it knows. Raises ProtocolError."""
+        """Choose the better of the encodings that the switch supports. Raises ProtocolError."""
         known = capabilities.supported_encodings
         if gnmi.JSON_IETF in known or not known:
             self.encoding = gnmi.JSON_IETF
@@ -193,8 +193,11 @@ class GnmiClient:
         return ask_again(self._stub is not None, call)
 
     def set(self, request: Any, deadline: Deadline) -> None:
-        """Raises DeadlineExceeded if nothing was sent, Refused, AuthFailed or PermissionDenied if it said
-        no, and Indeterminate."""
+        """Send a Set request.
+
+        Raises DeadlineExceeded if nothing was sent, Refused, AuthFailed or PermissionDenied if the switch
+        rejected it, Indeterminate if the outcome is unknown.
+        """
         stub = self._open()
         left_s = deadline.check()
         try:

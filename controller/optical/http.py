@@ -63,13 +63,19 @@ class Reply:
             raise ProtocolError("a reply that is not JSON", self._raw) from None
 
     def check_read(self, what: str) -> None:
-        """Raises AuthFailed, PermissionDenied or ProtocolError unless this is status 200."""
+        """Check the status of a read.
+
+        Raises AuthFailed, PermissionDenied or ProtocolError unless it is 200.
+        """
         self._check_access(what)
         if self.status != 200:
             raise ProtocolError(f"{what}: status {self.status} where 200 is wanted", self._raw)
 
     def check_write(self, what: str) -> None:
-        """Raises AuthFailed, PermissionDenied, Refused or Indeterminate unless the status is a success."""
+        """Check the status of a write.
+
+        Raises AuthFailed, PermissionDenied, Refused or Indeterminate unless it is a success.
+        """
         self._check_access(what)
         if self.status in _OPEN:
             raise Indeterminate(f"{what}: status {self.status}: {self._raw[:120]!r}")
@@ -88,8 +94,10 @@ class Reply:
 
 
 class HttpClient:
-    """One connection. Not for several threads. ``tls``: how to check the switch's certificate; None for plain
-    HTTP."""
+    """Client with one connection. Not for several threads.
+
+    ``tls``: context that checks the switch's certificate; None for plain HTTP.
+    """
 
     def __init__(self, name: str, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
         self.name = name
@@ -119,7 +127,7 @@ class HttpClient:
             raise Indeterminate(f"no answer to {method} {target}: {error}") from error
 
     def _connect(self, deadline: Deadline) -> None:
-        """A connection that the switch had not dropped a moment ago."""
+        """Connect unless there is a connection that the switch has not dropped."""
         if not self._connection.is_quiet():
             self.close()
         if self._connection.open(deadline):

@@ -29,7 +29,7 @@ class Credentials:
 
     @property
     def basic(self) -> str:
-        """The token of HTTP's basic authentication."""
+        """Token of HTTP's basic authentication."""
         return base64.b64encode(f"{self.username}:{self.password}".encode()).decode()
 
 

@@ -63,7 +63,7 @@ _MAX_PORTS = 1 << 14
 
 @dataclass(frozen=True)
 class Port:
-    """One port as the switch tells of it. ``power_dbm``: what comes in and what goes out, where metered."""
+    """Port as the switch reports it. ``power_dbm``: received and sent power, None if not metered."""
 
     name: str
     group: str
@@ -84,7 +84,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Connection:
-    """One entry of the list. ``reason``: why it is FAILED or INVALID."""
+    """Entry of the list of connections. ``reason``: reason for FAILED or INVALID."""
 
     name: str
     input: str
@@ -313,7 +313,7 @@ class GnmiDriver(OpticalSwitchDriver):
         return parse_identity(answer["components"])
 
     def _get(self, tops: Sequence[str], deadline: Deadline) -> dict[str, Any]:
-        """The subtrees of these names at the top of the tree."""
+        """Return the subtrees of these names at the top of the tree."""
         return read_tree(self._client.get([path_of([top]) for top in tops], deadline), tops)
 
     def _number(self, answer: Mapping[str, Any]) -> Numbering:
@@ -328,7 +328,10 @@ class GnmiDriver(OpticalSwitchDriver):
         return self._numbering
 
     def _known(self, deadline: Deadline) -> Numbering:
-        """The numbering; read now where the switch could not be reached when it was opened."""
+        """Return the numbering.
+
+        The numbering is read now if the switch could not be reached when it was opened.
+        """
         if self._numbering is None:
             return self._number(self._get(["components", "optical-switch"], deadline))
         return self._numbering
@@ -451,7 +454,7 @@ def _own_name(pair: tuple[int, int]) -> str:
 
 
 def _sides(entry: Entry, size: int) -> tuple[list[str], list[str]]:
-    """Names of inputs and outputs that the entry lists, or none. Raises ValueError."""
+    """Return the names of inputs and outputs that the entry lists, empty if none. Raises ValueError."""
     inputs, outputs = (entry.keys.get(key) or [] for key in ("inputs", "outputs"))
     for key, names in (("inputs", inputs), ("outputs", outputs)):
         if not isinstance(names, list) or any(not isinstance(item, str) for item in names):

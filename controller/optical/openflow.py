@@ -160,7 +160,10 @@ class OpenFlowDriver(OpticalSwitchDriver):
         self._write([flow_of(xc, self.size) for xc in batch], deadline)
 
     def _write(self, mods: Sequence[FlowMod], deadline: Deadline) -> None:
-        """Send flow changes and their barrier; the drop flow first, where a restarted bridge lost it."""
+        """Send flow changes and their barrier; the drop flow first if a restarted bridge lost it.
+
+        Raises Unreachable, Refused, Indeterminate.
+        """
         if self._dpid not in self._plane.connected():
             raise Unreachable(f"bridge {self._dpid:#x} is not connected")
         drop = [] if self._drop_seen else [FlowMod("add", DROP_PRIORITY, {}, (), OWNER)]

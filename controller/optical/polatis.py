@@ -47,14 +47,17 @@ def snapshot(name: str, pairs: Collection[CrossConnect], words: Mapping[int, str
 
 
 def check_size(reported: tuple[int, int], size: int) -> None:
-    """Raises ProtocolError if the switch tells another number of ingresses and egresses than the fabric."""
+    """Check the size that the switch reports. Raises ProtocolError if it differs from the fabric's."""
     if reported != (size, size):
         raise ProtocolError(f"the switch is {reported[0]}x{reported[1]}, the fabric says {size}x{size}")
 
 
 def check_model(model: str, size: int) -> None:
-    """Raises ProtocolError if a model's name, ``N-VST-16x16-LA1-DMHNV-701``, tells another size than the
-    fabric's. A single-sided ``32xCC`` has the ports of a dual-sided 16x16."""
+    """Check the size in a model's name, such as ``N-VST-16x16-LA1-DMHNV-701``.
+
+    A single-sided ``32xCC`` has the ports of a dual-sided 16x16. Raises ProtocolError if the size differs
+    from the fabric's.
+    """
     match = re.search(r"(\d{1,5})x(\d{1,5}|CC)(?!\w)", model)
     if match is None:
         return

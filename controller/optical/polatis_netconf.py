@@ -185,12 +185,12 @@ def state_filter(dialect: Dialect) -> list[str]:
 
 
 def _line(error: BaseException) -> str:
-    """Text of an error in one line: a parser repeats what it was given."""
+    """Return the text of an error as one line: a parser repeats its input."""
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 
 def _data(text: str) -> list[etree._Element]:
-    """The containers in an ``rpc-reply``. Raises ProtocolError."""
+    """Return the containers in an ``rpc-reply``. Raises ProtocolError."""
     parser = etree.XMLParser(resolve_entities=False, no_network=True, huge_tree=False)
     try:
         root = etree.fromstring(text.encode(), parser)
@@ -209,7 +209,7 @@ def _containers(text: str, name: str, namespace: str = MODEL) -> list[etree._Ele
 
 
 def _leaves(entry: etree._Element) -> dict[str, str]:
-    """The text of each leaf. Raises ProtocolError for a name that is there twice."""
+    """Return the text of each leaf. Raises ProtocolError for a name that occurs twice."""
     leaves: dict[str, str] = {}
     for leaf in entry:
         if isinstance(leaf.tag, str):
@@ -221,7 +221,7 @@ def _leaves(entry: etree._Element) -> dict[str, str]:
 
 
 def _entries(containers: Iterable[etree._Element], name: str) -> Iterator[dict[str, str]]:
-    """The entries of a list, each as its leaves. Raises ProtocolError if there is anything else."""
+    """Yield the entries of a list, each as its leaves. Raises ProtocolError if there is any other element."""
     for container in containers:
         for entry in container:
             if not isinstance(entry.tag, str):
@@ -357,7 +357,7 @@ class _Session(SSHSession):  # type: ignore[misc]  # ncclient has no types
 
 
 class NetconfClient:
-    """One session, made when it is needed and made anew after trouble. Not for several threads."""
+    """Client with one session, opened on demand and reopened after an error. Not for several threads."""
 
     def __init__(self, name: str, access: Access) -> None:
         self.name = name
@@ -379,7 +379,10 @@ class NetconfClient:
             session.close()
 
     def _connect(self, deadline: Deadline) -> Any:
-        """The session. Raises Unreachable, AuthFailed, DeadlineExceeded, ProtocolError."""
+        """Return the session, opened if necessary.
+
+        Raises Unreachable, AuthFailed, DeadlineExceeded, ProtocolError.
+        """
         if self._manager is not None and self._manager.connected:
             return self._manager
         self.close(polite=False)
@@ -469,8 +472,11 @@ class NetconfClient:
         return str(reply.xml)
 
     def _call(self, operation: Callable[[], Any], deadline: Deadline, most_s: float | None = None) -> Any:
-        """One operation of the session. Raises Unreachable if the session is lost, DeadlineExceeded,
-        ProtocolError, PermissionDenied, StaleRevision, Refused; the first three end the session."""
+        """Run one operation of the session. Return its result.
+
+        Raises Unreachable if the session is lost, DeadlineExceeded, ProtocolError, PermissionDenied,
+        StaleRevision, Refused. The first three end the session.
+        """
         left_s = deadline.check()
         self._manager.timeout = left_s if most_s is None else min(left_s, most_s)
         try:
@@ -493,10 +499,10 @@ class NetconfClient:
             raise Unreachable(f"session lost: {_line(error)}") from None
 
     def edit(self, config: Callable[[], str], deadline: Deadline) -> None:
-        """Change the configuration, whole or not at all where the switch can.
+        """Change the configuration, completely or not at all if the switch supports that.
 
         Raises Unreachable or DeadlineExceeded if nothing was changed, Refused, StaleRevision or
-        PermissionDenied if the switch said no, Indeterminate in every other case of trouble.
+        PermissionDenied if the switch rejected the change, Indeterminate in every other case.
         """
         session = self._connect(deadline)
         if ":candidate" in session.server_capabilities:
@@ -541,8 +547,11 @@ class NetconfClient:
             self._surely(lambda: session.dispatch(rpc), deadline)
 
     def _surely(self, operation: Callable[[], Any], deadline: Deadline) -> None:
-        """An operation that changes light. Raises DeadlineExceeded if it was not sent, Refused,
-        PermissionDenied, or Indeterminate."""
+        """Run an operation that changes light.
+
+        Raises DeadlineExceeded if it was not sent, Refused, StaleRevision or PermissionDenied if it was
+        rejected, else Indeterminate.
+        """
         deadline.check()
         try:
             self._call(operation, deadline)

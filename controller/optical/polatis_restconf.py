@@ -58,7 +58,7 @@ _STATUS = ("ENABLED", "DISABLED", "FAILED", "UNSUPPORTED")
 
 
 def _member(value: object, name: str) -> object:
-    """A top-level node, with its module's name before it or without. Raises ProtocolError."""
+    """Return a top-level node, named with or without its module's prefix. Raises ProtocolError."""
     if isinstance(value, dict):
         for key in (f"{MODULE}:{name}", name):
             if key in value:
@@ -67,7 +67,11 @@ def _member(value: object, name: str) -> object:
 
 
 def _entries(container: object, *names: str) -> tuple[str, list[Mapping[str, Any]]]:
-    """The list of a container under one of these names, the first if there is none. Raises ProtocolError."""
+    """Return name and entries of a container's list under one of these names; the first name, empty, if there
+    is none.
+
+    Raises ProtocolError.
+    """
     if not isinstance(container, dict):
         raise ProtocolError(f"not a container of {names[0]}", repr(container)[:200])
     for name in names:
@@ -199,7 +203,10 @@ class PolatisRestconfDriver(OpticalSwitchDriver):
         return pairs
 
     def _read_ports(self, deadline: Deadline) -> dict[int, str]:
-        """Statuses by port; asked for in full only if the switch says that they are not as they were."""
+        """Return the statuses by port.
+
+        The statuses are transferred only if the switch reports that they have changed. Raises ProtocolError.
+        """
         condition = {"if-none-match": self._port_tag} if self._port_tag else {}
         reply = self._client.read(PORTS, self._headers | condition, deadline)
         if reply.status == 304 and self._port_tag:

@@ -30,7 +30,7 @@ Build = Callable[[str, Mapping[str, Any], int, Any], OpticalSwitchDriver]
 
 
 def _ours(kind: str) -> Build | None:
-    """The driver that is a module of this package."""
+    """Return the driver that is a module of this package; None if there is none."""
     path = f"{__package__}.{kind}"
     if importlib.util.find_spec(path) is None:
         return None
@@ -39,7 +39,10 @@ def _ours(kind: str) -> Build | None:
 
 
 def _installed(kind: str) -> Build | None:
-    """The driver that another package has registered. Raises ValueError if it cannot be had."""
+    """Return the driver that another package has registered; None if there is none.
+
+    Raises ValueError if the driver cannot be loaded.
+    """
     points = [point for point in entry_points(group=ENTRY_POINTS) if point.name.replace("-", "_") == kind]
     if not points:
         return None
@@ -56,7 +59,7 @@ def _installed(kind: str) -> Build | None:
 
 
 def _build(kind: str) -> Build:
-    """Raises ValueError where there is no such driver, or it cannot be had."""
+    """Return the driver of this name. Raises ValueError if there is none, or if it cannot be loaded."""
     module = kind.replace("-", "_")
     module = _ALSO.get(module, module)
     try:
@@ -70,7 +73,7 @@ def _build(kind: str) -> Build:
 
 
 def check_driver(kind: str) -> None:
-    """Raises ValueError unless a driver of that name can be had here."""
+    """Check that a driver of this name can be loaded. Raises ValueError."""
     _build(kind)
 
 

@@ -29,7 +29,10 @@ def parse_error(body: bytes) -> str:
 
 
 def check_write(reply: Reply, what: str) -> None:
-    """Raises StaleRevision, Refused, AuthFailed, PermissionDenied or Indeterminate unless it was done."""
+    """Check the reply to a write.
+
+    Raises StaleRevision, Refused, AuthFailed, PermissionDenied or Indeterminate unless the write succeeded.
+    """
     if reply.status == 412:
         raise StaleRevision(f"{what}: the switch changed after it was read; nothing was written")
     why = parse_error(reply.body)

@@ -206,8 +206,10 @@ def parse_identity(text: str) -> Identity:
 
 
 class ScpiClient:
-    """One connection. Not for several threads. ``compound``: the switch answers several questions in one
-    message; see :meth:`try_compound`."""
+    """Client with one connection. Not for several threads.
+
+    ``compound``: the switch answers several questions in one message; see :meth:`try_compound`.
+    """
 
     def __init__(self, name: str, host: str, port: int) -> None:
         self.name = name
@@ -253,11 +255,11 @@ class ScpiClient:
             self.errors(deadline)
 
     def command(self, line: str, deadline: Deadline, then: Sequence[str] = ()) -> list[str]:
-        """Send a set command and wait until the switch is done with it.
+        """Send a set command and wait until the switch has completed it. Return the replies to ``then``.
 
-        Returns the replies to the questions ``then``, asked behind it in the same message; none where the
-        switch gets one question at a time. Raises Refused with the switch's own error; Unreachable or
-        DeadlineExceeded if nothing was sent; Indeterminate if it was sent and its end is not known.
+        ``then``: questions appended to the same message; there are no replies if the switch accepts only one
+        question at a time. Raises Refused with the switch's own error, Unreachable or DeadlineExceeded if
+        nothing was sent, Indeterminate if the command was sent and its outcome is unknown.
         """
         self._connect(deadline)
         try:

@@ -103,7 +103,7 @@ class SonicRestDriver(OpticalSwitchDriver):
         return sonic.snapshot(self.name, self._ids, blocked, ports, invalid)
 
     def _read_ports(self, deadline: Deadline) -> tuple[sonic.States, dict[int, sonic.Port]]:
-        """The revision of the models, and STATE_DB's ports."""
+        """Return the revision of the models, and the ports in STATE_DB. Raises ProtocolError."""
         known = (self._states,) if self._states is not None else sonic.REVISIONS
         for states in known:
             target = f"{DATA}/{states.module}:{states.module}/{states.ports}"
@@ -158,7 +158,7 @@ class SonicRestDriver(OpticalSwitchDriver):
     # Requests
 
     def _wires(self, cross_connects: Sequence[CrossConnect]) -> dict[str, Any]:
-        """The container with these, as it is written."""
+        """Return the container with these cross-connects, as it is written."""
         listed = [
             sonic.wire_row(xc, self._ids.get(xc, sonic.wire_id(xc, self.size)), self.size)
             for xc in cross_connects
@@ -171,7 +171,7 @@ class SonicRestDriver(OpticalSwitchDriver):
         return reply
 
     def _table(self, target: str, deadline: Deadline) -> Any:
-        """A table that may be empty; see the top of this file."""
+        """Return a table that may be empty; see the top of this file."""
         reply = self._client.read(target, self._headers, deadline)
         if reply.status == 404 and parse_error(reply.body).startswith("invalid-value:"):
             return {}

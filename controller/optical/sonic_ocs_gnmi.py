@@ -115,7 +115,7 @@ class SonicGnmiDriver(OpticalSwitchDriver):
         return sonic.snapshot(self.name, self._ids, blocked, ports, invalid)
 
     def _read_ports(self, deadline: Deadline) -> tuple[sonic.States, dict[int, sonic.Port]]:
-        """The revision of the models, and STATE_DB's ports."""
+        """Return the revision of the models, and the ports in STATE_DB. Raises ProtocolError."""
         known = (self._states,) if self._states is not None else sonic.REVISIONS
         for states in known:
             try:
@@ -132,12 +132,12 @@ class SonicGnmiDriver(OpticalSwitchDriver):
         )
 
     def _table(self, module: str, table: str, deadline: Deadline) -> dict[str, Any]:
-        """A table. Raises NotThere besides what reading does."""
+        """Return a table. Raises NotThere in addition to the errors of a read."""
         response = self._client.get([self._path(module, table)], deadline, self._target)
         return parse_table(response, table, _KEYS.get(table.removesuffix("_TABLE"), ""))
 
     def _maybe(self, module: str, table: str, deadline: Deadline) -> dict[str, Any]:
-        """A table that may be empty; see the top of this file."""
+        """Return a table that may be empty; see the top of this file."""
         try:
             return self._table(module, table, deadline)
         except NotThere:
@@ -170,7 +170,7 @@ class SonicGnmiDriver(OpticalSwitchDriver):
         return path_of([*elems, leaf] if leaf else elems)
 
     def _wires(self, cross_connects: Sequence[CrossConnect]) -> Any:
-        """The update of the table of cross-connects with these."""
+        """Return the update of the table of cross-connects with these cross-connects."""
         listed = [
             sonic.wire_row(xc, self._ids.get(xc, sonic.wire_id(xc, self.size)), self.size)
             for xc in cross_connects

@@ -60,8 +60,10 @@ class Tl1Error(ValueError):
 
 @dataclass(frozen=True)
 class Reply:
-    """One page of the answer to the command ``ctag``. ``rows`` are without their quotes; a DENY has its code
-    as the first. ``more``: another page follows."""
+    """Page of the answer to the command ``ctag``.
+
+    ``rows``: rows without their quotes; the first row of a DENY is its code. ``more``: another page follows.
+    """
 
     ctag: str
     outcome: str
@@ -123,7 +125,7 @@ class MessageFramer:
         return messages
 
     def _said(self, data: bytes) -> bytes:
-        """The bytes without what is meant for a terminal."""
+        """Return the bytes without terminal control sequences."""
         if not self._held and b"\xff" not in data and b"\0" not in data:
             return data
         data = _TELNET.sub(b"", self._held + data)
@@ -132,7 +134,9 @@ class MessageFramer:
         return data[: part.start()] if part else data
 
     def _line(self) -> str | None:
-        """The next line, or the mark that ends a message, which need not end its line."""
+        """Return the next line, or the mark that ends a message and need not end its line; None if
+        incomplete.
+        """
         if self._head is not None:
             mark = re.match(rb"[ \t\r\n]*([;>])", self._bytes)
             if mark is not None:
@@ -192,7 +196,7 @@ class MessageFramer:
 
 
 def _body(lines: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Rows and comments. Raises Tl1Error for what is cut off."""
+    """Return rows and comments. Raises Tl1Error if the text is cut off."""
     rows: list[str] = []
     comments: list[str] = []
     comment: list[str] | None = None

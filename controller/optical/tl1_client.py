@@ -60,7 +60,10 @@ class Denied(Refused):
 
 
 class Tl1Client:
-    """One connection. Not for several threads. ``redact`` masks the secrets of what is logged."""
+    """Client with one connection.
+
+    Not for several threads. ``redact``: function that masks secrets in log texts.
+    """
 
     def __init__(
         self,
@@ -98,8 +101,11 @@ class Tl1Client:
         return ask_again(self._connection.is_open, lambda: self._ask(commands, deadline, rows_of_last))
 
     def tell(self, command: Command, deadline: Deadline) -> None:
-        """Has a command carried out. Raises Denied, PermissionDenied or AuthFailed if the switch said no;
-        Unreachable or DeadlineExceeded if nothing was sent; Indeterminate if its end is not known."""
+        """Have a command carried out.
+
+        Raises Denied, PermissionDenied or AuthFailed if the switch rejected it, Unreachable or
+        DeadlineExceeded if nothing was sent, Indeterminate if its outcome is unknown.
+        """
         for again in (False, True):
             self._take_in()
             self._connect(deadline)
@@ -145,8 +151,11 @@ class Tl1Client:
         return [tuple(rows) for rows in pages.values()]
 
     def _answer(self, command: Command, limit: Deadline, pages: dict[str, list[str]] | None = None) -> str:
-        """Sends a command and waits for the end of its answer; its ctag. ``pages``: the rows so far by ctag,
-        to which those that come are added. Raises Denied and what `_receive` raises."""
+        """Send a command and wait for the end of its answer. Return its ctag.
+
+        ``pages``: rows so far by ctag, to which new rows are added. Raises Denied, PermissionDenied, and the
+        errors of `_receive`.
+        """
         ctag = self._next_ctag()
         pages = {} if pages is None else pages
         pages[ctag] = []
@@ -164,7 +173,7 @@ class Tl1Client:
                     return ctag
 
     def _collect(self, messages: Sequence[Reply | Report], pages: dict[str, list[str]]) -> list[Reply]:
-        """The replies among the messages; their rows go to their pages."""
+        """Return the replies among the messages, after adding their rows to their pages."""
         replies = []
         for message in messages:
             if isinstance(message, Report):
@@ -209,7 +218,7 @@ class Tl1Client:
             raise
 
     def _take_in(self) -> None:
-        """Takes in the reports that have come meanwhile; hangs up where the switch has."""
+        """Process the reports that have arrived since; close the connection if the switch has closed it."""
         while self._connection.is_open and not self._connection.is_quiet():
             try:
                 self._collect(self._receive(Deadline(LOG_OUT_S)), {})
@@ -222,7 +231,7 @@ class Tl1Client:
         self._connection.send(format_command(command), limit, command.verb)
 
     def _receive(self, limit: Deadline) -> list[Reply | Report]:
-        """Receive the next replies and reports. Raises DeadlineExceeded, Unreachable, ProtocolError."""
+        """Return the next replies and reports. Raises DeadlineExceeded, Unreachable, ProtocolError."""
         data = self._connection.receive(limit, "the last command")
         if not data:
             raise Unreachable("the switch closed the connection")

@@ -26,10 +26,10 @@ def attachments(fabric: Fabric, cross_connects: CrossConnects) -> dict[Port, Por
 
 @dataclass(frozen=True)
 class Circuit:
-    """An end-to-end connection through optical switches.
+    """End-to-end connection through optical switches.
 
-    ``ends``: two port names, the GPU first; ``path``: every port that light from the first end passes;
-    ``duplex``: whether light comes back the same way (else the circuit is lit in one direction only).
+    ``ends``: two port names, the GPU first. ``path``: every port that light from the first end passes.
+    ``duplex``: light returns on the same path (else the circuit is lit in one direction only).
     """
 
     ends: tuple[str, str]
@@ -72,7 +72,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Edge:
-    """One direction of a connection; ``path``: every port that packets pass."""
+    """One direction of a connection. ``path``: every port that packets pass."""
 
     tail: Annotated[str, Field(serialization_alias="from")]
     head: Annotated[str, Field(serialization_alias="to")]

@@ -84,8 +84,11 @@ def halves(entries: Iterable[FlowEntry]) -> frozenset[str]:
 def _ours(
     entries: Iterable[FlowEntry],
 ) -> tuple[dict[str, dict[int, int]], dict[tuple[str, str], int], list[FlowMod]]:
-    """Sort our flows: the out port by address and ethertype, the out port by address and sender, and deletes
-    for flows that fit no rule."""
+    """Return the controller's own flows, sorted by kind.
+
+    The parts are the output port by address and ethertype, the output port by address and sender, and deletes
+    for flows that fit no rule.
+    """
     ports: dict[str, dict[int, int]] = {}
     by_sender: dict[tuple[str, str], int] = {}
     strays: list[FlowMod] = []

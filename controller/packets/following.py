@@ -61,8 +61,11 @@ class Followers:
         self._ends: Mapping[Port, Port | None] | None = None
 
     def tell(self, lit_ends: Callable[[], Mapping[Port, Port | None]]) -> None:
-        """``lit_ends``: finds the port lit to each packet-switch port now, and is asked only where there are
-        such switches. What is there at first is no change."""
+        """Publish the changes of light at the ports of other controllers' switches.
+
+        ``lit_ends``: function that returns the port lit to each packet-switch port now; it is called only if
+        there are such switches. The first state is not a change.
+        """
         if not self._fabric.foreign_switches:
             return
         ends = lit_ends()

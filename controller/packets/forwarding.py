@@ -33,8 +33,8 @@ _Steps = tuple[Mapping[str, tuple[FlowMod, ...]], ...]
 class ForwardingPlan:
     """Flow changes by switch, in steps; each step must have taken effect before the next is sent.
 
-    ``wanted``: the rules that shall be there afterwards. ``failed``: why a switch could not be read, by
-    name; it is mended when it connects again.
+    ``wanted``: rules afterwards. ``failed``: reason by switch name for which a switch could not be read; the
+    switch is repaired when it connects again.
     """
 
     wanted: frozenset[Rule]
@@ -64,8 +64,11 @@ class Stages:
 
 @dataclass(frozen=True)
 class PathHop:
-    """One link on a packet's way. ``through``: every port that it passes, optical ones too; ``choices``: from
-    how many links on shortest paths the switch before it could choose (1 for a GPU)."""
+    """Link on a packet's way.
+
+    ``through``: every port that the packet passes, including optical ports. ``choices``: number of links on
+    shortest paths from which the switch before this link could choose (1 for a GPU).
+    """
 
     out: Port
     into: Port
@@ -350,11 +353,12 @@ def _state(cross_connects: CrossConnects, down: frozenset[Port]) -> _State:
 
 
 def _over(stay: frozenset[Rule], other: frozenset[Rule]) -> frozenset[Rule]:
-    """The rules of kept light where they lead to an address, else those of other light.
+    """Return the rules of kept light for addresses that they reach, and the rules of other light for the
+    rest.
 
-    They do not loop: from where kept light leads to an address it does so all the way. Senders that are dark
-    themselves have none in ``stay``; theirs of other light are taken where both lead equally far, which is so
-    where the rules for any sender agree.
+    The result has no loops: if kept light leads from a switch to an address, it does so all the way. Senders
+    that are dark themselves have no rules in ``stay``. Their rules of other light are used if both lead
+    equally far, which is the case if the rules for any sender agree.
     """
     led = {(rule.switch, rule.ip) for rule in stay}
     reached_ips = {rule.ip for rule in stay}

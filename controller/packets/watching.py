@@ -37,8 +37,11 @@ _NAMED = 20
 
 @dataclass(frozen=True)
 class TableView:
-    """A switch's flow table. ``drift``: how it differs now, in one line; ``drifts``: how often it was found
-    to differ, ``mends``: how often it was put right; ``last``: how it differed last."""
+    """State of a switch's flow table.
+
+    ``drift``: present difference, one line. ``drifts``: number of differences found. ``mends``: number of
+    repairs. ``last``: last difference.
+    """
 
     drift: str | None = None
     drifts: int = 0
@@ -78,7 +81,7 @@ class TableWatch:
             return dict(self._views)
 
     def connected(self, name: str) -> None:
-        """A switch has connected: what it should tell it must be asked for anew."""
+        """Record that a switch has connected, so that its reports must be requested again."""
         with self._lock:
             self._tells.pop(name, None)
         self.touch(name)
@@ -211,7 +214,7 @@ class TableWatch:
     # -- flows of users
 
     def _table(self, name: str) -> dict[Key, FlowEntry] | None:
-        """A switch's flows that are not this controller's, None where it does not answer."""
+        """Return a switch's flows that are not this controller's; None if the switch does not answer."""
         try:
             entries = self._plane.flows(self._dpids[name], timeout_s=_ANSWER_S)
         except OpenFlowError as error:

@@ -88,7 +88,7 @@ _METRICS = CONTENT_TYPE_LATEST.partition(";")[0]
 
 @dataclass(frozen=True)
 class PathHop:
-    """One link; ``path``: every port that packets pass."""
+    """Link on a path. ``path``: every port that packets pass."""
 
     out: Annotated[str, Field(serialization_alias="from")]
     into: Annotated[str, Field(serialization_alias="to")]

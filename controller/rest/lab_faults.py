@@ -15,9 +15,10 @@ from ringlight.controller.service import Controller
 
 
 class Fault(TypedDict):
-    """One fault (docs/faults.md). Times in seconds of CLOCK_MONOTONIC, null for what has not happened.
+    """Fault (docs/faults.md). Times in seconds of CLOCK_MONOTONIC, null for an event that has not happened.
 
-    ``t_done``: it was read back; ``t_back``: all was seen to work again; ``error``: what could not be done.
+    ``t_done``: the fault was read back. ``t_back``: everything was seen to work again. ``error``: the part
+    that failed.
     """
 
     id: str

@@ -329,7 +329,10 @@ class Experiment(OfBody):
 
 
 def _shape(title: str, numbers: str = "", /, **more_fields: Any) -> Any:
-    """Model of an answer with exactly these keys: ``numbers``, whole numbers, and others by their types."""
+    """Return the model of an answer with exactly these keys.
+
+    ``numbers``: names of whole numbers. ``more_fields``: types of further keys.
+    """
     fields: dict[str, Any] = dict.fromkeys(numbers.split(), (int, ...))
     fields |= {key: kind if isinstance(kind, tuple) else (kind, ...) for key, kind in more_fields.items()}
     return create_model(title, __config__=ConfigDict(extra="forbid"), **fields)

@@ -59,8 +59,11 @@ class PortStatusDocument:
 
 @dataclass(frozen=True)
 class OpticalPort(PortStatusDocument):
-    """``cross_connect``: the first of ``cross_connects``. ``power_dbm``: null where it was not asked for, or
-    the port has no meter."""
+    """Port of an optical switch.
+
+    ``cross_connect``: the first of ``cross_connects``. ``power_dbm``: null if not requested, or if the port
+    has no meter.
+    """
 
     side: Literal["ingress", "egress"]
     faceplate: int
@@ -72,7 +75,7 @@ class OpticalPort(PortStatusDocument):
 
 @dataclass(frozen=True)
 class PortPower:
-    """``power_dbm`` is null where the port has no meter."""
+    """Optical power at a port. ``power_dbm`` is null if the port has no meter."""
 
     port: int
     power_dbm: float | None
@@ -269,7 +272,7 @@ def _sent(document: OneSwitchChange | CircuitsChange) -> Response:
 
 
 def _change_of(change: Change, name: str) -> SwitchChange:
-    """The plan for one switch and what came of it."""
+    """Return the plan for one switch and its outcome."""
     plan = change.plans[name]
     shown = PlanDocument(sorted(plan.keep), sorted(plan.remove), sorted(plan.add), sorted(plan.dark_ports))
     return SwitchChange(shown, change.applied, list(change.results.get(name, ())))

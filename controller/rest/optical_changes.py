@@ -34,8 +34,11 @@ class SwitchAlarm(Alarm):
 
 @dataclass(frozen=True)
 class DriftDocument:
-    """``missing``: wanted and not there; ``broken``: there, without light; ``foreign``: there and not asked
-    for; ``left``: to be removed, and still there."""
+    """Difference between a switch and its intent.
+
+    ``missing``: wanted and not present. ``broken``: present without light. ``foreign``: present and not
+    wanted. ``left``: to be removed, and still present.
+    """
 
     missing: list[CrossConnect]
     broken: list[CrossConnect]

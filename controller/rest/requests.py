@@ -272,16 +272,15 @@ class Container(Body):
 
 
 class JobRequest(Placement):
-    """``POST /v1/jobs``. Times in seconds, sizes in bytes, as emulated.
+    """Body of ``POST /v1/jobs``. Times in seconds, sizes in bytes, as emulated.
 
-    ``hold``: stay READY until released. ``on_loss``: what becomes of the job when a worker dies while it
-    runs: it fails; or it goes on from its newest checkpoint, with a spare GPU in the place of the lost one
-    (swap), or with fewer ranks (shrink). ``spares``: GPUs kept for a swap; without them a free one is taken.
-    ``checkpoint_every``: iterations from one checkpoint to the next. ``slower``: rank to the factor by which
-    its computing takes longer. ``graph``: SHA-256 of the workload that ``workload: graph`` executes, once for
-    each iteration; it was put to ``/v1/workloads`` before; ``light: phases`` sets its light for each of its
-    phases. ``container``: what ``workload: container`` runs;
-    ``port`` is then its MASTER_PORT.
+    ``hold``: stay READY until released. ``on_loss``: reaction to the death of a worker while the job runs:
+    the job fails (fail), or continues from its newest checkpoint, with a spare GPU in the place of the lost
+    one (swap) or with fewer ranks (shrink). ``spares``: GPUs kept for a swap; by default a free one is taken.
+    ``checkpoint_every``: iterations from one checkpoint to the next. ``slower``: factor by which a rank's
+    computing takes longer, by rank. ``graph``: SHA-256 of the workload that ``workload: graph`` executes once
+    in each iteration, uploaded to ``/v1/workloads`` before. ``light: phases`` sets the light for each of its
+    phases. ``container``: container that ``workload: container`` runs; ``port`` is then its MASTER_PORT.
     """
 
     model_config = ConfigDict(json_schema_extra={"examples": [_TRAINING]})

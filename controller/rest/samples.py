@@ -25,7 +25,7 @@ _STALE_S = 5.0
 
 
 class Samples:
-    """Makes a sample of a controller at most every :data:`EVERY_S`, whoever and however many ask."""
+    """Source of samples of a controller, made at most every :data:`EVERY_S` seconds for all requests."""
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller

@@ -229,7 +229,11 @@ def _host(address: str) -> str:
 
 
 def _authority(text: str) -> tuple[str, str] | None:
-    """Name and port of ``name``, ``name:port`` or ``[address]:port``; the port is ``""`` if none is given."""
+    """Return name and port of ``name``, ``name:port`` or ``[address]:port``; the port is ``""`` if none is
+    given.
+
+    None if the text has another form.
+    """
     match = _AUTHORITY.fullmatch(text)
     return None if match is None else (match[1].strip("[]"), match[2] or "")
 

@@ -34,12 +34,13 @@ Found = TypeVar("Found")
 
 
 class BoundedBodies:
-    """413 for a body of more than ``limit`` bytes, 408 for one that has not come within `BODY_S` seconds, 503
-    for one that finds the server full of others' bodies.
+    """Middleware that bounds bodies.
 
-    In JSON no text may stand that UTF-8 cannot encode, because nothing behind this could keep it or answer
-    with it: 422, and 400 below ``bad_request``. ``streamed``: by method and beginning of the path, the bytes
-    allowed where a route takes the body piece by piece (:class:`Uploads`), of which nothing is kept here.
+    Answers 413 for a body of more than ``limit`` bytes, 408 for a body that has not arrived within `BODY_S`
+    seconds, 503 if the server is full of other bodies. JSON text that UTF-8 cannot encode is refused, because
+    the application could not keep it or answer with it: 422, and 400 below ``bad_request``. ``streamed``: by
+    method and beginning of the path, the bytes allowed if a route takes the body piece by piece
+    (:class:`Uploads`); such a body is not kept here.
     """
 
     def __init__(
@@ -120,7 +121,7 @@ class Uploads:
 
     @contextlib.asynccontextmanager
     async def __call__(self, receive: Any) -> AsyncIterator[tuple[Path, str]]:
-        """The body as a file, and its SHA-256; the file is gone at the end unless it was moved.
+        """Yield the body as a file, and its SHA-256. The file is removed at the end unless it was moved.
 
         Raises starlette's HTTPException 400, 408, 413 and 503, and OSError.
         """
@@ -189,8 +190,11 @@ class InTurn:
 
 
 class Shared(Generic[Found]):
-    """One computation for all who ask at the same time: who asks while it runs gets what the next one finds,
-    so nobody is told what was so before they asked."""
+    """Shared computation for simultaneous requests.
+
+    A request during a computation gets the result of the next one, so that no result is older than its
+    request.
+    """
 
     def __init__(self, compute: Callable[[], Awaitable[Found]]) -> None:
         self._compute = compute

@@ -58,7 +58,7 @@ class Page:
             await _send(send, 200, body, {"content-type": kind}, head=scope["method"] == "HEAD")
 
     def _read(self, name: str) -> tuple[bytes, str] | None:
-        """A file and its kind; None where there is no such file of the page."""
+        """Return a file and its content type; None if the page has no such file."""
         kind = _KINDS.get(Path(name).suffix)
         if kind is None or not _NAME.fullmatch(name):
             return None

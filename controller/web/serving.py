@@ -102,7 +102,9 @@ class _Connection(HttpToolsProtocol):
             self._be_patient()
 
     def come(self, carrier: Any) -> None:
-        """Count the connection, whatever it will say; another goes where there are too many."""
+        """Count the connection, before it has sent anything; close another connection if
+        there are too many.
+        """
         self._carrier = carrier
         door = self._door
         door.every.add(self)
@@ -184,8 +186,10 @@ class _Connection(HttpToolsProtocol):
             raise ValueError(self._refusal[1])
 
     def send_400_response(self, msg: str) -> None:
-        """Say what is wrong with a request and hang up; only the latter where that would be taken for the
-        answer to another."""
+        """Send the error of a request and close the connection.
+
+        Only close it if the error would be taken for the answer to another request.
+        """
         status, detail = self._refusal or (400, msg)
         log.warning("a request is not taken: %s", detail)
         cycle = self.cycle
@@ -296,7 +300,7 @@ class _Connection(HttpToolsProtocol):
 
 
 def _answer(status: int, detail: str) -> bytes:
-    """An answer after which the connection ends."""
+    """Return an error response after which the connection ends."""
     body = json.dumps({"detail": detail}).encode()
     head = (
         f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\n"
@@ -356,10 +360,10 @@ def _is_no_end(record: logging.LogRecord) -> bool:
 
 
 class HttpServer:
-    """Answers ``app`` on ``listener`` until it is stopped; the listener is the caller's.
+    """Server of ``app`` on ``listener`` until it is stopped; the listener belongs to the caller.
 
-    ``tls``: files with certificate chain and private key; None for plain HTTP. ``end_s``: how long requests
-    in work may take at the end.
+    ``tls``: files with certificate chain and private key; None for plain HTTP. ``end_s``: seconds that
+    requests in progress may take at the end.
     """
 
     def __init__(
@@ -412,7 +416,7 @@ class HttpServer:
 
     @property
     def complaint(self) -> str | None:
-        """A line about connections that were closed because there were too many; None without any."""
+        """One line about connections that were closed because there were too many; None without any."""
         return self._door.sent_away.complaint
 
     @property

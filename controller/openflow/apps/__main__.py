@@ -138,7 +138,7 @@ def _arguments() -> argparse.ArgumentParser:
 
 
 def _start(options: argparse.Namespace) -> AppManager:
-    """Raises AppError, OSError."""
+    """Start the applications and their servers. Return the manager. Raises AppError, OSError."""
     openflow, rest = _address(options.openflow), _address(options.rest)
     ryu.install()
     threads.install()
@@ -187,7 +187,7 @@ def _texts(openflow: str, rest: str, loaded: Sequence[tuple[str, type[OSKenApp]]
 
 
 def _serve(address: tuple[str, int], contexts: dict[str, Any]) -> None:
-    """Answer the routes of the applications, where one has asked for them. Raises OSError."""
+    """Serve the routes of the applications, if any application has some. Raises OSError."""
     application = next((c for c in contexts.values() if isinstance(c, wsgi.WSGIApplication)), None)
     if application is None:
         return

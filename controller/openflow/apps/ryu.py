@@ -84,7 +84,7 @@ def install() -> None:
 
 
 def _require_app(app_name: str, api_style: bool = False) -> None:
-    """Have an application loaded, too, whoever asks for it."""
+    """Register an application that must be loaded, too."""
     required.append(real_name(app_name))
 
 

@@ -90,7 +90,10 @@ class Response(WebobResponse):  # type: ignore[misc]
 
 
 class ControllerBase:
-    """Made anew for each call. ``data``: what the application registered with its class."""
+    """Base class of the applications' handlers, created for each call.
+
+    ``data``: the object that the application registered with its class.
+    """
 
     special_vars = ("action", "controller")
 
@@ -180,7 +183,7 @@ def _head(status: str, headers: Sequence[tuple[str, str]]) -> dict[str, Any]:
 
 
 def _request(scope: Any, body: bytes) -> Request:
-    """A call, as WebOb has it."""
+    """Return a call as WebOb's request."""
     server = scope.get("server") or ("127.0.0.1", 0)
     environ = {
         "QUERY_STRING": scope["query_string"].decode("latin-1"),
