@@ -1,4 +1,4 @@
-"""Events of the controller, handed to everyone who listens; the newest ones are kept for late comers."""
+"""Events of the controller, delivered to every subscriber; the newest ones are kept for late subscribers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Subscription:
 
 
 class EventBus:
-    """Publishes events; any thread may call any method."""
+    """Publisher of events. Any thread may call any method."""
 
     def __init__(self, keep: int = 2000) -> None:
         self._lock = threading.Lock()

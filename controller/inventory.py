@@ -1,4 +1,4 @@
-"""The testbed's inventory file: where the bridges, optical switches and the server agent are."""
+"""The testbed's inventory file: addresses of the bridges, optical switches and the server agent."""
 
 from __future__ import annotations
 

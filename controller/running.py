@@ -1,4 +1,4 @@
-"""A controller from the files that it reads to its end, at ports that are open."""
+"""Run a controller from reading its files to its end, on ports that are already open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Client of the server agent: starts, watches and removes workers, over HTTP on a Unix socket."""
+"""Client of the server agent, which starts, watches and removes workers: HTTP on a Unix socket."""
 
 from __future__ import annotations
 

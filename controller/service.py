@@ -1,4 +1,4 @@
-"""The controller as a whole: its parts, put together, started and stopped in order."""
+"""The controller as a whole: assemble its parts, start and stop them in order."""
 
 from __future__ import annotations
 

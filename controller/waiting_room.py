@@ -1,4 +1,6 @@
-"""Connections that have not said who they are: how many there may be, for how long, and who was sent away."""
+"""Bounds on connections that are not yet authenticated: their number, their time, and a count of
+closed ones.
+"""
 
 from __future__ import annotations
 

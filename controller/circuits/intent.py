@@ -264,8 +264,10 @@ class IntentDatabase:
     def note(
         self, who: str, action: str, switch: str | None = None, outcome: str = "done", **detail: Any
     ) -> None:
-        """Write down who did what, with UTC's time; the oldest entries go. The newest may be lost when the
-        machine crashes."""
+        """Add an entry to the audit log, with the time in UTC, and remove the oldest entries.
+
+        The newest entries may be lost if the machine crashes.
+        """
         time_text = (
             datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         )

@@ -1,4 +1,4 @@
-"""The circuit manager: what should be lit, and the change from what is lit now to that.
+"""Manage circuits: keep the intended ones, and change the light to them.
 
 A change of light is made in this order: packets that light which stays can carry are sent over that; the
 light that goes is removed; the packet switches' rules are pointed along the new paths (each behind a barrier,
@@ -115,9 +115,10 @@ class _Made:
 
 
 class CircuitManager:
-    """Owns the light of a fabric. One change at a time; reads may come from any thread.
+    """Owner of the light of a fabric. One change at a time; reads may come from any thread.
 
-    ``announce`` is told GPUs that have moved where packet switches are left to others; it returns at once.
+    ``announce``: function that receives the GPUs that have moved, if packet switches are left to other
+    controllers; it returns at once.
     """
 
     def __init__(
@@ -220,7 +221,7 @@ class CircuitManager:
                     self._reconcile(name, Policy.MEND, at_start=True, tells=name not in missing)
 
     def reconcile(self, names: Iterable[str] | None = None) -> None:
-        """Read these switches (None: all); do what its policy says with each that is not as it should be."""
+        """Read these switches (None: all), and apply its policy to each that is not as it should be."""
         with self._changing:
             for name in sorted(self._fabric.optical_switches if names is None else names):
                 with contextlib.suppress(UnavailableError):
@@ -277,9 +278,9 @@ class CircuitManager:
     def _reconcile(
         self, name: str, policy: Policy, *, who: str = RECONCILER, at_start: bool = False, tells: bool = True
     ) -> None:
-        """Do with a switch's difference, as last read, what the policy says. The caller has the lock.
+        """Apply a policy to a switch's difference, as last read. The caller holds the lock.
 
-        ``tells``: whether a difference is an event; light that was never set is none.
+        ``tells``: publish a difference as an event; false for light that was never set.
         """
         view = self._site.view(name)
         # A job's light changes all the time; its conductor knows what should be lit. Of a switch that cannot

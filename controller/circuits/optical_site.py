@@ -1,4 +1,4 @@
-"""The optical switches of a fabric: their drivers, and what was last seen of each."""
+"""The optical switches of a fabric: their drivers, and the last known state of each."""
 
 from __future__ import annotations
 
@@ -70,9 +70,9 @@ def _nothing(who: str, action: str, switch: str | None = None, outcome: str = "d
 class OpticalSite:
     """Drivers by switch name, and the newest view of each. Safe from any thread.
 
-    ``note``: takes down who did what, as :meth:`controller.circuits.intent.IntentDatabase.note`.
-    ``anew``: the lab begins now. A port that has had no light since then raises no alarm; of a lab that stood
-    before, any may have had.
+    ``note``: writes the audit log, like :meth:`controller.circuits.intent.IntentDatabase.note`. ``anew``: the
+    lab begins now. A port that has had no light since then raises no alarm; in a lab that was up before, any
+    port may have had light.
     """
 
     drivers: Mapping[str, OpticalSwitchDriver]
@@ -286,7 +286,7 @@ class OpticalSite:
     def _seen(
         self, name: str, snapshot: Snapshot, identity: Identity | None, alarms: tuple[Alarm, ...] | None
     ) -> None:
-        """Take over a reading. ``alarms``: None where only the ports were read."""
+        """Store a reading. ``alarms``: None if only the ports were read."""
         with self._lock:
             before = self._views[name]
             if before.snapshot is not None and snapshot.taken_at < before.snapshot.taken_at:

@@ -1,4 +1,4 @@
-"""Notices changes that optical switches make by themselves, and moves packets off dead links.
+"""Detect changes that optical switches make by themselves, and move packets off dead links.
 
 One thread, which compares what the switches carry with what they should. All optical switches are read at the
 same time, beside any change of light, so that neither a slow switch nor a change delays the word of another.
@@ -38,8 +38,11 @@ _POWER_S = 10.0
 
 
 class Reconciler:
-    """Reads every optical switch once per ``period_s``; mends rules when a packet switch connects, or says
-    that a port went down or came up, or that somebody else wrote its flows."""
+    """Thread that reads every optical switch once per ``period_s`` seconds and repairs forwarding rules.
+
+    Rules are repaired when a packet switch connects, or reports that a port went down or came up, or that
+    another client wrote its flows.
+    """
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Regrouping as a resource: plan it, and carry it out while the jobs run."""
+"""Plan regroupings, and carry them out while the jobs run."""
 
 from __future__ import annotations
 
@@ -75,9 +75,12 @@ class RegroupPlan(TypedDict):
 
 
 class RegroupDocument(TypedDict):
-    """``timeline``: moments ``t`` of the change, each with its ``phase``. ``left_to_others``: packet switches
-    at which light moves whose tables we do not write, and who does: packets come through again once it has
-    followed."""
+    """Document of a regrouping.
+
+    ``timeline``: moments ``t`` of the change (monotonic seconds), each with its ``phase``.
+    ``left_to_others``: controllers of packet switches at which light moves and whose tables are not written
+    here, by switch; packets pass again once these controllers have followed.
+    """
 
     id: str
     state: Literal["PLANNED", "APPLYING", "DONE", "FAILED"]
@@ -406,7 +409,7 @@ def _checked(document: Any) -> RegroupDocument:
 
 
 def _stored(entry: RegroupDocument) -> Any:
-    """Return what JSON says of a regrouping, as :func:`_checked` reads it."""
+    """Return a regrouping as JSON values, which :func:`_checked` reads."""
     return _DOCUMENT.dump_python(entry, mode="json")
 
 

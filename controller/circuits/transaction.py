@@ -1,4 +1,4 @@
-"""All-or-nothing changes of light over several switches: what to undo, what was not undone. Pure.
+"""All-or-nothing changes of light over several switches: undo plans and leftovers. No I/O, no clock.
 
 Switches have no common transaction. So a change that did not come about everywhere is taken back where it
 did: first what was new goes, on all switches, then what was there before comes back. What others made

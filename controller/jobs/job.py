@@ -1,4 +1,4 @@
-"""A job: its ranks, what its workers said, and what follows from that. Pure; time is handed in."""
+"""State of a job, derived from its workers' events. No I/O; times are passed in."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EVENT_GRACE_S = 2.0
 
 
 class JobState(StrEnum):
-    """The states of a job; `TRANSITIONS` says which may follow which, and when."""
+    """States of a job; `TRANSITIONS` defines which may follow which, and when."""
 
     PENDING = "PENDING"
     STARTING = "STARTING"
@@ -135,8 +135,11 @@ class RankDocument(TypedDict):
 
 
 class JobDocument(TypedDict):
-    """``spec``: what its workers are told. ``plane``: the one with light that it is on, whose ``switches``
-    carry its light. ``spares``: GPUs that are kept for it until they are used."""
+    """Job as a document.
+
+    ``spec``: settings of its workers. ``plane``: name of the plane with light on which it runs, and
+    ``switches``: switches that carry its light. ``spares``: GPUs that are kept for it until they are used.
+    """
 
     id: str
     name: str
@@ -226,7 +229,10 @@ class Job:
         return [gpu for gpu in self.spares if gpu not in used]
 
     def enter(self, state: JobState, now: float) -> None:
-        """Change the state at ``now``. Raises ValueError where `TRANSITIONS` knows no such change."""
+        """Change the state at ``now`` (monotonic seconds).
+
+        Raises ValueError if `TRANSITIONS` has no such change.
+        """
         if self.state.ended or state not in {**TRANSITIONS[self.state], **FROM_ALL}:
             raise ValueError(f"job {self.id}: no way leads from {self.state.value} to {state.value}")
         self.state = state

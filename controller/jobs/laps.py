@@ -1,4 +1,4 @@
-"""Iterations of whole jobs, joined from what single ranks say. Pure."""
+"""Join iterations of whole jobs from the events of single ranks. No I/O, no clock."""
 
 from __future__ import annotations
 

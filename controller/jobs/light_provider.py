@@ -1,4 +1,4 @@
-"""The seam between jobs and light: whoever lights planes of one kind for jobs is a provider.
+"""Interface between jobs and light: a provider lights planes of one kind for jobs.
 
 The job manager knows providers by the kind of plane that they light, and asks the plane of a job for
 everything else (``fabric.planes``).

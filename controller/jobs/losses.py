@@ -1,4 +1,4 @@
-"""A job that loses GPUs while it starts or runs, and goes on. Pure; time is handed in."""
+"""Continue a job that loses GPUs while it starts or runs. No I/O; times are passed in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The job manager: reserves GPUs, has their workers started, follows them, and cleans up after them."""
+"""Manage jobs: reserve GPUs, start workers, follow them, and clean up after them."""
 
 from __future__ import annotations
 
@@ -80,13 +80,13 @@ _CHOICES = 1000
 
 
 class JobManager:
-    """Owns the jobs of a fabric.
+    """Owner of the jobs of a fabric.
 
-    A job that the store knows is adopted: its workers go on, and the agent replays what they said.
-    ``switch_of``: gives the packet switch each GPU is lit to now; ``reaches``: whether packets get from a GPU
-    to all of some others and back. ``lights``: who lights planes of each kind for a job. ``flow_sockets``: by
-    GPU with an O-NIC, where its worker asks for
-    light. ``workloads``: those that jobs may execute.
+    A stored job is adopted: its workers continue, and the agent replays their events. ``switch_of``: returns
+    the packet switch that each GPU is lit to now. ``reaches``: returns whether packets get from a GPU to all
+    of some other GPUs and back. ``lights``: providers of jobs' light, by kind of plane. ``flow_sockets``:
+    socket at which a worker requests light, by GPU with an O-NIC. ``workloads``: workloads that jobs may
+    execute.
     """
 
     def __init__(

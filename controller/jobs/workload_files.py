@@ -1,4 +1,4 @@
-"""Workloads that jobs execute: one file for each, called after its SHA-256."""
+"""Workloads that jobs execute: one file for each, named by its SHA-256."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs the conductor of one job on a ring: flow sockets of the nodes, WSSs through their drivers.
+"""Run the conductor of one job on a ring: flow sockets of the nodes, WSSs through their drivers.
 
 One thread serves every socket and never waits for a WSS. A second one sets and reads these, one thing after
 the other, all WSSs at the same time. So a WSS that hangs keeps nobody from coming, closing or going. The flow
@@ -59,11 +59,12 @@ class _Client:
 
 
 class RingConductor:
-    """Plays one job's plan. ``sockets``: where each node's flow socket is to be, by GPU; ``ips``: of GPUs.
+    """Thread that plays one job's plan.
 
-    ``lights`` are nobody else's from :meth:`start` to the end of :meth:`stop`, and not closed here.
-    ``resumed``: another controller played before; the WSSs carry what it set. Raises OSError when a socket
-    cannot be made; then nothing is left.
+    ``sockets``: path of each node's flow socket, by GPU. ``ips``: IP addresses of the GPUs. ``lights``: the
+    job's switches, reserved from :meth:`start` to the end of :meth:`stop`, and not closed here. ``resumed``:
+    another controller played before, and the WSSs carry its setting. Raises OSError if a socket cannot be
+    made; then nothing is left.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Divides the light of one job, once or again and again, by what its GPUs have still to send.
+"""Divide the light of one job, once or repeatedly, by the data that its GPUs have still to send.
 
 A division: the O-NICs hold everything; what is on its way arrives; the switches are set through their
 drivers; the O-NICs are told their lightpaths and send again. All light is dark meanwhile, also where nothing

@@ -15,7 +15,7 @@ from ringlight.fabric.planes.ring.wdm import Emit
 
 @dataclass(frozen=True)
 class Lit:
-    """A cross-connect that passes light, and the GPUs at its ends, where there are any."""
+    """Cross-connect that passes light, and the GPUs at its ends, if there are any."""
 
     ingress: int
     egress: int
@@ -289,9 +289,11 @@ class OnicFlows:
 
 @dataclass(frozen=True)
 class OnicDocument:
-    """An O-NIC on a plane. Where it has an agent: ``control``, its address on the control network, whether it
-    is ``reachable``, why not (``error``) and what it says (``status``). Else its ``transmit`` table, by the
-    peer's IP address."""
+    """O-NIC on a plane.
+
+    With an agent: ``control``, its address on the control network, ``reachable``, the reason if not
+    (``error``), and its ``status``. Without an agent: its ``transmit`` table, by the peer's IP address.
+    """
 
     gpu: str
     plane: str | None

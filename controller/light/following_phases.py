@@ -1,4 +1,4 @@
-"""Sets the light of one job for each of its phases, as its workers say that they ended the one before.
+"""Set the light of one job for each of its phases, when its workers report the end of the previous one.
 
 A turn's circuits are set once nothing is on its way on what they take the place of (``fabric.phases``).
 O-NICs of its ranks hold meanwhile what they have to send; those of others send on, over circuits that stay.

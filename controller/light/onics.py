@@ -1,4 +1,4 @@
-"""The O-NICs of a fabric: clients of their agents' management sockets, and what was last seen of each.
+"""Clients of the management sockets of a fabric's O-NICs, and the last known state of each.
 
 An agent answers on a Unix socket, one JSON object per line. Only maps, status and traces go over it: who may
 send when is settled between the agents, and nothing here takes part in that.

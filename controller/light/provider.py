@@ -82,7 +82,10 @@ class Provider(ABC, Generic[L]):
         """
 
     def check(self, light: L) -> None:
-        """Ask every switch, and who tells the O-NICs. Raises the first ControllerError."""
+        """Check that every switch, and whatever writes the O-NICs' tables, can be reached.
+
+        Raises the first ControllerError.
+        """
 
         def look(name: str) -> None:
             self._site.look(name, timeout_s=3.0)

@@ -53,7 +53,11 @@ def plan_light(
 
 
 class RingProvider(Alone[RingPlan, RingConductor]):
-    """``sockets``: where each node's flow socket is to be, by GPU. The ``agent`` keeps transmit tables."""
+    """Provider of light on rings.
+
+    ``sockets``: path of each node's flow socket, by GPU. ``agent``: server agent, which keeps the transmit
+    tables.
+    """
 
     kind = RingPlane.kind
 

@@ -1,4 +1,4 @@
-"""Optical switches that are one job's alone: what they carry, and how all are set at the same time."""
+"""Optical switches that belong to one job: their state, and setting all of them at the same time."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ WRITE_S = 10.0
 
 
 class Lights:
-    """Some switches: what they carry, as last read, and how they are changed. For one thread.
+    """Group of optical switches: their last readings, and their changes. For one thread.
 
-    ``patience_s``: longest time for one to do what it is told, besides what its profile declares.
+    ``patience_s``: longest time in seconds for a switch to carry out a write, beyond the time that its
+    profile declares.
     """
 
     def __init__(self, site: OpticalSite, switches: tuple[str, ...], patience_s: float = WRITE_S) -> None:

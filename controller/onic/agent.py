@@ -77,7 +77,7 @@ _raw_decoded = json.JSONDecoder().raw_decode
 
 
 class AgentError(RuntimeError):
-    """The agent cannot start or do what it was told; one line that says why."""
+    """The agent cannot start or carry out a request; one line with the reason."""
 
 
 class Laser(Protocol):
@@ -105,8 +105,10 @@ class Routes(Protocol):
 
 @dataclass(frozen=True)
 class Settings:
-    """``directory``: where sockets and files are. ``listen``: address on the control network. ``tuning_s``:
-    from the word to the laser until there is light, seconds. ``allow_faults``: whether ``emulate`` is heard.
+    """Settings of an agent.
+
+    ``directory``: directory of sockets and files. ``listen``: address on the control network. ``tuning_s``:
+    seconds from the command to the laser until there is light. ``allow_faults``: accept ``emulate``.
     """
 
     gpu: str
@@ -303,7 +305,7 @@ class Agent:
         return host, port
 
     def run(self) -> None:
-        """Serves until :meth:`stop`; then the lasers are dark and the sockets gone."""
+        """Serve until :meth:`stop`. Then the lasers are dark and the sockets removed."""
         clock, core, readers, writers = time.monotonic, self.core, self._readers, self._writers
         try:
             while not self._stopping:

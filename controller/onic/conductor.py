@@ -1,4 +1,4 @@
-"""The conductor of a WDM ring: its light, step by step of a collective. Pure: no I/O, no clock.
+"""Conduct the light of a WDM ring, step by step of a collective. No I/O, no clock.
 
 On a ring every node sends on fixed wavelengths, so which of its flows may send is a matter of the WSSs
 between the nodes, and these are set for all nodes together. A *setting* is the state of all WSSs that one

@@ -1,4 +1,4 @@
-"""A control network that delays, loses, copies, reorders and partitions, for experiments and tests.
+"""Emulate a control network that delays, loses, copies, reorders and partitions datagrams.
 
 Acts on what an agent sends, and for ``blocked`` peers also on what it receives. Seeded, so a run can be
 repeated. Not imported unless the agent was started with faults allowed.

@@ -1,4 +1,4 @@
-"""The state machine of one O-NIC's control unit: who may light which receiver, and for how long.
+"""State machine of one O-NIC's control unit, which grants the light to each receiver for a time.
 
 No I/O, no clock, no randomness: every method is handed the time (seconds of this O-NIC's own steady clock)
 and returns effects in the order in which they must be carried out. The agent runs it on sockets, the
@@ -134,10 +134,11 @@ class Lost(NamedTuple):
 
 
 class Finished(NamedTuple):
-    """The life of a flow that had light, seconds; told when the receiver has confirmed its release.
+    """Effect: times in the life of a flow that had light, seconds, after the receiver has confirmed its
+    release.
 
-    ``released_s`` is None when the receiver was never heard again. ``waited``: it stood in a queue, here or
-    at the receiver.
+    ``released_s``: None if the receiver never answered again. ``waited``: the flow was in a queue, here or at
+    the receiver.
     """
 
     flow: Flow
@@ -598,7 +599,7 @@ class Onic:
         out.append(Failed(flow, peer, reason, retry_after_s))
 
     def _let_go(self, now_s: float, port: int, out: list[Effect]) -> None:
-        """Darkens, then says so: a RELEASE is a promise that this flow number is never lit again."""
+        """Darken the laser, then send a RELEASE: a promise that this flow number is never lit again."""
         tx = self._tx[port]
         active = tx.active
         assert active is not None

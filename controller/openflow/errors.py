@@ -10,7 +10,7 @@ Reason = Literal["bad", "absent", "unsupported"]
 
 
 class OpenFlowError(RuntimeError):
-    """Base of every error of this package. ``status`` is the HTTP status of the answer that tells it."""
+    """Base of every error of this package. ``status``: HTTP status of the response that reports it."""
 
     status = 503
 

@@ -1,4 +1,4 @@
-"""The handlers of OpenFlow messages: os-ken's handshake, and replies handed to who asked."""
+"""Handlers of OpenFlow messages: os-ken's handshake, and delivery of replies to the waiting request."""
 
 from __future__ import annotations
 
@@ -117,7 +117,9 @@ parser.OFPFlowStatsReply.cls_stats_body_cls = _FlowStats
 
 
 class Handlers(OFPHandler):  # type: ignore[misc]
-    """Runs on each connection's receive thread; no event queue and no thread of its own."""
+    """Message handlers that run on each connection's receive thread, without an event queue and a thread of
+    their own.
+    """
 
     def __init__(self, on_port: Callable[[Any, int, Any], None], on_flows: Callable[[Any], None]) -> None:
         super().__init__()
@@ -176,8 +178,11 @@ class Handlers(OFPHandler):  # type: ignore[misc]
         self._on_port(event.msg.datapath, event.msg.reason, event.msg.desc)
 
     def on_flow_monitor(self, switch: Any, message: bytes | bytearray) -> None:
-        """Take what a flow monitor says unasked. A message comes for each flow that we write, and os-ken
-        would take four times as long to read it."""
+        """Process an unsolicited message of a flow monitor.
+
+        A message arrives for each flow that the controller writes, and os-ken would take four times as long
+        to read it.
+        """
         if len(message) < ofp.OFP_MULTIPART_REPLY_SIZE + 8:
             return
         kind, experimenter, event = struct.unpack_from("!H6xII", message, ofproto_common.OFP_HEADER_SIZE)

@@ -91,11 +91,11 @@ _PORT_EVENTS = {
 
 
 class OpenFlowPlane(OfctlMixin):
-    """Listens for switches on ``host:port`` and speaks OpenFlow 1.3 with them.
+    """Server for switches on ``host:port``, using OpenFlow 1.3.
 
-    ``start`` raises ListenError naming the port when it is taken. ``stop`` leaves every flow where it is.
-    ``tls``: how switches are met that must show a certificate; None for plain TCP. ``listener``: the port's
-    socket, where it is open.
+    ``start`` raises ListenError naming the port if it is taken. ``stop`` leaves every flow where it is.
+    ``tls``: context with which switches must present a certificate; None for plain TCP. ``listener``: the
+    port's socket, if it is already open.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The TCP port that switches connect to. It may be open before anybody answers there: who is early, waits."""
+"""The TCP port that switches connect to. It may be open before the plane runs: early switches wait."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class Switch(Datapath):  # type: ignore[misc]
             self._on_state(self, state)
 
     def serve(self) -> None:
-        """Greet the switch and take what it says until the connection ends."""
+        """Greet the switch and process its messages until the connection ends."""
         try:
             self.send_msg(self.ofproto_parser.OFPHello(self))
             self._recv_loop()

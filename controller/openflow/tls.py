@@ -1,4 +1,4 @@
-"""TLS for the OpenFlow plane: authenticates switches by their certificates, encrypts messages.
+"""TLS for the OpenFlow plane: authenticate switches by their certificates, encrypt messages.
 
 os-ken reads and writes a switch's socket on two threads, which a TLS connection of Python does not bear. So
 what comes is decrypted here and handed on over loopback, one connection for each switch.
@@ -26,7 +26,10 @@ _PIECE = 1 << 16
 
 
 class TlsFront:
-    """Listens on ``host:port`` and hands on to ``port_within`` of loopback. ``context`` asks who is there."""
+    """TLS server on ``host:port`` that forwards to ``port_within`` on loopback.
+
+    ``context`` authenticates the clients.
+    """
 
     def __init__(
         self, host: str, port: int, context: ssl.SSLContext, port_within: int, sent_away: SentAway

@@ -319,9 +319,9 @@ class CrossConnectResult:
 
 @dataclass(frozen=True)
 class ApplyResult:
-    """Outcome of a plan: one entry per cross-connect, and the reading that says so.
+    """Outcome of a plan: one entry per cross-connect, and the reading that shows it.
 
-    ``writes``: how many batches the switch acknowledged.
+    ``writes``: number of batches that the switch acknowledged.
     """
 
     plan: Plan
@@ -508,10 +508,10 @@ class OpticalSwitchDriver(ABC):
 
     @abstractmethod
     def _read(self, deadline: Deadline) -> Snapshot:
-        """Everything the switch says about its cross-connects and ports.
+        """Return everything that the switch reports about its cross-connects and ports.
 
-        Raises Unreachable, DeadlineExceeded, AuthFailed, PermissionDenied, ProtocolError; never returns
-        less than it was told.
+        Raises Unreachable, DeadlineExceeded, AuthFailed, PermissionDenied, ProtocolError. Never returns less
+        than was reported.
         """
 
     @abstractmethod
@@ -519,8 +519,8 @@ class OpticalSwitchDriver(ABC):
         """Remove exactly these (at most ``max_remove``) and wait for the acknowledgement.
 
         Raises Unreachable or DeadlineExceeded only if nothing was sent, Refused (or PermissionDenied,
-        AuthFailed; StaleRevision if someone else was faster) if the switch said no, Indeterminate in every
-        other case of trouble.
+        AuthFailed; StaleRevision if another client was faster) if the switch rejected the write,
+        Indeterminate in every other case.
         """
 
     @abstractmethod

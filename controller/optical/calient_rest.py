@@ -162,9 +162,10 @@ def _told(value: object, *keys: str) -> str:
 
 
 class CalientRestDriver(CalientDriver):
-    """From an inventory entry ``{"address": …, "username": …, "password_env": …, "tls": …, "profile": {…}}``.
+    """Driver, from an inventory entry ``{"address": …, "username": …, "password_env": …, "tls": …, "profile":
+    {…}}``.
 
-    ``group``: what circuits are filed under, ``SYSTEM`` if it is not said.
+    ``group``: group of the driver's circuits, default ``SYSTEM``.
     """
 
     def __init__(self, name: str, keys: Mapping[str, Any], size: int, openflow: object = None) -> None:

@@ -149,9 +149,10 @@ def bulk_outcome(rows: Iterable[str]) -> str | None:
 
 
 class CalientTl1Driver(CalientDriver):
-    """From an inventory entry ``{"address": "host:port", "username": …, "password_env": …, "profile": {…}}``.
+    """Driver for Calient switches over TL1.
 
-    ``group``: what circuits are filed under, ``SYSTEM`` if it is not said; ``bulk``: false for none of the
+    Built from an inventory entry ``{"address": "host:port", "username": …, "password_env": …, "profile":
+    {…}}``. ``group``: group of the driver's circuits, default ``SYSTEM``. ``bulk``: false to use none of the
     bulk commands.
     """
 

@@ -38,7 +38,7 @@ MAX_ANSWER_BYTES = 1 << 26
 
 
 class NotThere(Refused):
-    """The switch says that there is nothing at a path."""
+    """The switch reports that there is nothing at a path."""
 
 
 @dataclass(frozen=True)

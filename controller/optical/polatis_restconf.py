@@ -233,7 +233,10 @@ class PolatisRestconfDriver(OpticalSwitchDriver):
     def _merge(
         self, method: str, pairs: Sequence[CrossConnect], free: Sequence[CrossConnect], deadline: Deadline
     ) -> None:
-        """Writes the collection, if it is still as it was read. ``free``: those whose ports must be free."""
+        """Write the collection, if it has not changed since it was read.
+
+        ``free``: cross-connects whose ports must be free. Raises StaleRevision if one is not.
+        """
         if self._pairs is None:
             self._read_pairs(deadline)
         used = {port for xc in self._pairs or () for port in (xc.ingress, xc.egress)}

@@ -1,4 +1,4 @@
-"""Makes drivers from inventory entries.
+"""Make drivers from inventory entries.
 
 A driver is made by ``from_inventory(name, entry, size, openflow)``, its class or a function. Ours are modules
 of this package: the entry's ``driver`` is the module's name, so a new driver is one file. Anybody else's is

@@ -1,4 +1,4 @@
-"""RESTCONF (RFC 8040) in JSON, as its drivers share it: headers, and what a reply to a write means."""
+"""Shared parts of the drivers over RESTCONF (RFC 8040) in JSON: headers, and replies to writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SONiC's models of an optical circuit switch, whatever carries them (REST, gNMI): values, without I/O.
+"""Values of SONiC's models of an optical circuit switch, for REST and gNMI. No I/O.
 
 Sources, as read on 2026-11-26. **Design document**: revision 0.5 of 2026-04-20, sonic-net/SONiC pull request
 2269, doc/ocs/ocs_hld.md at be2dbec. **Models**: `sonic-ocs.yang` and `sonic-ocs-state.yang`, revision

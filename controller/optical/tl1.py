@@ -1,4 +1,4 @@
-"""TL1 as text: commands, replies and reports of what happened, to and from bytes. No I/O, no clock.
+"""TL1 as text: commands, replies and reports, to and from bytes. No I/O, no clock.
 
 The driver and the emulated switch share this. So that one misreading does not pass on both sides, each is
 held against conversations kept as text (`tests/data/optical`), byte for byte. The form is that of Telcordia
@@ -80,7 +80,7 @@ class Reply:
 
 @dataclass(frozen=True)
 class Report:
-    """Something that the switch tells unasked. ``severity``: ``A``, ``*``, ``**`` or ``*C``, rising."""
+    """Unsolicited message of the switch. ``severity``: ``A``, ``*``, ``**`` or ``*C``, rising."""
 
     severity: str
     atag: str

@@ -1,4 +1,4 @@
-"""A session with a switch that speaks TL1 over TCP: logs in, asks, tells, and never mixes up replies.
+"""Session with a switch over TL1 and TCP: log in, send commands, and match replies to them.
 
 Every command has a ctag of its own, and what answers it is told by that. Reports may come at any time; they
 are logged and passed over. A listing may come in pages, ended by ``>`` but the last, or each ended by ``;``,
@@ -51,7 +51,7 @@ NOT_ALLOWED = ("PICC", "PIUC", "PIUI", "PIFC")
 
 
 class Denied(Refused):
-    """The switch denied a command, or did only a part of it. ``code``: the first word that it said."""
+    """The switch denied a command, or carried out only a part of it. ``code``: first word of its answer."""
 
     def __init__(self, verb: str, reply: Reply) -> None:
         super().__init__(f"{verb}: {reply.outcome}: {reply.complaint[:200]}")

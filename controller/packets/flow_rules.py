@@ -1,4 +1,4 @@
-"""Forwarding rules as flow-table entries, and the difference between what is there and what should be.
+"""Forwarding rules as flow-table entries, and the difference between present and intended entries.
 
 Pure: from rules to flow mods and from flow entries back to rules. A rule for any sender is two flows, one for
 IPv4 and one for ARP about the same address; a rule for one sender is one flow of higher priority, for IPv4. A

@@ -1,4 +1,4 @@
-"""Tells other controllers what the light has changed at the ports of their switches."""
+"""Inform other controllers of changes of light at the ports of their switches."""
 
 from __future__ import annotations
 
@@ -47,10 +47,11 @@ def moved(before: Mapping[Port, Port | None], now: Mapping[Port, Port | None]) -
 
 
 class Followers:
-    """Publishes ``packet_switch_light`` for each of these switches when what is at its ports has changed.
+    """Publisher of ``packet_switch_light`` for each of other controllers' switches, when its attachments have
+    changed.
 
-    ``announce`` is told the GPUs that have moved, at whichever switch they are now: another may have to learn
-    that they have left it.
+    ``announce``: function that receives the GPUs that have moved, on whichever switch they are now: another
+    switch may have to learn that they have left it.
     """
 
     def __init__(self, fabric: Fabric, bus: EventBus, announce: Callable[[list[str]], None]) -> None:

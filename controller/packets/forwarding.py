@@ -1,4 +1,4 @@
-"""Keeps the packet switches' flow tables equal to what the lit fabric needs, around dead links.
+"""Keep the packet switches' flow tables equal to the needs of the lit fabric, around dead links.
 
 Whatever a restart, a reconnect or a stranger did to the tables, the change written is the smallest that makes
 them right, and a right table is not touched. A change of light may plan from what was last read back; then
@@ -87,9 +87,9 @@ _KEPT_STATES = 16
 
 
 class Forwarding:
-    """Reads, plans and writes the forwarding rules of a fabric's packet switches; one change at a time.
+    """Reader, planner and writer of the forwarding rules of a fabric's packet switches; one change at a time.
 
-    Those whose tables are another controller's are left alone, and never asked.
+    Switches whose tables belong to another controller are never read or changed.
     """
 
     def __init__(self, fabric: Fabric, plane: OpenFlowPlane, *, timeout_s: float = 3.0) -> None:
@@ -315,7 +315,7 @@ class Forwarding:
         return wrong
 
     def distrust(self) -> None:
-        """Somebody else has written flow tables: what was last read says nothing any more."""
+        """Discard the last reading of the flow tables, because another client has written them."""
         with self._lock:
             self._stands = None
 

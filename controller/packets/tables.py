@@ -1,4 +1,4 @@
-"""A switch's flow table against what it should have: the difference, and what mends it. Pure."""
+"""Difference between a switch's flow table and the intended one, and its repair. No I/O, no clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Watches the flow tables of the packet switches: what others change is noticed, told and put back.
+"""Watch the flow tables of the packet switches: report changes by others and undo them.
 
 A switch says itself when somebody else writes its flows; one that cannot is read in every round. What should
 be there are the rules that the light needs, and the flows that were written over REST, which are on disk.
@@ -50,9 +50,10 @@ class TableView:
 
 
 class TableWatch:
-    """Compares the tables of our packet switches with what they should have, where something was written.
+    """Comparison of the packet switches' tables with the intended ones, for tables that were written.
 
-    :meth:`look` does it, while no change of light is under way; the rest may be called from any thread.
+    :meth:`look` compares, while no change of light is in progress. The other methods may be called from any
+    thread.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Shared parts of the REST routes: who calls, plain JSON, and the controller's errors."""
+"""Shared parts of the REST routes: caller names, plain JSON, and the controller's errors."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def answers(model: Any, *statuses: int, description: str = "") -> dict[str, Any]
 
 
 class PlainRoute(APIRoute):
-    """Sends what an endpoint returns in the form of its model, without checking it again.
+    """Route that sends the result of an endpoint in the form of its model, without checking it again.
 
-    What it may answer is made a part of the description when that is asked for, which few controllers are:
-    made at once, it was half of an application's start.
+    The models of its responses are created only when the API's description is requested, which is rare:
+    creating them at once took half of an application's start.
     """
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **more: Any) -> None:

@@ -31,7 +31,9 @@ _SLAVE = (3, "SLAVE", "OFPCR_ROLE_SLAVE")
 
 
 class _AlwaysJson(PlainRoute):
-    """Reads every body as JSON: ``curl -d`` calls it a form, other scripts do not say."""
+    """Route that reads every body as JSON: ``curl -d`` declares it as a form, other
+    scripts declare nothing.
+    """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()

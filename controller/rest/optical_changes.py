@@ -1,4 +1,4 @@
-"""REST: the light of all optical switches: changes, intent, policies, alarms, and who changed what."""
+"""REST: the light of all optical switches: changes, intent, policies, alarms, and the audit log."""
 
 from __future__ import annotations
 

@@ -180,7 +180,7 @@ class OwnPolicy(Body):
 
 
 class Settle(Body):
-    """``POST …/settle``: do once what this policy says."""
+    """Body of ``POST …/settle``: apply this policy once."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"how": "repair"}]})
 
@@ -243,7 +243,7 @@ _TRAINING: JsonValue = {
 
 
 class ContainerMount(Body):
-    """A file or directory of the server, and where the container sees it; read-only unless ``write``."""
+    """File or directory of the server, and its path in the container; read-only unless ``write``."""
 
     source: str = Field(pattern=r"^/", max_length=4096)
     target: Annotated[str, AfterValidator(guest_keys.target), Field(pattern=r"^/", max_length=4096)]

@@ -1,4 +1,4 @@
-"""Refuses requests of foreign web pages, and calls without the token if there is one.
+"""Refuse requests of foreign web pages, and calls without the token if there is one.
 
 A browser lets any page send requests to a lab on its reader's machine. Three of their headers no page can
 forge: ``Origin`` names the page's own site, and ``Host`` the name that was looked up, which gives away a
@@ -184,8 +184,10 @@ class JsonBodies:
 
 
 class TokenRequired:
-    """ASGI middleware: 401 for a request without ``Authorization: Bearer TOKEN``; the state of any other has
-    the token's name as ``who``. ``tokens``: the name of each."""
+    """ASGI middleware: 401 for a request without ``Authorization: Bearer TOKEN``.
+
+    The state of any other request has the token's name as ``who``. ``tokens``: name of each token.
+    """
 
     def __init__(self, app: Any, tokens: Mapping[str, str]) -> None:
         self._app = app

@@ -1,4 +1,4 @@
-"""The socket that an HTTP server waits at. It is open before the server is there: who is early, waits."""
+"""The socket of an HTTP server. It is open before the server runs: early clients wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Serves the files of one page beside an application; the page may fetch nothing from anywhere else."""
+"""Serve the files of one page next to an application; the page may load nothing from elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors of one shape that every REST answers, declared where they come: ``{"detail": "one line"}``."""
+"""Errors of one shape that every REST API returns: ``{"detail": "one line"}``."""
 
 from __future__ import annotations
 

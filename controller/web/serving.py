@@ -1,4 +1,4 @@
-"""Serves an ASGI application in a thread: uvicorn with bounds on connections and on time.
+"""Serve an ASGI application in a thread: uvicorn with bounds on connections and on time.
 
 A client that says nothing, or says it slowly, costs a descriptor for a while and no more: whoever has not
 sent a whole request goes first when there are too many connections, so nobody is shut out by such.
@@ -180,7 +180,7 @@ class _Connection(HttpToolsProtocol):
         self._must(self._fits())
 
     def _must(self, right: bool, refusal: str | None = None) -> None:
-        """Have the parser stop where something is not right."""
+        """Stop the parser unless ``right``, with the recorded refusal or ``refusal``. Raises ValueError."""
         if not right:
             self._refusal = self._refusal or (400, str(refusal))
             raise ValueError(self._refusal[1])
@@ -326,7 +326,7 @@ class _Server(uvicorn.Server):
         self._ended: asyncio.Future[None] | None = None
 
     def end(self, *, at_once: bool) -> None:
-        """Has it end; any thread may call."""
+        """Make the server end. Any thread may call."""
         self.should_exit, self.force_exit = True, at_once
         if self._ended is not None:
             # It has ended already where its loop is closed.
@@ -424,7 +424,7 @@ class HttpServer:
         return self._thread.is_alive()
 
     def end(self, *, at_once: bool = False) -> None:
-        """Has it end; ``at_once``: whatever is being answered."""
+        """Make the server end. ``at_once``: without completing requests in progress."""
         self._stopping = True
         self._server.end(at_once=at_once)
 

@@ -1,4 +1,4 @@
-"""Files that import ``ryu`` get os-ken, its maintained fork, under that name.
+"""Redirect imports of ``ryu`` to os-ken, its maintained fork.
 
 ``ryu.x.y`` is the very module ``os_ken.x.y``, so that classes of either name are the same. os-ken has dropped
 the web server that Ryu's applications have their routes in, and ``rest_topology``; ours are in their place,
