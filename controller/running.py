@@ -69,7 +69,7 @@ def _serve(server: HttpServer, controller: Controller, rest: socket.socket, stop
     controller.complaints.append(lambda: server.complaint)
     with contextlib.suppress(TimeoutError):
         server.start()
-    # What the start has made stays: no full collection shall look through it again while a call waits.
+    # Objects made by the start are permanent: no full collection shall scan them while a call waits.
     gc.freeze()
     # A thread that a call needs waits no longer than this for one that computes.
     sys.setswitchinterval(_SWITCH_S)

@@ -11,7 +11,7 @@ from ringlight.controller.errors import ConflictError, UnavailableError
 from ringlight.controller.web.client import http_client
 from ringlight.fabric.text import cleaned
 
-#: What each of many workers adds to the time that their start may take, seconds.
+#: Additional time for the start of each worker, seconds.
 WORKER_S = 1.0
 
 

@@ -127,7 +127,7 @@ class Controller:
         self.intents = IntentDatabase(state / "controller" / "circuits.sqlite")
         if policy is not None:
             self.intents.set_policy(None, policy)
-        #: How often this state's controller has been started again.
+        #: Number of times that the controller with this state has been restarted.
         self.restarts = self._count_start()
         self.site = OpticalSite(
             drivers, inventory.optical_switches, self.bus, self.intents.try_note, anew=self.restarts == 0
@@ -141,7 +141,7 @@ class Controller:
         onics = inventory.onic_entries()
         self.onics = OnicSite({gpu: onics[gpu] for gpu in fabric.onics if gpu in onics}, self.bus)
         workloads = WorkloadFiles(state / "controller" / "workloads")
-        #: Who lights planes, by their kind.
+        #: Providers of light, by the kind of their planes.
         self.lights: dict[str, Provider[Any]] = {
             provider.kind: provider
             for provider in (

@@ -17,7 +17,7 @@ from typing import Any
 
 from ringlight.fabric.text import cleaned
 
-#: What is here is gone once the machine has crashed.
+#: Folder whose contents a crash of the machine deletes.
 _VOLATILE = Path("/run")
 #: Longest file that is appended to.
 _MOST_BYTES = 1 << 20

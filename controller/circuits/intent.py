@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 SCHEMA = 1
 #: Entries of the audit log that are kept.
 AUDIT_ENTRIES = 10_000
-#: What is here is gone once the machine has crashed.
+#: Folder whose contents a crash of the machine deletes.
 _VOLATILE = Path("/run")
 #: ``wavelength`` is -1 for every colour. ``wanted`` 0: made by us, to be removed. ``before`` is JSON.
 _TABLES = """
@@ -48,7 +48,7 @@ CREATE TABLE audit (
     switch TEXT, outcome TEXT NOT NULL, detail TEXT NOT NULL);
 """
 
-#: What every switch of a group should carry.
+#: Intended cross-connects of every switch of a group.
 _Sets = dict[str, frozenset[CrossConnect]]
 
 
@@ -153,7 +153,7 @@ class IntentDatabase:
         with self._lock:
             self._db.close()
 
-    # What should be lit
+    # Intent
 
     def wanted(self) -> _Sets | None:
         """Return the wanted cross-connects by switch; None if nothing was ever saved."""

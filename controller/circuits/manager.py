@@ -57,12 +57,12 @@ _RETRY_S = 5.0
 _ROOM_FOR_RULES_S = 0.02
 #: Share of the declared darkness that passes first, as a command may start a little late.
 _DARK_FOR_SURE = 0.2
-#: Who the audit log says it was, where it was nobody who called.
+#: Names in the audit log for changes that no caller made.
 RECONCILER, OUTSIDE = "reconciler", "outside"
 
 
 _Mark = Callable[..., None]
-#: What became of cross-connects, by switch.
+#: Outcome for cross-connects, by switch.
 _Results = dict[str, tuple[CrossConnectResult, ...]]
 
 
@@ -271,7 +271,7 @@ class CircuitManager:
         with self._changing, self._intents.writing():
             self._intents.set_policy(name, policy)
             self._intents.note(who, "policy", name, policy=None if policy is None else policy.value)
-            # What was told under the other policy is judged anew.
+            # Differences that were reported under the other policy are judged again.
             self._drifts.clear()
             self._retry_at.clear()
 

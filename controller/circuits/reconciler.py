@@ -111,7 +111,7 @@ class Reconciler:
             self._read_ports_of(name)
 
     def _read_ports_of(self, switch: str) -> None:
-        # What the event says may be old by the time it is acted on: the switch is asked.
+        # The state in the event may be outdated when it is processed: the switch is read.
         with self._unread_lock:
             self._unread.add(switch)
         self._wake.set()

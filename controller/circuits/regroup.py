@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 #: The regroupings and plans that are remembered, the oldest forgotten first.
 KEPT = 1000
-#: What the names of regroupings, and of their stored documents, begin with.
+#: Prefix of the names of regroupings, and of their stored documents.
 _NAME = "regroup-"
 
 

@@ -10,17 +10,17 @@ from typing import Any, Literal
 
 from typing_extensions import TypedDict
 
-#: What becomes of a job when a worker dies while it runs.
+#: Reaction of a job to the death of a worker while it runs.
 OnLoss = Literal["fail", "swap", "shrink"]
 #: Keys by which jobs stored by earlier versions name their plane.
 FORMER_KEYS = ("grid", "ring", "interconnect")
 #: Exit code of a worker that lost a peer: a consequence, not a cause.
 LOST_PEER = 3
-#: How long to wait for the cause once only consequences have been seen, seconds.
+#: Time to wait for the cause once only consequences have been seen, seconds.
 CAUSE_GRACE_S = 2.0
 #: Exit code of a worker that somebody terminated.
 TERMINATED = 128 + signal.SIGTERM
-#: How long to wait for the last events of workers that ended well, seconds.
+#: Time to wait for the last events of workers that ended well, seconds.
 EVENT_GRACE_S = 2.0
 
 

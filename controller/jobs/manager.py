@@ -59,7 +59,7 @@ log = logging.getLogger(__name__)
 _JOBS = "jobs"
 #: Stored jobs that cannot be used, each with the reason.
 _ASIDE = "jobs_set_aside"
-#: Where rank 0 of a job of containers may listen, as torchrun has it.
+#: Port on which rank 0 of a job of containers may listen, as with torchrun.
 MASTER_PORT = 29500
 #: Longest time that starting a job's workers may take, seconds.
 _START_S = 120.0
@@ -69,7 +69,7 @@ _VACATE_S = 60.0
 _CLEAR_S = 30.0
 #: At most so many of a job's spares have a process that waits for them.
 _WAITING = 8
-#: How long the controller waits at a time for the end of a worker, seconds.
+#: Longest wait of the controller for the end of a worker, before it waits again, seconds.
 _LISTEN_S = 0.5
 #: A look at the workers of a job that goes on follows after so long, and its release, seconds.
 _HASTE_S = 0.02
@@ -210,7 +210,7 @@ class JobManager:
         """Reason for which the agent does not answer; None if it does."""
         return self._agent_error
 
-    # What a user asks for
+    # Requests of users
 
     def submit(
         self,
@@ -312,7 +312,7 @@ class JobManager:
             self._provider(plane).check(light)
             return plane, light
         if refusals:
-            # What cannot be now may be later.
+            # A conflict, which may pass, is reported before a refusal for ever.
             raise min(refusals, key=lambda refusal: not isinstance(refusal, ConflictError))
         return None
 
@@ -449,7 +449,7 @@ class JobManager:
                     raise ConflictError(f"job {job.id} has ended ({job.state.value})")
             return [job for job in chosen if not job.state.ended]
 
-    # How it is done
+    # Internals
 
     def _need_agent(self) -> AgentClient:
         if self._agent is None:
@@ -622,7 +622,7 @@ class JobManager:
         except ControllerError as error:
             self._started(job)
             with self._lock:
-                # What fails because this controller ends is the next one's.
+                # A failure because this controller ends is left to the next controller.
                 if not job.state.ended and not self._stop.is_set():
                     job.error = f"{job.losses[-1].reason}, and it cannot go on: {error}"
                     self._end(job, JobState.FAILED)

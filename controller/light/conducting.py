@@ -37,7 +37,7 @@ _T = TypeVar("_T")
 
 #: After a restart: how long workers have to come back with what they had open, seconds. They try every 20 ms.
 SETTLE_S = 1.0
-#: How often the WSSs are read when nothing has changed for as long, seconds.
+#: Interval between readings of the WSSs while nothing changes, seconds.
 WATCH_S = 5.0
 #: When a flow that failed is worth another try, seconds.
 RETRY_S = 0.5
@@ -96,7 +96,7 @@ class RingConductor:
         self._set_ups: deque[SetUp] = deque(maxlen=KEPT)
         self._count = 0
         self._looked_at = time.monotonic()
-        #: What the second thread does and has yet to do, each with what follows.
+        #: Tasks of the second thread that are not finished, each with its continuation.
         self._tasks: deque[tuple[Future[Any], Callable[[Any], None]]] = deque()
         self._second = ThreadPoolExecutor(1, thread_name_prefix=f"ring-{job}-wss")
         self._stopping = False
@@ -188,7 +188,7 @@ class RingConductor:
         finally:
             self._shut()
 
-    # What the core wants
+    # Effects of the core
 
     def _do(self, effects: list[Effect]) -> None:
         for effect in effects:

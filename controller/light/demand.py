@@ -19,7 +19,7 @@ Tables = Mapping[str, Mapping[str, Mapping[str, Any]]]
 #: By GPU and the IP address of each of its peers: bytes ``posted`` and, of them, sent for the first time
 #: (``fresh``), among others.
 Traffic = Mapping[str, Mapping[str, Mapping[str, int]]]
-#: What waits to be sent again counts as so much, bytes: a frame.
+#: Size assumed for data that waits to be sent again, bytes: a frame.
 FRAME_BYTES = 9000
 
 

@@ -44,7 +44,7 @@ GUARD_S = 0.005
 PATIENCE_S = 2.0
 #: When a division that failed is tried again, seconds; where some have light for good, less and less often.
 RETRY_S, RETRY_MOST_S = 0.5, 30.0
-#: How often light that stands is looked at where it is divided once, seconds.
+#: Interval between readings of standing light if it is divided only once, seconds.
 WATCH_S = 5.0
 #: Longest time for a call of the agent, seconds.
 CALL_S = 5.0
@@ -152,7 +152,7 @@ class DemandLoop:
             return max(0.0, self._pause_s - decision.read_s - decision.decide_s), False
         if not self.lit:
             return RETRY_S, True
-        # Who has light in spite of it shall have it as long as otherwise.
+        # Pairs that have light in spite of the failure keep it as long as otherwise.
         self._retry_s = min(RETRY_MOST_S, 2 * self._retry_s)
         return (self._retry_s if once else self._pause_s), True
 

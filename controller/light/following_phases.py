@@ -70,7 +70,7 @@ class PhaseLoop(DemandLoop):
             return RETRY_S, at_once
         over, ready = self._heard(ended_turns)
         if at_once:
-            # What the O-NICs and the switches have is not known, or is not all that it should be.
+            # The state of the O-NICs and the switches is not known, or is not all that it should be.
             ready, self._setting = sorted(self._active), {}
         self.lights.recall()
         if not over and not ready:

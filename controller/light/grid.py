@@ -136,7 +136,7 @@ class GridProvider(Provider[GridPlan]):
         self._period_s = period_s
         #: Jobs whose maps should stand now; held while maps are written, so that none comes after its end.
         self._assigned: dict[str, GridPlan] = {}
-        #: How far the timeline of each O-NIC's flows was read for :meth:`lightpaths`.
+        #: Position to which the timeline of each O-NIC's flows was read for :meth:`lightpaths`.
         self._cursors: dict[str, int] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="arbiter", daemon=True)

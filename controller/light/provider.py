@@ -61,7 +61,7 @@ class Provider(ABC, Generic[L]):
         self._agent = agent
         self._bus = bus
         self._lock = threading.RLock()
-        #: Why jobs were not taken over.
+        #: Reasons for which jobs were not taken over.
         self._lost: dict[str, str] = {}
 
     def start(self) -> None:

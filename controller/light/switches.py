@@ -14,7 +14,7 @@ from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, Mode
 
 log = logging.getLogger(__name__)
 
-#: What each switch shall carry, by name.
+#: Cross-connects that each switch must carry, by name.
 Setting = Mapping[str, frozenset[CrossConnect]]
 
 #: Switches written at the same time.
@@ -34,7 +34,7 @@ class Lights:
         self._site = site
         self._patience_s = patience_s
         self._seen: dict[str, Snapshot] = {}
-        #: Why a switch did not do the last that was asked of it.
+        #: Reason for which a switch failed its last request.
         self._failed: dict[str, str] = {}
         self._recalls: dict[str, Future[None]] = {}
         self._pool = ThreadPoolExecutor(min(PARALLEL, len(switches)), thread_name_prefix="lights")
@@ -152,7 +152,7 @@ class Lights:
         """
         driver = self._site.driver(name)
         timing = driver.capabilities().timing
-        # What stands may have to go before the rest is made.
+        # Present cross-connects may have to be removed before the others are made.
         needed_s = 2 * timing.lit_after_s(len(cross_connects | self.carries(name))) + timing.settle_s
         deadline = Deadline(self._patience_s + needed_s)
         try:

@@ -241,7 +241,7 @@ class Agent:
             self._faults = Faults()
         self._stopping = False
         self._sockets: list[socket.socket] = []
-        #: Who is called when a descriptor can be read, or written.
+        #: Function to call when a descriptor can be read, or written.
         self._readers: dict[int, Callable[[], None]] = {}
         self._writers: dict[int, Callable[[], None]] = {}
         directory = settings.directory
@@ -321,7 +321,7 @@ class Agent:
                 ready, writable, _ = select.select([*readers], [*writers], (), wait_s)
                 for descriptors, among in ((ready, readers), (writable, writers)):
                     for descriptor in descriptors:
-                        # Who was called before it may have ended it.
+                        # A call before this one may have closed the descriptor.
                         if (call := among.get(descriptor)) is not None:
                             call()
                 if deadline is not None and deadline <= (now := clock()):
@@ -479,7 +479,7 @@ class Agent:
         except BlockingIOError:
             return
         except OSError:
-            # What the network says of a message sent before; that message is sent again in time.
+            # The error is the network's about an earlier message, which is sent again in time.
             self._counts["send_errors"] += 1
             return
         if self._faults is not None and self._faults.blocks(peer):

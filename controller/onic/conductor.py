@@ -117,7 +117,7 @@ class Conductor:
         """Return the open flows in order of arrival: flow, pair, step, and whether the flow has light."""
         return [(flow, request.pair, request.step, request.lit) for flow, request in self._flows.items()]
 
-    # What happens
+    # Events
 
     def open(self, flow: Flow, client: Client, pair: Pair, step: int | None = None) -> list[Effect]:
         """Open a flow for which ``client`` (a connection) requests light for ``pair``. Return the effects.
@@ -184,7 +184,7 @@ class Conductor:
             del self._flows[flow]
         return [*(Lost(flow, reason) for flow in lit_flows), *self._next()]
 
-    # How it goes on
+    # Transitions
 
     def _loosen(self, iterations: int) -> None:
         if self._step is not None:

@@ -36,7 +36,7 @@ KINDS = {
     RENEW: "renew",
     RENEWED: "renewed",
 }
-#: What only the source of a flow sends, and what only its destination answers.
+#: Kinds of message that only the source of a flow sends, and only its destination answers.
 FROM_SOURCE = frozenset({REQUEST, CONFIRM, RELEASE, RENEW})
 
 NO_MAP, QUEUE_FULL, UNKNOWN_GRANT = 1, 2, 3
@@ -298,7 +298,7 @@ class Onic:
         self._tx = [_Transmitter(deque(), None, {}) for _ in range(ports)]
         self._rx = [_Receiver(None, {}, {}) for _ in range(ports)]
 
-    # What the O-NIC's own side asks for.
+    # Requests of the O-NIC's own side.
 
     def set_map(self, now_s: float, reach: Mapping[Peer, Reach]) -> list[Effect]:
         """Set the peers of the job and the way to reach each. Return the effects.
@@ -377,7 +377,7 @@ class Onic:
             self._end(now_s, port, out, reason)
         return out
 
-    # What the peers say.
+    # Messages of the peers.
 
     def receive(self, now_s: float, sender: Peer, message: Message) -> list[Effect]:
         out: list[Effect] = []

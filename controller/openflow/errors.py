@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-#: Why a switch refused: it cannot be done as asked, what it names is not there, or the switch has no such
-#: thing at all.
+#: Reason for a refusal: the request is invalid, its object is missing, or the switch does not support it.
 Reason = Literal["bad", "absent", "unsupported"]
 
 

@@ -25,7 +25,7 @@ from ringlight.controller.openflow.errors import (
 )
 from ringlight.controller.openflow.switch import Switch
 
-#: What the library raises on an entry that it cannot read.
+#: Exceptions that the library raises on an entry that it cannot read.
 _UNREADABLE = (
     ofctl_utils.netaddr.AddrFormatError,
     ArithmeticError,

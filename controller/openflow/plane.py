@@ -60,12 +60,12 @@ T = TypeVar("T")
 #: Connections, those that are no switch yet, how long one of these may take to become one, and how long it
 #: is not closed for another, seconds.
 _MOST, _MOST_NEW, _NEW_S, _LEAST_S = 1024, 128, 10.0, 0.25
-#: How long a connected switch has to answer before another one may have its datapath id, seconds.
+#: Time for a connected switch to answer before another one may have its datapath id, seconds.
 _STILL_THERE_S = 1.0
 #: For how long a refused switch is told of; Open vSwitch tries again every 8 s at the latest.
 _REFUSED_S = 30.0
 
-#: What a message needs to know of the connection to be written.
+#: Properties of the connection that are needed to write a message.
 _PROTOCOL = ProtocolDesc(ofp.OFP_VERSION)
 _COMMANDS = {
     "add": ofp.OFPFC_ADD,
@@ -108,7 +108,7 @@ class OpenFlowPlane(OfctlMixin):
         self.host = host
         self.port = port
         self._tls = tls
-        #: What is carried beside the switches, where something is.
+        #: Traffic that is carried past the switches, if there is any.
         self.carried: Carried | None = None
         self._front: TlsFront | None = None
         self._handlers = Handlers(self._port_status, self._flows_changed)
@@ -350,7 +350,7 @@ class OpenFlowPlane(OfctlMixin):
             try:
                 self.carried.settle()
             except NotConnectedError as error:
-                # What is written is written.
+                # The flows are written nevertheless.
                 log.warning("%s", error)
 
     def _amend(self, dpid: int, replies: Sequence[Any]) -> None:

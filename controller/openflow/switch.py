@@ -33,8 +33,8 @@ log = logging.getLogger(__name__)
 
 _HEAD_BYTES = ofproto_common.OFP_HEADER_SIZE
 _READ_BYTES = 1 << 16
-#: How long a connection may take to become a switch, how long a switch is silent before it is asked whether
-#: it is there, and how long it may be before it is taken for gone, seconds.
+#: Time for a connection to become a switch, silence after which a switch is sent an echo request, and silence
+#: after which the switch counts as gone, seconds.
 NEW_S, ASK_S, GONE_S = 10.0, 30.0, 90.0
 
 
@@ -144,7 +144,7 @@ class Switch(Datapath):  # type: ignore[misc]
                 if close_socket:
                     self.socket.shutdown(socket.SHUT_WR)
         except OSError as error:
-            # What follows half a message would not be understood.
+            # The peer would not understand the bytes after half a message.
             log.debug("switch %s: nothing can be sent: %s", self.id, error)
             self.hang_up()
             return False

@@ -36,7 +36,7 @@ class TlsFront:
     ) -> None:
         self.port = port
         self._sent_away = sent_away
-        #: What carries the bytes of those that have not shown a certificate, the earliest first.
+        #: Carrying transports of clients that have not shown a certificate, the earliest first.
         self._new: dict[TlsSession, asyncio.Transport] = {}
         self._host, self._context, self._within = host, context, port_within
         self._loop = asyncio.new_event_loop()

@@ -504,7 +504,7 @@ class OpticalSwitchDriver(ABC):
         #: When the last write began, monotonic seconds.
         self._written_at = 0.0
 
-    # What a driver for one kind of switch writes.
+    # Methods that a driver for one kind of switch implements.
 
     @abstractmethod
     def _read(self, deadline: Deadline) -> Snapshot:
@@ -573,7 +573,7 @@ class OpticalSwitchDriver(ABC):
         metered = sorted(snapshot.used & self._capabilities.power)
         return los_alarms(snapshot, self._power(metered, deadline)) if metered else ()
 
-    # What the controller uses.
+    # Methods that the controller calls.
 
     def open(self, *, timeout_s: float = 5.0) -> Identity:
         """Start a session. Return the switch's identity.
@@ -740,7 +740,7 @@ class OpticalSwitchDriver(ABC):
             text = text.replace(secret, "***")
         return text
 
-    # How it does it.
+    # Internals.
 
     @contextmanager
     def _device(self, deadline: Deadline, reopen: bool = False) -> Iterator[None]:

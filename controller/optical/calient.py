@@ -20,9 +20,9 @@ from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, PortS
 
 #: Circuits of a bulk write: a whole S320.
 MAX_BATCH = 320
-#: What circuits are filed under.
+#: Group of circuits.
 GROUP = "SYSTEM"
-#: How a port is by the state of its circuit, where that tells.
+#: State of a port by the state of its circuit, if that determines it.
 PORT_STATES = {
     CrossConnectState.CONNECTED: PortState.TUNED,
     CrossConnectState.PENDING_CONNECTION: PortState.TUNING,

@@ -221,7 +221,7 @@ class CalientTl1Driver(CalientDriver):
             try:
                 self._tell(Command("ACT-CRS", pair, ("", f"{conn},{group}")), deadline, True)
             except Denied:
-                # What was reserved and cannot have light is given back; the read-back tells if not.
+                # Reserved ports that cannot have light are released; the read-back shows it if they are not.
                 with suppress(Denied):
                     self._tell(Command("DLT-CRS", pair, ("", f",{group},{conn}")), deadline, True)
                 raise

@@ -74,7 +74,7 @@ def access_of(entry: Entry) -> Access:
     return Access(host, port, entry.credentials(), tls, **files, server_name=server_name)
 
 
-#: How the switch says no to a Set, which has changed nothing then.
+#: Status codes by which the switch rejects a Set; it has changed nothing then.
 _NO = (
     grpc.StatusCode.INVALID_ARGUMENT,
     grpc.StatusCode.NOT_FOUND,
@@ -109,7 +109,7 @@ class GnmiClient:
         self._stub: Any = None
         secret = access.credentials
         self._metadata = [("username", secret.username), ("password", secret.password)] if secret else []
-        #: What the switch takes and gives; asked for when it is opened.
+        #: Encoding of the switch; chosen when the driver is opened.
         self.encoding = gnmi.JSON_IETF
 
     def close(self) -> None:

@@ -152,7 +152,7 @@ class HttpClient:
             self.close()
             raise ProtocolError(f"{what}: not an HTTP reply: {error}") from None
         except BaseException:
-            # What is still to come on this connection would be taken for the reply to the next request.
+            # Later bytes on this connection would be taken for the reply to the next request.
             self.close()
             raise
         if http.our_state is h11.DONE and http.their_state is h11.DONE and not http.trailing_data[0]:

@@ -295,9 +295,9 @@ class GnmiDriver(OpticalSwitchDriver):
         self._sides = _sides(entry, size)
         self._client = GnmiClient(name, access)
         self._numbering: Numbering | None = None
-        #: What the switch calls its connections, as read last.
+        #: Names of the switch's connections, as last read.
         self._names: dict[tuple[int, int], str] = {}
-        #: Why which connections are not there, as read last.
+        #: Reasons that the switch reports for connections without light, as last read.
         self._reasons: dict[str, str] = {}
 
     def _open(self, deadline: Deadline) -> Identity:

@@ -171,7 +171,7 @@ class PolatisRestconfDriver(OpticalSwitchDriver):
         )
         self._headers = headers_of(credentials)
         self._client = http_client(entry)
-        #: What the list of pairs is called.
+        #: Name of the list of pairs.
         self._list = "pair"
         #: Entity tag of the pairs as read last; empty once we have written, or where the switch gives none.
         self._tag = ""
@@ -277,7 +277,7 @@ class PolatisRestconfDriver(OpticalSwitchDriver):
         headers = self._headers | dict(condition or {})
         if body:
             headers["content-type"] = MEDIA_TYPE
-        # What was read before no longer says what stands.
+        # The last reading is outdated.
         self._tag, self._pairs = "", None
         reply = self._client.write(method, target, headers, body, deadline)
         check_write(reply, f"{method} {target}")

@@ -313,7 +313,7 @@ class ScpiClient:
             if len(lines) > 1 or not self._buffer.empty:
                 raise ProtocolError(f"more than one reply to {what}", str(lines[:3]))
         except OpticalError:
-            # What is still to come on this connection would be taken for the reply to the next question.
+            # Later bytes on this connection would be taken for the reply to the next question.
             self.close()
             raise
         log.debug("%s: %.200s -> %.200s", self.name, line, lines[0])

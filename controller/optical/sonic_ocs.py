@@ -78,7 +78,7 @@ class SonicRestDriver(OpticalSwitchDriver):
         super().__init__(name, replace(can, power=frozenset(), light=False), secrets_of(credentials))
         self._headers = headers_of(credentials)
         self._client = http_client(entry)
-        #: Which revision of the models the switch has; None until it was read.
+        #: Revision of the switch's models; None until it was read.
         self._states: sonic.States | None = None
         #: Ids of CONFIG_DB's cross-connects, as read last.
         self._ids: dict[CrossConnect, str] = {}

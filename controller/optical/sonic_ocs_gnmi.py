@@ -91,7 +91,7 @@ class SonicGnmiDriver(OpticalSwitchDriver):
         self._client = GnmiClient(name, access)
         self._in_db = schema == "db"
         self._target = "" if self._in_db else _TARGET
-        #: Which revision of the models the switch has; None until it was read.
+        #: Revision of the switch's models; None until it was read.
         self._states: sonic.States | None = None
         #: Ids of CONFIG_DB's cross-connects, as read last.
         self._ids: dict[CrossConnect, str] = {}

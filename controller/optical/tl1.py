@@ -35,8 +35,8 @@ OUTCOMES = ("COMPLD", "PRTL", "DENY")
 _HEADER = re.compile(
     r"(?:^|[\s<>])(?:(?P<sid>\"[^\"]*\"|[^\s\"<>;]+) +)?(?:\d\d)?\d\d-\d\d-\d\d \d\d:\d\d:\d\d\s*$"
 )
-#: What a telnet server says to the terminal: an option with its number, a sub-negotiation, anything else;
-#: and the beginning of such a thing at the end of what has come.
+#: Control sequences of telnet: an option with its number, a sub-negotiation, any other. _TELNET_PART: the
+#: beginning of a sequence at the end of the received bytes.
 _TELNET = re.compile(rb"\xff(?:[\xfb-\xfe].|\xfa.*?\xff\xf0|[\xf1-\xf9])|\0", re.DOTALL)
 _TELNET_PART = re.compile(rb"\xff(?:[\xfb-\xfe]|\xfa(?:(?!\xff\xf0).)*)?\Z", re.DOTALL)
 _REPLY = re.compile(r"M +(\S+) +([A-Z]+)\s*")

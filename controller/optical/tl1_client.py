@@ -145,7 +145,7 @@ class Tl1Client:
                 raise Unreachable(str(error)) from None
             raise ProtocolError(f"a reading was denied: {error}") from None
         except OpticalError:
-            # What is still to come on this connection has nobody to hear it.
+            # Later bytes on this connection would be read by nobody.
             self._connection.close()
             raise
         return [tuple(rows) for rows in pages.values()]

@@ -104,7 +104,7 @@ def _ours(
             and _is_address(ip)
             and (not source or _is_address(source))
         ):
-            # Where somebody has changed what it does it must be written again, or removed, and is no stray.
+            # A flow whose actions somebody has changed must be written again, or removed, and is no stray.
             port = entry.out_ports[0] if entry.plain and len(entry.out_ports) == 1 else NO_PORT
             if source:
                 by_sender[ip, source] = port

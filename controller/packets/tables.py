@@ -9,7 +9,7 @@ from ringlight.controller.openflow.messages import FlowEntry, FlowMod, Rewrite
 from ringlight.controller.packets import flow_rules
 from ringlight.fabric.routing import Rule
 
-#: What tells flows of one switch apart: table, priority, and the match as the switch writes it.
+#: Key of a flow on a switch: table, priority, and the match as the switch writes it.
 Key = tuple[int, int, bytes]
 _NAMED = 3
 

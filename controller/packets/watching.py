@@ -69,7 +69,7 @@ class TableWatch:
         self._writing = threading.Lock()
         self._lock = threading.Lock()
         self._touched = set(self._dpids)
-        #: Whether a connected switch says by itself when others write; absent: not asked yet.
+        #: True if a connected switch reports writes of others by itself; absent: not yet requested.
         self._tells: dict[str, bool] = {}
         self._not_before: dict[str, float] = {}
         self._told: dict[str, TableDrift] = {}

@@ -334,7 +334,7 @@ def _add_packet_switches(app: FastAPI, controller: Controller) -> None:
         """The flow table, read from the switch now. ``duration_s``: seconds since the flow was written."""
         entries = plane.flows(dpid(name), timeout_s=5.0, counted=True)
         entries.sort(key=lambda e: (-e.priority, sorted((k, str(v)) for k, v in e.match.items())))
-        # What it is on the wire is nobody's to read.
+        # The wire format is left out: nobody reads it.
         return [
             Flow(
                 e.priority,

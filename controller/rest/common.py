@@ -23,7 +23,7 @@ async def _caller(request: Request) -> str:
     return getattr(request.state, "who", ANYBODY)
 
 
-#: Who calls, for the audit log: the name of the token.
+#: Caller, for the audit log: the name of the token.
 Who = Annotated[str, Depends(_caller)]
 
 

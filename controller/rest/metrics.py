@@ -14,7 +14,7 @@ from ringlight.controller.service import Controller
 _MOST_FLOWS, _FLOWS_S = 5000, 1.0
 
 
-#: What ports count, by the name of its counter.
+#: Description of each counter of ports, by its name.
 _COUNTED = {
     "bytes": "Bytes",
     "packets": "Packets",

@@ -29,9 +29,9 @@ _AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[^][:/@\s]+)(?::(\d+))?")
 
 #: A file of tokens, bytes.
 _TOKENS_BYTES = 1 << 16
-#: What a body is that is no JSON.
+#: Content type of a body that is not JSON.
 BINARY = "application/octet-stream"
-#: What the audit log calls a caller whose token has no name, and one that needs none.
+#: Names in the audit log of a caller whose token has no name, and of a caller that needs no token.
 NAMELESS, ANYBODY = "token", "rest"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ringlight.controller.web.access import refuse
 
-#: Where the page is.
+#: Path of the page.
 VIEW = "/view/"
 _NAME = re.compile(r"(?:[a-z0-9][a-z0-9_.-]*/)*[A-Za-z0-9][A-Za-z0-9_.-]*")
 _KINDS = {

@@ -50,7 +50,7 @@ _PIECE = 4 << 10
 #: Idle connections are kept so long, seconds: longer than clients keep theirs, or one sends on it as it is
 #: closed (httpx: 5 s).
 IDLE_S = 60
-#: How old the date in an answer may be, seconds.
+#: Maximum age of the date in a response, seconds.
 _DATE_S = 1.0
 #: Requests on one connection that may wait for the answer to an earlier one.
 _PIPELINED = 16
@@ -79,9 +79,9 @@ class _Connection(HttpToolsProtocol):
     def __init__(self, *, door: _Door, **more: Any) -> None:
         super().__init__(**more)
         self._door = door
-        #: What carries the bytes, with TLS or without.
+        #: Transport that carries the bytes, with TLS or without.
         self._carrier: asyncio.Transport | None = None
-        #: Whether a request has begun whose head is not there, and one whose body is not.
+        #: True while a request's head is incomplete, and true while its body is.
         self._in_head, self._in_body = False, False
         #: Size of the head, or of the trailers, so far.
         self._bytes, self._fields = 0, 0

@@ -29,7 +29,7 @@ from ringlight.controller.openflow.apps import ryu, threads, wsgi
 log = logging.getLogger("apps")
 
 _HANDLER = "os_ken.controller.ofp_handler"
-#: How long os-ken may take to open its port, and applications to close, seconds.
+#: Time for os-ken to open its port, and for applications to close, seconds.
 _LISTEN_S, _CLOSE_S = 10.0, 2.0
 #: TCP's state of a socket that listens, in /proc/net/tcp.
 _LISTENS = "0A"
@@ -50,7 +50,7 @@ def load(path: Path) -> tuple[str, type]:
     if path.suffix != ".py" or name in sys.modules:
         why = "is no .py file" if path.suffix != ".py" else f"there is a module {name} already; rename it"
         raise AppError(f"{path}: {why}")
-    # What lies beside it can be imported, as if it had been started there.
+    # Modules next to the file can be imported, as if it had been started there.
     sys.path.append(str(path.parent.absolute()))
     spec = importlib.util.spec_from_file_location(name, path.absolute())
     assert spec is not None

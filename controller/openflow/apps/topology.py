@@ -15,7 +15,7 @@ from typing import Any
 from os_ken.controller.handler import set_ev_cls
 from os_ken.topology import event, switches
 
-#: What reads or writes the tables. os-ken calls each on the application's thread or on one of its loops.
+#: Functions that read or write the tables. os-ken calls each on the application's thread or one of its loops.
 _SHARED = (
     *("state_change_handler", "port_status_handler", "lldp_packet_in_handler"),
     *("host_discovery_packet_in_handler", "switch_request_handler", "host_request_handler"),
