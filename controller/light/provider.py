@@ -82,7 +82,7 @@ class Provider(ABC, Generic[L]):
         """
 
     def check(self, light: L) -> None:
-        """Check that every switch, and whatever writes the O-NICs' tables, can be reached.
+        """Check that every switch can be read, and that the O-NICs can be set.
 
         Raises the first ControllerError.
         """

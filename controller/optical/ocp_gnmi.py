@@ -297,7 +297,7 @@ class GnmiDriver(OpticalSwitchDriver):
         self._numbering: Numbering | None = None
         #: Names of the switch's connections, as last read.
         self._names: dict[tuple[int, int], str] = {}
-        #: Reasons that the switch reports for connections without light, as last read.
+        #: Reasons that the switch reports for the states of its connections, by name, as last read.
         self._reasons: dict[str, str] = {}
 
     def _open(self, deadline: Deadline) -> Identity:
