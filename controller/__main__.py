@@ -123,7 +123,10 @@ def _run(options: argparse.Namespace, stopped: threading.Event) -> None:
 
 
 def _openflow_tls(tls: tuple[Path, Path] | None, authorities: Path | None) -> ssl.SSLContext | None:
-    """How switches are met that must show a certificate. Raises StartError."""
+    """Return the TLS context with which switches must present a certificate; None without authorities.
+
+    Raises StartError.
+    """
     if authorities is None:
         return None
     if tls is None:
@@ -146,7 +149,10 @@ def _address(option: str, text: str) -> tuple[str, int]:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """The REST port, held from now on; who connects early is answered once all is up."""
+    """Return the listening socket of the REST port.
+
+    Early clients are answered once everything is up. Raises StartError.
+    """
     try:
         return listen(host, port)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Events of the controller, handed to everyone who listens; the newest ones are kept for late comers."""
+"""Events of the controller, delivered to every subscriber; the newest ones are kept for late subscribers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Subscription:
         self._wake()
 
     def take(self) -> list[Event]:
-        """What has come since last asked; returns at once."""
+        """Return the events that arrived since the last call, oldest first, without waiting."""
         taken = []
         with contextlib.suppress(IndexError):
             while True:
@@ -45,7 +45,7 @@ class Subscription:
 
 
 class EventBus:
-    """Publishes events; any thread may call any method."""
+    """Publisher of events. Any thread may call any method."""
 
     def __init__(self, keep: int = 2000) -> None:
         self._lock = threading.Lock()
@@ -55,7 +55,7 @@ class EventBus:
         self.closed = False
 
     def publish(self, kind: str, /, **fields: Any) -> Event:
-        """Publish and log an event of this kind with these fields."""
+        """Publish and log an event of this kind with these fields. Return the event."""
         with self._lock:
             self._number += 1
             event: Event = {"id": self._number, "t": time.monotonic(), "event": kind, **fields}
@@ -67,7 +67,7 @@ class EventBus:
         return event
 
     def subscribe(self, after: int | None = None, wake: Callable[[], None] = lambda: None) -> Subscription:
-        """Listen; with ``after`` the kept events of higher id come first."""
+        """Return a new subscription. With ``after``, it begins with the kept events of higher id."""
         subscription = Subscription(self, wake)
         with self._lock:
             if after is not None:
@@ -79,7 +79,7 @@ class EventBus:
 
     @property
     def listeners(self) -> int:
-        """How many subscriptions there are."""
+        """Number of subscriptions."""
         return len(self._subscriptions)
 
     def forget(self, subscription: Subscription) -> None:
@@ -96,5 +96,5 @@ class EventBus:
 
 
 def _loggable(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields short enough for one log line."""
+    """Return the fields that are short enough for one log line."""
     return {key: value for key, value in fields.items() if isinstance(value, (str, int, float, bool))}

@@ -34,7 +34,7 @@ class UnsupportedError(ControllerError):
 
 
 class RefusedError(ControllerError):
-    """A switch was reached and did not do what it was told."""
+    """A switch was reached and did not carry out the request."""
 
     status = 502
 

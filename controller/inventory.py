@@ -1,4 +1,4 @@
-"""The testbed's inventory file: where the bridges, optical switches and the server agent are."""
+"""The testbed's inventory file: addresses of the bridges, optical switches and the server agent."""
 
 from __future__ import annotations
 
@@ -22,9 +22,12 @@ class PacketSwitchEntry(BaseModel):
 
 
 class OnicPlace(BaseModel):
-    """``flow``: its flow socket as the GPU's worker sees it; none where its light stands. Of an O-NIC with an
-    agent (``tunable``) also that agent's management socket and address; of one without (``array``) the
-    ``directory`` in which that socket is to be."""
+    """Sockets and kind of an O-NIC.
+
+    ``flow``: its flow socket as the GPU's worker sees it; None if its light is standing. ``manage`` and
+    ``control``: the agent's management socket and address, for an O-NIC with an agent (``tunable``).
+    ``directory``: directory of the flow socket, for an O-NIC without an agent (``array``).
+    """
 
     model_config = ConfigDict(extra="allow")
     flow: str | None = None
@@ -48,9 +51,9 @@ class OnicPlace(BaseModel):
 
 
 class Inventory(BaseModel):
-    """Keys that the controller needs; the testbed may write more.
+    """Keys of the inventory that the controller needs; the testbed may write more.
 
-    ``fast_path``: socket of what carries packets beside the switches of this controller.
+    ``fast_path``: socket of the service that carries packets past the switches of this controller.
     ``time_dilation`` and ``payload_scale``: the emulated rate of a link is its real rate divided by both.
     """
 
@@ -65,7 +68,7 @@ class Inventory(BaseModel):
     payload_scale: float = Field(default=1.0, gt=0)
 
     def onic_entries(self) -> dict[str, OnicEntry]:
-        """The O-NICs' agents by GPU."""
+        """Return the O-NICs' agents by GPU, without the O-NICs that have no agent."""
         return {
             gpu: OnicEntry(gpu, place.manage, place.control, place.flow)
             for gpu, place in self.onics.items()
@@ -73,7 +76,9 @@ class Inventory(BaseModel):
         }
 
     def flow_sockets(self) -> dict[str, Path]:
-        """Paths of the flow sockets that the controller serves for O-NICs without an agent, by GPU."""
+        """Return the paths of the flow sockets that the controller serves for O-NICs without an agent, by
+        GPU.
+        """
         return {
             gpu: place.directory / FLOW_SOCKET
             for gpu, place in self.onics.items()
@@ -82,7 +87,7 @@ class Inventory(BaseModel):
 
 
 def read_inventory(path: Path, fabric: Fabric) -> Inventory:
-    """The inventory in a file. Raises StartError naming the file and what does not fit the fabric."""
+    """Return the inventory in a file. Raises StartError naming the file and what does not fit the fabric."""
     try:
         inventory = Inventory.model_validate(json.loads(path.read_text()))
     except (OSError, json.JSONDecodeError) as error:
@@ -104,18 +109,18 @@ def read_inventory(path: Path, fabric: Fabric) -> Inventory:
         if place is None:
             raise StartError(f"{path}: onics.{gpu} is missing")
         for key in ("transmitters", "standing"):
-            found, wanted = getattr(place, key), getattr(fabric.onics[gpu], key)
-            if found != wanted:
-                raise StartError(f"{path}: onics.{gpu}.{key} is {found}, not {wanted}")
+            value, expected = getattr(place, key), getattr(fabric.onics[gpu], key)
+            if value != expected:
+                raise StartError(f"{path}: onics.{gpu}.{key} is {value}, not {expected}")
     return inventory
 
 
 def wait_for_inventory(
     path: Path, fabric: Fabric, timeout_s: float, stopped: Callable[[], bool]
 ) -> Inventory | None:
-    """The inventory once the file exists; None when ``stopped`` turned true first.
+    """Return the inventory once the file exists; None if ``stopped`` turned true first.
 
-    Raises StartError when ``timeout_s`` seconds pass without it.
+    Raises StartError if ``timeout_s`` seconds pass without the file.
     """
     deadline = time.monotonic() + timeout_s
     while not path.exists():

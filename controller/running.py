@@ -1,4 +1,4 @@
-"""A controller from the files that it reads to its end, at ports that are open."""
+"""Run a controller from reading its files to its end, on ports that are already open."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _serve(server: HttpServer, controller: Controller, rest: socket.socket, stop
     controller.complaints.append(lambda: server.complaint)
     with contextlib.suppress(TimeoutError):
         server.start()
-    # What the start has made stays: no full collection shall look through it again while a call waits.
+    # Objects made by the start are permanent: no full collection shall scan them while a call waits.
     gc.freeze()
     # A thread that a call needs waits no longer than this for one that computes.
     sys.setswitchinterval(_SWITCH_S)
@@ -91,7 +91,7 @@ def _load_solver() -> None:
 
 
 def read_fabric(path: Path) -> Fabric:
-    """The fabric in a JSON file, plugged together. Raises StartError naming the file and the key."""
+    """Return the fabric in a JSON file, plugged together. Raises StartError naming the file and the key."""
     try:
         return plugged_document(path.read_text(encoding="utf-8"))
     except OSError as error:

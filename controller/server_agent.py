@@ -1,4 +1,4 @@
-"""Client of the server agent: starts, watches and removes workers, over HTTP on a Unix socket."""
+"""Client of the server agent, which starts, watches and removes workers: HTTP on a Unix socket."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from ringlight.controller.errors import ConflictError, UnavailableError
 from ringlight.controller.web.client import http_client
 from ringlight.fabric.text import cleaned
 
-#: What each of many workers adds to the time that their start may take, seconds.
+#: Additional time for the start of each worker, seconds.
 WORKER_S = 1.0
 
 
 class AgentClient:
-    """One agent at ``address`` (``unix:/path`` or ``http://host:port``). Any thread may call.
+    """Client of the agent at ``address`` (``unix:/path`` or ``http://host:port``). Any thread may call.
 
-    Every call raises UnavailableError when the agent does not answer in time and ConflictError with its own
-    words when it answers with an error.
+    Every call raises UnavailableError if the agent does not answer in time, and ConflictError with the
+    agent's own text if it answers with an error.
     """
 
     def __init__(self, address: str) -> None:
@@ -30,14 +30,15 @@ class AgentClient:
         self._client.close()
 
     def health(self, *, timeout_s: float = 2.0) -> Mapping[str, Any]:
-        """What the agent says of itself."""
+        """Return the agent's status."""
         return dict(self._call("GET", "/v1/health", timeout_s=timeout_s))
 
     def start(self, workers: Sequence[Mapping[str, Any]], *, timeout_s: float = 120.0) -> list[Any]:
-        """Start all these workers or none.
+        """Start all these workers or none. Return the started workers.
 
-        Each is ``{"job", "rank", "gpu", "spec", "attempt", "checkpoint", "graph", "container"}``; ``graph``:
-        the SHA-256 of a workload that was put before, or None; ``container``: what runs beside it, or None.
+        Each is ``{"job", "rank", "gpu", "spec", "attempt", "checkpoint", "graph", "container"}``. ``graph``:
+        the SHA-256 of a workload that was uploaded before, or None. ``container``: the container next to the
+        worker, or None.
         """
         patience_s = timeout_s + WORKER_S * len(workers)
         started = self._call("POST", "/v1/workers/batch", json=list(workers), timeout_s=patience_s)
@@ -53,7 +54,9 @@ class AgentClient:
         self._call("POST", f"/v1/jobs/{job}/halt", timeout_s=timeout_s)
 
     def ends(self, known: int, wait_s: float, *, timeout_s: float = 5.0) -> int:
-        """How many workers have ended, once it is not ``known`` or ``wait_s`` have passed."""
+        """Return the number of workers that have ended, once it differs from ``known`` or after ``wait_s``
+        seconds.
+        """
         path = f"/v1/ends?known={known}&wait_s={wait_s}"
         return int(self._call("GET", path, timeout_s=wait_s + timeout_s)["ends"])
 
@@ -61,79 +64,100 @@ class AgentClient:
         """Give the agent a packed workload for workers that it is to start."""
         self._call("PUT", f"/v1/workloads/{digest}", data=data, timeout_s=timeout_s)
 
-    def release(self, ids: Sequence[str], at: float, *, timeout_s: float = 10.0) -> None:
-        """Let these workers start at ``at`` (CLOCK_MONOTONIC seconds)."""
-        body = {"ids": list(ids), "at": at}
+    def release(self, ids: Sequence[str], start_s: float, *, timeout_s: float = 10.0) -> None:
+        """Let these workers start at ``start_s`` (CLOCK_MONOTONIC seconds)."""
+        body = {"ids": list(ids), "at": start_s}
         self._call("POST", "/v1/workers/release", json=body, timeout_s=timeout_s)
 
     def workers(self, cursor: int, *, timeout_s: float = 5.0) -> Mapping[str, Any]:
-        """``{"cursor", "workers", "events", "lost_gpus"}``: all workers, and the events after ``cursor``."""
+        """Return ``{"cursor", "workers", "events", "lost_gpus"}``: all workers, and the events after
+        ``cursor``.
+        """
         return dict(self._call("GET", f"/v1/workers?cursor={cursor}", timeout_s=timeout_s))
 
     def output(self, worker: str, *, timeout_s: float = 10.0) -> Mapping[str, str]:
-        """``{"stdout", "stderr"}`` of the command that a worker holds a NIC for."""
+        """Return ``{"stdout", "stderr"}`` of the command that a worker holds a NIC for."""
         return dict(self._call("GET", f"/v1/workers/{worker}/output", timeout_s=timeout_s))
 
     def onic_counters(self, *, timeout_s: float = 5.0) -> Mapping[str, Any]:
-        """What the O-NICs and WSSs of an emulated fabric have counted."""
+        """Return the counters of the O-NICs and WSSs of an emulated fabric."""
         return dict(self._call("GET", "/v1/onics", timeout_s=timeout_s))
 
     def set_transmit(self, gpu: str, table: Mapping[str, Any], *, timeout_s: float = 10.0) -> dict[str, Any]:
-        """Give a ring O-NIC its transmit table, ``{peer's ip: {"port", "wavelength"}}``; what it has now."""
+        """Give a ring O-NIC its transmit table, ``{peer's ip: {"port", "wavelength"}}``.
+
+        Return the table that it has now.
+        """
         path = f"/v1/onics/{gpu}/transmit"
         return dict(self._call("PUT", path, json=dict(table), timeout_s=timeout_s))
 
     def set_lightpaths(self, tables: Mapping[str, Any], *, timeout_s: float = 10.0) -> dict[str, Any]:
-        """Give O-NICs whose light stands their lightpaths; what they have now, as read back.
+        """Give O-NICs with standing light their lightpaths. Return the lightpaths that they have now, as read
+        back.
 
         ``{gpu: {peer's ip: {"lit", "paths": [{"port", "wavelength"}]}}}``: the whole light of each GPU named.
-        What is sent to a peer that is left out is dropped, and waits where ``lit`` is false.
+        Data for a peer that is left out is dropped; data waits if ``lit`` is false.
         """
         return dict(self._call("PUT", "/v1/lightpaths", json=dict(tables), timeout_s=timeout_s))
 
     def traffic(self, *, timeout_s: float = 5.0) -> Mapping[str, Any]:
-        """``{"t", "gpus": {gpu: {peer's ip: {"posted", "fresh", "resent", "held"}}}}``.
+        """Return ``{"t", "gpus": {gpu: {peer's ip: {"posted", "fresh", "resent", "held"}}}}``.
 
-        Seconds of CLOCK_MONOTONIC; since each GPU's worker started, bytes that it has begun to send, that
-        have left as light for the first time, and again; how often a packet was sent round in the dark.
+        ``t``: seconds of CLOCK_MONOTONIC. Counts are since the start of each GPU's worker. ``posted``: bytes
+        that it has begun to send. ``fresh`` and ``resent``: bytes that have left as light for the first time,
+        and again. ``held``: number of times that a packet was sent round in the dark.
         """
         return dict(self._call("GET", "/v1/traffic", timeout_s=timeout_s))
 
     def turns(self, known: Mapping[str, int], wait_s: float, *, timeout_s: float = 5.0) -> Mapping[str, int]:
-        """How many turns (``fabric.phases``) the worker of each GPU has ended, once that is not as ``known``
-        or after ``wait_s`` seconds; ``timeout_s`` beyond that for the answer."""
+        """Return the number of turns (``fabric.phases``) that the worker of each GPU has ended.
+
+        Waits until it differs from ``known``, at most ``wait_s`` seconds, and ``timeout_s`` more for the
+        answer.
+        """
         body = {"known": dict(known), "wait_s": wait_s}
         return dict(self._call("POST", "/v1/turns", json=body, timeout_s=wait_s + timeout_s))
 
     def choose_state(self, job: str, without: Sequence[int], *, timeout_s: float = 10.0) -> int:
-        """The iteration that a job goes on from, by what its ranks had but ``without``; 0: none had any."""
+        """Return the iteration from which a job continues; 0 if no rank has a stored state.
+
+        The states of the ranks in ``without`` are ignored.
+        """
         path, body = f"/v1/checkpoints/{job}/resume", {"without": list(without)}
         return int(self._call("POST", path, json=body, timeout_s=timeout_s)["iteration"])
 
     def remove_states(self, job: str, *, timeout_s: float = 10.0) -> None:
-        """A job needs its states no more; there may be none."""
+        """Remove the stored states of a job, if there are any."""
         self._call("DELETE", f"/v1/checkpoints/{job}", timeout_s=timeout_s)
 
     def announce(self, gpus: Sequence[str], *, forget: bool, timeout_s: float = 5.0) -> Mapping[str, Any]:
-        """Have what is at these GPUs' NICs say where it is; ``{"absent"}``: those that have nothing there.
+        """Make the devices at these GPUs' NICs announce themselves. Return ``{"absent"}``: GPUs with nothing
+        there.
 
-        ``forget``: first, switches of others lose their flows that name these GPUs, where that is stated.
+        ``forget``: first, switches of other controllers delete their flows that name these GPUs, if so
+        configured.
         """
         body = {"gpus": list(gpus), "forget": forget}
         return dict(self._call("POST", "/v1/announcements", json=body, timeout_s=timeout_s))
 
     def others(self, *, timeout_s: float = 2.0) -> Mapping[str, Any]:
-        """``{"applications", "controllers"}``: the process of applications, or None, and the controllers of
-        others by packet switch, each as it is now."""
+        """Return ``{"applications", "controllers"}``, each in its present state.
+
+        ``applications``: the process of the applications, or None. ``controllers``: other controllers by
+        packet switch.
+        """
         return dict(self._call("GET", "/v1/others", timeout_s=timeout_s))
 
     def faults(self, *, timeout_s: float = 5.0) -> list[Any]:
-        """What was broken on demand since the lab came up, and what has become of it."""
+        """Return the faults that were requested since the lab came up, with their present state."""
         return list(self._call("GET", "/v1/faults", timeout_s=timeout_s)["faults"])
 
-    def ask_fault(self, wanted: Mapping[str, Any], *, timeout_s: float = 5.0) -> dict[str, Any]:
-        """Break or restore something, ``{"do", "target", "back_after_s"}``; the fault as it is now."""
-        return dict(self._call("POST", "/v1/faults", json=dict(wanted), timeout_s=timeout_s))
+    def ask_fault(self, fault: Mapping[str, Any], *, timeout_s: float = 5.0) -> dict[str, Any]:
+        """Request a fault or its end, ``{"do", "target", "back_after_s"}``.
+
+        Return the fault in its present state.
+        """
+        return dict(self._call("POST", "/v1/faults", json=dict(fault), timeout_s=timeout_s))
 
     def remove(self, worker: str, *, timeout_s: float = 30.0) -> None:
         """Kill and remove a worker; one that is gone already is no error."""
@@ -165,7 +189,7 @@ class AgentClient:
 
 
 def _detail(answer: httpx.Response) -> str:
-    """The agent's own words, in one line."""
+    """Return the agent's error text as one line."""
     try:
         detail = answer.json()["detail"]
     except (ValueError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""The controller as a whole: its parts, put together, started and stopped in order."""
+"""The controller as a whole: assemble its parts, start and stop them in order."""
 
 from __future__ import annotations
 
@@ -57,8 +57,10 @@ class ApplicationsProcess(TypedDict):
 
 
 class OtherController(TypedDict):
-    """The controller of a packet switch that is left to others, as Open vSwitch sees it. ``for_s``: seconds
-    that it has been connected, or has not been since it was last; None where it never was."""
+    """Controller of a packet switch that is left to others, as Open vSwitch reports it.
+
+    ``for_s``: seconds since it connected or disconnected; None if it never was connected.
+    """
 
     controller: str
     connected: bool
@@ -125,7 +127,7 @@ class Controller:
         self.intents = IntentDatabase(state / "controller" / "circuits.sqlite")
         if policy is not None:
             self.intents.set_policy(None, policy)
-        #: How often this state's controller has been started again.
+        #: Number of times that the controller with this state has been restarted.
         self.restarts = self._count_start()
         self.site = OpticalSite(
             drivers, inventory.optical_switches, self.bus, self.intents.try_note, anew=self.restarts == 0
@@ -139,7 +141,7 @@ class Controller:
         onics = inventory.onic_entries()
         self.onics = OnicSite({gpu: onics[gpu] for gpu in fabric.onics if gpu in onics}, self.bus)
         workloads = WorkloadFiles(state / "controller" / "workloads")
-        #: Who lights planes, by their kind.
+        #: Providers of light, by the kind of their planes.
         self.lights: dict[str, Provider[Any]] = {
             provider.kind: provider
             for provider in (
@@ -237,10 +239,10 @@ class Controller:
         self._store.close()
         self.intents.close()
 
-    def health(self, others: Others = NO_OTHERS) -> Health:
-        """Whether everything is as it should be, and what is not; it asks no device and waits for nothing.
+    def health(self, foreign: Others = NO_OTHERS) -> Health:
+        """Return the controller's health: "ok", or "degraded" with the reasons. No device is read.
 
-        ``others``: what :meth:`others` has answered.
+        ``foreign``: the result of :meth:`others`.
         """
         connected = self.plane.connected()
         packet = {name: s.dpid in connected for name, s in self.fabric.packet_switches.items() if s.is_ours}
@@ -267,7 +269,7 @@ class Controller:
         if self.jobs.agent_error is not None:
             reasons.append(self.jobs.agent_error)
         reasons += [line for complaint in self.complaints if (line := complaint()) is not None]
-        process = others["applications"]
+        process = foreign["applications"]
         if process is not None and not process["alive"]:
             reasons.append(f"the process of applications has ended ({process['last_error']})")
         return {
@@ -282,18 +284,18 @@ class Controller:
             "optical_switches": {name: view.reachable for name, view in views.items()},
             "onics": {gpu: view.reachable for gpu, view in onics.items()},
             "agent": self.jobs.agent_error is None,
-            **others,
+            **foreign,
         }
 
     @property
     def has_others(self) -> bool:
-        """Whether packet switches are left to others, of whose controllers the testbed's agent knows."""
+        """True if packet switches are left to other controllers, of which the testbed's agent knows."""
         return self.agent is not None and bool(self.fabric.foreign_switches)
 
     def others(self) -> Others:
-        """Process of the applications, and whether the controller of each switch left to others is connected.
+        """Return the applications' process, and the controllers of the switches that are left to others.
 
-        The testbed's agent is asked now. Empty if it does not answer; its own status says that.
+        The testbed's agent is read now. Empty if it does not answer; its own status reports that.
         """
         if self.agent is None:
             return NO_OTHERS
@@ -303,18 +305,20 @@ class Controller:
             log.warning("who writes the switches of others is not known: %s", error)
             return NO_OTHERS
 
-    def _reaches(self, gpu: str, others: Collection[str]) -> bool:
-        """Whether packets get from a GPU to all of the others and back, as light and links are now."""
+    def _reaches(self, gpu: str, other_gpus: Collection[str]) -> bool:
+        """Return whether packets get from a GPU to all of the others and back, with the present light and
+        links.
+        """
         router = Router(self.fabric, self.forwarding.graph(self.circuits.cross_connects()))
         try:
-            for other in others:
+            for other in other_gpus:
                 router.path(gpu, other), router.path(other, gpu)
         except ValueError:
             return False
         return True
 
     def _switch_of(self) -> Mapping[str, str | None]:
-        """The packet switch that each lit GPU is on."""
+        """Return the packet switch that each lit GPU is on."""
         return {
             end.node: port.node
             for port, end in self.circuits.ends().items()

@@ -17,7 +17,7 @@ from typing import Any
 
 from ringlight.fabric.text import cleaned
 
-#: What is here is gone once the machine has crashed.
+#: Folder whose contents a crash of the machine deletes.
 _VOLATILE = Path("/run")
 #: Longest file that is appended to.
 _MOST_BYTES = 1 << 20
@@ -36,7 +36,7 @@ class Store:
         self._files: dict[str, FileIO] = {}
 
     def read(self, name: str) -> Any:
-        """The document, or None when there is none. Raises ValueError naming a file that holds no JSON."""
+        """Return the document; None if there is none. Raises ValueError naming a file that is not JSON."""
         path = self._path(name)
         try:
             whole, end, rest = path.read_bytes().rpartition(b"\n")
@@ -75,7 +75,7 @@ class Store:
             self._path(name).unlink(missing_ok=True)
 
     def names(self, begin: str) -> list[str]:
-        """Names of the documents that begin so."""
+        """Return the names of the documents whose names begin with ``begin``, sorted."""
         return sorted(path.stem for path in self._directory.glob(f"{begin}*.json"))
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""TLS on a connection, which counts from its first byte on."""
+"""TLS on a connection that is counted from its first byte on."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ _END_S = 2.0
 
 
 class TlsSession(SSLProtocol):
-    """The server's side for ``protocol``, which is called once both sides agree. ``come`` is called with what
-    carries the bytes before anybody has said anything, ``go`` when the connection has ended."""
+    """Server side of a TLS connection for ``protocol``, which is called once the handshake is complete.
+
+    ``come``: called with the carrying transport before any data. ``go``: called when the connection has
+    ended.
+    """
 
     #: asyncio's own is 256 KiB for each connection.
     max_size = 16 << 10

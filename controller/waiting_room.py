@@ -1,4 +1,6 @@
-"""Connections that have not said who they are: how many there may be, for how long, and who was sent away."""
+"""Bounds on connections that are not yet authenticated: their number, their time, and a count of
+closed ones.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ class SentAway:
 
     @property
     def complaint(self) -> str | None:
-        """A line about those of the last `TOLD_S`; None without any."""
+        """One line about connections that were closed in the last `TOLD_S` seconds; None without any."""
         since = time.monotonic() - TOLD_S
         with self._lock:
             while self._moments and self._moments[0] < since:

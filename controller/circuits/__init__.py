@@ -1,1 +1,1 @@
-"""Circuits: what should be lit, the change to that, and the switches it is on."""
+"""Circuits: the intended ones, changes to them, and their switches."""

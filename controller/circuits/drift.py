@@ -1,4 +1,6 @@
-"""What a switch carries against what it should: the difference, and what a policy makes of it. Pure."""
+"""Compute how a switch differs from what it should carry, and the plan that a policy derives from the
+difference. No I/O, no clock.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,11 @@ _BROKEN = (CrossConnectState.FAILED, CrossConnectState.INVALID)
 
 
 class Policy(StrEnum):
-    """What becomes of a change that the controller did not make.
+    """Policy for a change that the controller did not make.
 
-    MEND: what is missing is lit again; what was added stays, with an alarm, unless it is in the way. REPAIR:
-    the switch gets exactly what it should have. ADOPT: what it carries is what it should carry from now on.
-    ALARM: nothing is done but to say so.
+    MEND: missing cross-connects are lit again; added ones stay, with an alarm, unless they are in the way.
+    REPAIR: the switch gets exactly what it should have. ADOPT: what the switch carries becomes what it should
+    carry. ALARM: nothing is changed, the difference is only reported.
     """
 
     MEND = "mend"
@@ -29,8 +31,11 @@ class Policy(StrEnum):
 
 @dataclass(frozen=True)
 class Drift:
-    """``missing``: wanted and not there; ``broken``: there without light, by the switch's own word;
-    ``foreign``: there and not asked for; ``left``: made by us, to be removed, and still there."""
+    """Difference between a switch and what it should carry.
+
+    ``missing``: wanted and not present. ``broken``: present without light, as reported by the switch.
+    ``foreign``: present and not wanted. ``left``: made by the controller, to be removed, and still present.
+    """
 
     missing: frozenset[CrossConnect] = frozenset()
     broken: frozenset[CrossConnect] = frozenset()
@@ -47,25 +52,26 @@ class Drift:
             (self.foreign, "was made by somebody else", "were made by somebody else"),
             (self.left, "should be gone", "should be gone"),
         ]
-        said = []
-        for group, one, many in parts:
+        phrases = []
+        for group, singular, many in parts:
             if group:
                 first = ", ".join(map(str, sorted(group)[:3]))
                 more = f" and {len(group) - 3} more" if len(group) > 3 else ""
-                said.append(f"{first}{more} {one if len(group) == 1 else many}")
-        return "; ".join(said)
+                phrases.append(f"{first}{more} {singular if len(group) == 1 else many}")
+        return "; ".join(phrases)
 
 
-def drift(wanted: Collection[CrossConnect], unwanted: Collection[CrossConnect], now: Snapshot) -> Drift:
-    """The difference. ``unwanted``: made by us and to be removed.
+def drift(intended: Collection[CrossConnect], unwanted: Collection[CrossConnect], now: Snapshot) -> Drift:
+    """Return the difference between a reading and what is wanted.
 
-    What the switch itself says is another owner's is nobody's business here, and a cross-connect is not
-    called broken where its port is disabled or has failed: the port's alarm says that.
+    ``unwanted``: cross-connects that the controller made and that must be removed. Cross-connects that the
+    switch attributes to another owner are ignored. A cross-connect is not called broken if its port is
+    disabled or has failed: the port's alarm reports that.
     """
-    wanted, stand = frozenset(wanted), standing(now)
-    left = (frozenset(unwanted) & stand) - wanted
-    broken = {xc for xc in wanted & stand if now.cross_connects[xc] in _BROKEN and not _unusable(xc, now)}
-    return Drift(wanted - stand, frozenset(broken), stand - wanted - left - now.foreign, left)
+    intended, stand = frozenset(intended), standing(now)
+    left = (frozenset(unwanted) & stand) - intended
+    broken = {xc for xc in intended & stand if now.cross_connects[xc] in _BROKEN and not _unusable(xc, now)}
+    return Drift(intended - stand, frozenset(broken), stand - intended - left - now.foreign, left)
 
 
 @dataclass(frozen=True)
@@ -76,13 +82,16 @@ class Mending:
     cannot: Mapping[CrossConnect, str] = field(default_factory=dict)
 
 
-def mending(found: Drift, now: Snapshot, *, exactly: bool) -> Mending:
-    """What is missing or broken made, what is left removed; of what others made, what is in the way, or all
-    (``exactly``)."""
+def mending(difference: Drift, now: Snapshot, *, exactly: bool) -> Mending:
+    """Return the plan that mends a difference, and the reason for each cross-connect that cannot be made.
+
+    Missing and broken cross-connects are made, and leftovers are removed. Of the foreign cross-connects those
+    in the way are removed, or all of them (``exactly``).
+    """
     cannot: dict[CrossConnect, str] = {}
     makeable = set()
     owned = Taken(now.foreign)
-    for xc in sorted(found.missing | found.broken):
+    for xc in sorted(difference.missing | difference.broken):
         if reason := _unusable(xc, now):
             cannot[xc] = reason
         elif (other := owned.by(xc)) is not None:
@@ -90,16 +99,16 @@ def mending(found: Drift, now: Snapshot, *, exactly: bool) -> Mending:
         else:
             makeable.add(xc)
     in_way = Taken(makeable)
-    gone = {xc for xc in found.foreign if exactly or in_way.by(xc) is not None} | found.left
-    again = found.broken & makeable
-    remove, add = gone | again, (found.missing & makeable) | again
+    gone = {xc for xc in difference.foreign if exactly or in_way.by(xc) is not None} | difference.left
+    again = difference.broken & makeable
+    remove, add = gone | again, (difference.missing & makeable) | again
     keep = standing(now) - remove
     plan = Plan(now.revision, Mode.UPDATE, keep, tuple(sorted(remove)), tuple(sorted(add)))
     return Mending(plan, cannot)
 
 
 def _unusable(xc: CrossConnect, now: Snapshot) -> str:
-    """Why a port of it cannot carry light; empty when both can."""
+    """Return the reason for which one of the cross-connect's ports cannot carry light; empty if both can."""
     for port in (xc.ingress, xc.egress):
         status = now.ports.get(port)
         if status is None:

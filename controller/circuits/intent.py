@@ -1,8 +1,9 @@
-"""What should be lit, on disk; and who changed what when.
+"""Store on disk what should be lit, and the log of who changed what and when.
 
-One SQLite database, which one controller at a time has open. Before a change writes to any switch, what is
-then to be lit and what was to be lit before are committed together; once the change is done, or taken back,
-the second is forgotten. So a start after a crash knows that a change was under way, whose, and both its ends.
+One SQLite database, which one controller at a time has open. Before a change writes to any switch, the new
+and the old intended cross-connects are committed together. Once the change is done, or undone, the old ones
+are deleted. A start after a crash therefore knows that a change was in progress, who requested it, and its
+state before and after.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ log = logging.getLogger(__name__)
 SCHEMA = 1
 #: Entries of the audit log that are kept.
 AUDIT_ENTRIES = 10_000
-#: What is here is gone once the machine has crashed.
+#: Folder whose contents a crash of the machine deletes.
 _VOLATILE = Path("/run")
 #: ``wavelength`` is -1 for every colour. ``wanted`` 0: made by us, to be removed. ``before`` is JSON.
 _TABLES = """
@@ -47,7 +48,7 @@ CREATE TABLE audit (
     switch TEXT, outcome TEXT NOT NULL, detail TEXT NOT NULL);
 """
 
-#: What every switch of a group should carry.
+#: Intended cross-connects of every switch of a group.
 _Sets = dict[str, frozenset[CrossConnect]]
 
 
@@ -60,7 +61,11 @@ class Pending:
 
 
 class AuditEntry(TypedDict):
-    """``at``: UTC. ``who``: the name of a REST token, `job X`, `reconciler`, or `outside`: nobody here."""
+    """Entry of the audit log.
+
+    ``at``: time, UTC. ``who``: the name of a REST token, `job X`, `reconciler`, or `outside` for a change
+    from outside the controller.
+    """
 
     id: int
     at: str
@@ -72,11 +77,12 @@ class AuditEntry(TypedDict):
 
 
 class IntentDatabase:
-    """What should be lit, by switch, the policies, and the audit log. Safe from any thread.
+    """Database of the intended cross-connects by switch, the policies, and the audit log. Safe from any
+    thread.
 
-    Reads come from memory, except those of the log. Raises StartError naming the file when it is no such
-    database, is damaged, is of another version, or another controller has it. Writes raise UnavailableError
-    when the disk does not take them; then nothing has changed.
+    Reads come from memory, except reads of the log. Raises StartError naming the file if the file is not such
+    a database, is damaged, has another version, or is open in another controller. Writes raise
+    UnavailableError if the disk does not take them; then nothing has changed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -120,20 +126,20 @@ class IntentDatabase:
         elif version != SCHEMA:
             raise StartError(f"{self._path}: schema {version}; this controller knows schema {SCHEMA}")
         else:
-            (found,) = db.execute("PRAGMA quick_check(1)").fetchone()
-            if found != "ok":
-                raise sqlite3.DatabaseError(" ".join(str(found).split()))
+            (check_result,) = db.execute("PRAGMA quick_check(1)").fetchone()
+            if check_result != "ok":
+                raise sqlite3.DatabaseError(" ".join(str(check_result).split()))
         db.execute("COMMIT")
 
     def _read(self) -> None:
         sets: dict[int, dict[str, set[CrossConnect]]] = {
-            wanted: {name: set() for (name,) in self._db.execute("SELECT name FROM switch")}
-            for wanted in (0, 1)
+            is_wanted: {name: set() for (name,) in self._db.execute("SELECT name FROM switch")}
+            for is_wanted in (0, 1)
         }
         rows = self._db.execute("SELECT switch, ingress, egress, wavelength, name, wanted FROM cross_connect")
-        for switch, ingress, egress, wavelength, name, wanted in rows:
+        for switch, ingress, egress, wavelength, name, is_wanted in rows:
             colour = None if wavelength < 0 else wavelength
-            sets[wanted][switch].add(CrossConnect(ingress, egress, colour, name))
+            sets[is_wanted][switch].add(CrossConnect(ingress, egress, colour, name))
         self._wanted: _Sets = {name: frozenset(group) for name, group in sets[1].items()}
         self._unwanted: _Sets = {name: frozenset(group) for name, group in sets[0].items() if group}
         self._policies = {
@@ -147,15 +153,15 @@ class IntentDatabase:
         with self._lock:
             self._db.close()
 
-    # What should be lit
+    # Intent
 
     def wanted(self) -> _Sets | None:
-        """Wanted cross-connects by switch; None if nothing was ever saved."""
+        """Return the wanted cross-connects by switch; None if nothing was ever saved."""
         with self._lock:
             return dict(self._wanted) or None
 
     def unwanted(self, switch: str) -> frozenset[CrossConnect]:
-        """Made by us on a switch, and to be removed when it can be."""
+        """Return the cross-connects that the controller made on a switch and must remove when possible."""
         with self._lock:
             return self._unwanted.get(switch, frozenset())
 
@@ -163,16 +169,16 @@ class IntentDatabase:
         with self._lock:
             return self._pending
 
-    def save(self, wanted: CrossConnects) -> None:
+    def save(self, intended: CrossConnects) -> None:
         """Save what these switches should carry, which is no longer unwanted; others are unchanged."""
         with self.writing() as db:
-            for switch, group in wanted.items():
+            for switch, group in intended.items():
                 group = frozenset(group)
                 old = {xc: xc.name for xc in self._wanted.get(switch, ())}
                 if switch not in self._wanted:
                     db.execute("INSERT INTO switch VALUES (?)", (switch,))
                 same = {xc for xc in group if xc in old and old[xc] == xc.name}
-                self._delete(switch, old.keys() - same, wanted=1)
+                self._delete(switch, old.keys() - same, is_wanted=1)
                 db.executemany(
                     "INSERT OR REPLACE INTO cross_connect VALUES (?, ?, ?, ?, ?, 1)",
                     [(*_key(switch, xc), xc.name) for xc in group - same],
@@ -180,22 +186,25 @@ class IntentDatabase:
                 self._wanted = {**self._wanted, switch: group}
                 self._put_unwanted(switch, self._unwanted.get(switch, frozenset()) - group)
 
-    def begin(self, who: str, wanted: CrossConnects) -> None:
-        """A change to this begins."""
-        before = {name: self._wanted.get(name, frozenset()) for name in wanted}
+    def begin(self, who: str, intended: CrossConnects) -> None:
+        """Save the cross-connects that a change intends, and the present ones, before the change begins."""
+        before = {name: self._wanted.get(name, frozenset()) for name in intended}
         with self.writing() as db:
-            self.save(wanted)
+            self.save(intended)
             db.execute("INSERT OR REPLACE INTO pending VALUES (1, ?, ?)", (who, _to_json(before)))
             self._pending = Pending(who, before)
 
     def end(self) -> None:
-        """The change that was begun is done."""
+        """Record that the change in progress is done."""
         with self.writing() as db:
             db.execute("DELETE FROM pending")
             self._pending = None
 
     def take_back(self, left: CrossConnects) -> None:
-        """The change that was begun is not to be; ``left``: what it made and could not remove again."""
+        """Restore the intent from before the change in progress.
+
+        ``left``: cross-connects that the change made and could not remove again.
+        """
         with self.writing():
             if self._pending is not None:
                 self.save(self._pending.before)
@@ -216,26 +225,26 @@ class IntentDatabase:
     def _put_unwanted(self, switch: str, left: frozenset[CrossConnect]) -> None:
         """Keeps of the unwanted only these."""
         old = self._unwanted.get(switch, frozenset())
-        self._delete(switch, old - left, wanted=0)
+        self._delete(switch, old - left, is_wanted=0)
         self._unwanted = {**self._unwanted, switch: left}
 
-    def _delete(self, switch: str, group: Collection[CrossConnect], wanted: int) -> None:
+    def _delete(self, switch: str, group: Collection[CrossConnect], is_wanted: int) -> None:
         self._db.executemany(
             "DELETE FROM cross_connect"
             " WHERE switch = ? AND ingress = ? AND egress = ? AND wavelength = ? AND wanted = ?",
-            [(*_key(switch, xc), wanted) for xc in group],
+            [(*_key(switch, xc), is_wanted) for xc in group],
         )
 
     # Policies
 
     def policy(self, switch: str | None = None) -> Policy:
-        """A switch's, or that of all which have none of their own."""
+        """Return the policy of a switch, or (None) the policy of all switches without their own."""
         with self._lock:
             general = self._policies.get("", Policy.MEND)
             return general if switch is None else self._policies.get(switch, general)
 
     def own_policies(self) -> dict[str, Policy]:
-        """Policies of the switches that have their own, by switch."""
+        """Return the policies of the switches that have their own, by switch."""
         with self._lock:
             return {name: policy for name, policy in self._policies.items() if name}
 
@@ -255,13 +264,17 @@ class IntentDatabase:
     def note(
         self, who: str, action: str, switch: str | None = None, outcome: str = "done", **detail: Any
     ) -> None:
-        """Write down who did what, with UTC's time; the oldest entries go. The newest may be lost when the
-        machine crashes."""
-        at = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        """Add an entry to the audit log, with the time in UTC, and remove the oldest entries.
+
+        The newest entries may be lost if the machine crashes.
+        """
+        time_text = (
+            datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        )
         with self.writing(lasting=False) as db:
             row = db.execute(
                 "INSERT INTO audit (at, who, action, switch, outcome, detail) VALUES (?, ?, ?, ?, ?, ?)",
-                (at, who, action, switch, outcome, json.dumps(detail)),
+                (time_text, who, action, switch, outcome, json.dumps(detail)),
             )
             db.execute("DELETE FROM audit WHERE id <= ?", ((row.lastrowid or 0) - AUDIT_ENTRIES,))
 
@@ -275,7 +288,10 @@ class IntentDatabase:
     def audit(
         self, switch: str | None = None, before: int | None = None, limit: int = 100
     ) -> list[AuditEntry]:
-        """Entries, the newest first; of one switch, and older than the entry ``before``."""
+        """Return at most ``limit`` entries of the audit log, newest first.
+
+        ``switch``: only entries about this switch. ``before``: only entries with a smaller id.
+        """
         where, values = ["1"], list[Any]()
         if switch is not None:
             where.append("switch = ?")
@@ -292,23 +308,24 @@ class IntentDatabase:
         return [
             {
                 "id": number,
-                "at": at,
+                "at": time_text,
                 "who": who,
                 "action": action,
                 "switch": where_,
                 "outcome": outcome,
                 "detail": json.loads(detail),
             }
-            for number, at, who, action, where_, outcome, detail in rows
+            for number, time_text, who, action, where_, outcome, detail in rows
         ]
 
     # Writing
 
     @contextlib.contextmanager
     def writing(self, *, lasting: bool = True) -> Iterator[sqlite3.Connection]:
-        """One commit for all that is written within. Raises UnavailableError; then nothing was.
+        """Yield the database, and commit everything that is written in the block at once.
 
-        ``lasting``: it outlives a crash of the machine, too, for which a disk is waited for.
+        ``lasting``: the commit waits for the disk, so that it also survives a crash of the machine. Raises
+        UnavailableError if the database cannot be written; then nothing was.
         """
         with self._lock:
             if self._depth:

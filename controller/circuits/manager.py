@@ -1,4 +1,4 @@
-"""The circuit manager: what should be lit, and the change from what is lit now to that.
+"""Manage circuits: keep the intended ones, and change the light to them.
 
 A change of light is made in this order: packets that light which stays can carry are sent over that; the
 light that goes is removed; the packet switches' rules are pointed along the new paths (each behind a barrier,
@@ -57,18 +57,20 @@ _RETRY_S = 5.0
 _ROOM_FOR_RULES_S = 0.02
 #: Share of the declared darkness that passes first, as a command may start a little late.
 _DARK_FOR_SURE = 0.2
-#: Who the audit log says it was, where it was nobody who called.
+#: Names in the audit log for changes that no caller made.
 RECONCILER, OUTSIDE = "reconciler", "outside"
 
 
 _Mark = Callable[..., None]
-#: What became of cross-connects, by switch.
+#: Outcome for cross-connects, by switch.
 _Results = dict[str, tuple[CrossConnectResult, ...]]
 
 
 @dataclass(frozen=True)
 class Target:
-    """What one optical switch shall carry: ``wanted`` in ``mode``; nothing at the ``delete`` ingresses."""
+    """Cross-connects that one optical switch must carry: ``wanted`` in ``mode``; none at the ``delete``
+    ingresses.
+    """
 
     wanted: tuple[CrossConnect, ...] = ()
     mode: Mode = Mode.UPDATE
@@ -102,8 +104,10 @@ class Change:
 
 @dataclass
 class _Made:
-    """What carrying out plans came to. ``failed``: why a switch did not do its part; ``rules``: what went
-    wrong with packet switches."""
+    """Outcome of carrying out plans.
+
+    ``failed``: reason by switch for which its part failed. ``rules``: problems with packet switches.
+    """
 
     results: _Results = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
@@ -111,9 +115,10 @@ class _Made:
 
 
 class CircuitManager:
-    """Owns the light of a fabric. One change at a time; reads may come from any thread.
+    """Owner of the light of a fabric. One change at a time; reads may come from any thread.
 
-    ``announce`` is told GPUs that have moved where packet switches are left to others; it returns at once.
+    ``announce``: function that receives the GPUs that have moved, if packet switches are left to other
+    controllers; it returns at once.
     """
 
     def __init__(
@@ -145,15 +150,17 @@ class CircuitManager:
         return self._site.revision
 
     def cross_connects(self) -> dict[str, frozenset[CrossConnect]]:
-        """What is lit now, as last read from the switches."""
+        """Return the lit cross-connects by switch, as last read."""
         return self._site.cross_connects()
 
     def wanted(self) -> dict[str, frozenset[CrossConnect]]:
-        """What should be lit."""
+        """Return the cross-connects that should be lit, by switch; empty before the first start."""
         return {name: frozenset(group) for name, group in (self._intents.wanted() or {}).items()}
 
     def ends(self) -> Mapping[Port, Port | None]:
-        """The electrical port lit to each packet-switch port (see :func:`.attachments`)."""
+        """Return the electrical port lit to each packet-switch port, None if dark (see
+        :func:`.attachments`).
+        """
         revision = self._site.revision
         if self._ends[0] != revision:
             self._ends = (revision, attachments(self._fabric, self._site.cross_connects()))
@@ -172,23 +179,25 @@ class CircuitManager:
     # Intent
 
     def intent(self) -> dict[str, frozenset[CrossConnect]] | None:
-        """What should be lit, by switch; None before the first start."""
+        """Return the cross-connects that should be lit, by switch; None before the first start."""
         return self._intents.wanted()
 
     def drift(self, name: str) -> Drift:
-        """How a switch, as last read, differs from what it should carry."""
+        """Return the difference between a switch, as last read, and what it should carry; empty if it was
+        never read.
+        """
         snapshot = self._site.view(name).snapshot
         if snapshot is None:
             return Drift()
-        wanted = (self._intents.wanted() or {}).get(name, frozenset())
-        return drift(wanted, self._intents.unwanted(name), snapshot)
+        intended = (self._intents.wanted() or {}).get(name, frozenset())
+        return drift(intended, self._intents.unwanted(name), snapshot)
 
     def adopt(self) -> None:
-        """At start: end a change that a crash cut short, keep what is right, light what is missing; then the
-        rules.
+        """Complete an interrupted change, keep what is right, light what is missing, then write the rules.
+        Called at start.
 
-        What should be lit is the saved intent or, on the first start, the fabric's own circuits. What nobody
-        asked for is left to the reconciler: some of it may belong to jobs that are taken over later.
+        The intent is the saved one or, on the first start, the fabric's own circuits. Foreign cross-connects
+        are left to the reconciler: some may belong to jobs that are adopted later.
         """
         with self._changing:
             known = self._intents.wanted()
@@ -212,7 +221,7 @@ class CircuitManager:
                     self._reconcile(name, Policy.MEND, at_start=True, tells=name not in missing)
 
     def reconcile(self, names: Iterable[str] | None = None) -> None:
-        """Read these switches (None: all); do what its policy says with each that is not as it should be."""
+        """Read these switches (None: all), and apply its policy to each that is not as it should be."""
         with self._changing:
             for name in sorted(self._fabric.optical_switches if names is None else names):
                 with contextlib.suppress(UnavailableError):
@@ -220,21 +229,25 @@ class CircuitManager:
                     self._reconcile(name, self._intents.policy(name))
 
     def is_as_intended(self, name: str) -> bool:
-        """Whether a switch, as last read, needs no :meth:`reconcile`; also what was told is up to date."""
+        """Return whether a switch, as last read, needs no :meth:`reconcile` and its published drift is up to
+        date.
+
+        Also true of a switch that is kept for a job or cannot be reached.
+        """
         view = self._site.view(name)
         if self._site.holder(name) is not None or not view.reachable:
             return True
-        found = self.drift(name)
-        if not found:
+        difference = self.drift(name)
+        if not difference:
             return name not in self._drifts and view.complaint is None and not self._intents.unwanted(name)
-        if found != self._drifts.get(name):
+        if difference != self._drifts.get(name):
             return False
         # Told; what is worth another attempt is tried again after a while.
         acts = self._intents.policy(name) in (Policy.MEND, Policy.REPAIR)
         return not acts or time.monotonic() < self._retry_at.get(name, 0.0)
 
     def settle(self, name: str, how: Policy, who: str) -> Drift:
-        """Do once, now, with a switch's difference what this policy says; what is left of it.
+        """Apply a policy once, now, to a switch's difference. Return the difference that remains.
 
         Raises NotFoundError, UnavailableError, ConflictError for a switch that is kept for a job.
         """
@@ -248,60 +261,65 @@ class CircuitManager:
             return self.drift(name)
 
     def set_policy(self, name: str | None, policy: Policy | None, who: str) -> None:
-        """What becomes of changes that the controller did not make, on one switch or (None) on all that have
-        no policy of their own. Raises NotFoundError, UnavailableError."""
+        """Set the policy for changes that the controller did not make, on one switch or (None) on all
+        switches without their own.
+
+        A ``policy`` of None removes a switch's own. Raises NotFoundError, UnavailableError.
+        """
         if name is not None:
             self._site.driver(name)
         with self._changing, self._intents.writing():
             self._intents.set_policy(name, policy)
             self._intents.note(who, "policy", name, policy=None if policy is None else policy.value)
-            # What was told under the other policy is judged anew.
+            # Differences that were reported under the other policy are judged again.
             self._drifts.clear()
             self._retry_at.clear()
 
     def _reconcile(
         self, name: str, policy: Policy, *, who: str = RECONCILER, at_start: bool = False, tells: bool = True
     ) -> None:
-        """Do with a switch's difference, as last read, what the policy says. The caller has the lock.
+        """Apply a policy to a switch's difference, as last read. The caller holds the lock.
 
-        ``tells``: whether a difference is an event; light that was never set is none.
+        ``tells``: publish a difference as an event; false for light that was never set.
         """
         view = self._site.view(name)
         # A job's light changes all the time; its conductor knows what should be lit. Of a switch that cannot
         # be read nothing is known: it is compared when it is back.
         if self._site.holder(name) is not None or view.snapshot is None or not view.reachable:
             return
-        found = self.drift(name)
+        difference = self.drift(name)
         if at_start:
-            found = replace(found, foreign=found.foreign if found.missing else frozenset())
-        if tells and found and found != self._drifts.get(name):
-            self._tell(name, found, policy)
-        if not found:
+            difference = replace(
+                difference, foreign=difference.foreign if difference.missing else frozenset()
+            )
+        if tells and difference and difference != self._drifts.get(name):
+            self._tell(name, difference, policy)
+        if not difference:
             self._settled(name)
         elif policy is Policy.ADOPT:
-            self._take_as_intent(name, view.snapshot, found, who)
+            self._take_as_intent(name, view.snapshot, difference, who)
         elif policy is Policy.ALARM:
-            self._site.complain(name, f"is not as it should be: {found}")
+            self._site.complain(name, f"is not as it should be: {difference}")
             self._site.remark(name, None)
         else:
-            job = mending(found, view.snapshot, exactly=policy is Policy.REPAIR)
+            job = mending(difference, view.snapshot, exactly=policy is Policy.REPAIR)
             if job.plan and time.monotonic() >= self._retry_at.get(name, 0.0):
                 self._mend(name, job, policy, view.snapshot, who)
             elif not job.plan:
                 self._judge(name, job, None)
 
-    def _tell(self, name: str, found: Drift, policy: Policy) -> None:
+    def _tell(self, name: str, difference: Drift, policy: Policy) -> None:
         """Say once that a switch differs from what it should be."""
-        self._drifts[name] = found
+        self._drifts[name] = difference
         self._retry_at.pop(name, None)
-        fields = {key: [str(xc) for xc in sorted(group)] for key, group in vars(found).items() if group}
-        log.warning("%s: %s", name, found)
-        self._bus.publish("drift", switch=name, policy=policy.value, text=str(found), **fields)
+        fields = {key: [str(xc) for xc in sorted(group)] for key, group in vars(difference).items() if group}
+        log.warning("%s: %s", name, difference)
+        self._bus.publish("drift", switch=name, policy=policy.value, text=str(difference), **fields)
         self._site.meters.drifts.labels(name, policy.value).inc()
         self._intents.try_note(OUTSIDE, "drift", name, "seen", policy=policy.value, **fields)
 
     def _settled(self, name: str) -> None:
-        """A switch carries what it should and nothing else."""
+        """Clear the alarms of a switch that carries what it should and nothing else."""
         if self._drifts.pop(name, None) is not None:
             self._bus.publish("drift_over", switch=name)
         self._retry_at.pop(name, None)
@@ -311,11 +329,11 @@ class CircuitManager:
             with self._on_disk():
                 self._intents.gone(name, unwanted)
 
-    def _take_as_intent(self, name: str, now: Snapshot, found: Drift, who: str) -> None:
+    def _take_as_intent(self, name: str, now: Snapshot, difference: Drift, who: str) -> None:
         with self._on_disk():
             with self._intents.writing():
                 self._intents.save({name: standing(now) - now.foreign})
-                self._intents.note(who, "adopt", name, text=str(found))
+                self._intents.note(who, "adopt", name, text=str(difference))
             self._settled(name)
 
     def _mend(self, name: str, job: Mending, policy: Policy, now: Snapshot, who: str) -> None:
@@ -336,31 +354,31 @@ class CircuitManager:
 
     def _judge(self, name: str, job: Mending, problem: str | None) -> None:
         """Say what is still not as it should be after an attempt to mend a switch."""
-        found = self.drift(name)
-        if not found:
+        difference = self.drift(name)
+        if not difference:
             self._settled(name)
             return
-        self._drifts[name] = found
+        self._drifts[name] = difference
         if self._retry_at.get(name, 0.0) <= time.monotonic():
             self._retry_at[name] = time.monotonic() + _RETRY_S
         why = problem or next((f"{xc}: {reason}" for xc, reason in sorted(job.cannot.items())), None)
-        lacking = found.missing or found.broken or found.left
+        lacking = difference.missing or difference.broken or difference.left
         self._site.complain(
-            name, f"does not carry what it should: {why or found}" if lacking or problem else None
+            name, f"does not carry what it should: {why or difference}" if lacking or problem else None
         )
-        self._site.remark(name, str(Drift(foreign=found.foreign)) if found.foreign else None)
+        self._site.remark(name, str(Drift(foreign=difference.foreign)) if difference.foreign else None)
 
     def _finish(self, pending: Pending) -> None:
-        """End a change that a crash cut short: go on with it, or where that cannot be, go back."""
-        wanted = self._intents.wanted() or {}
+        """End a change that a crash interrupted: complete it or, if that is impossible, undo it."""
+        intended = self._intents.wanted() or {}
         names = [name for name in pending.before if self._site.holder(name) is None]
         now = {name: view.snapshot for name, view in self._site.views().items() if view.reachable}
         jobs: dict[str, Mending] = {}
         for name in names:
             if (snapshot := now.get(name)) is not None:
-                old = frozenset(pending.before[name]) - wanted[name]
-                found = replace(drift(wanted[name], old, snapshot), foreign=frozenset())
-                jobs[name] = mending(found, snapshot, exactly=False)
+                old = frozenset(pending.before[name]) - intended[name]
+                difference = replace(drift(intended[name], old, snapshot), foreign=frozenset())
+                jobs[name] = mending(difference, snapshot, exactly=False)
         cannot = [
             f"optical switch {n}: {x}: {why}" for n, job in jobs.items() for x, why in job.cannot.items()
         ]
@@ -376,7 +394,7 @@ class CircuitManager:
             return
         text = cannot[0]
         log.warning("a change of %s that was cut short cannot be finished: %s", pending.who, text)
-        new = {name: wanted[name] - frozenset(pending.before[name]) for name in names}
+        new = {name: intended[name] - frozenset(pending.before[name]) for name in names}
         with self._on_disk(), self._intents.writing():
             self._intents.take_back(new)
             self._intents.note(RECONCILER, "take back", outcome="undone", begun_by=pending.who, text=text)
@@ -385,7 +403,10 @@ class CircuitManager:
 
     @contextlib.contextmanager
     def _on_disk(self) -> Iterator[None]:
-        """Light has changed already; that the disk does not take it is told, and no error."""
+        """Yield around a database write after light has changed.
+
+        A failing disk is logged and is not an error.
+        """
         try:
             yield
         except UnavailableError as error:
@@ -396,26 +417,27 @@ class CircuitManager:
     def set_circuits(
         self, circuits: Iterable[tuple[Port, Port]], *, who: str, dry_run: bool = False
     ) -> Change:
-        """Make exactly these duplex circuits stand, over all optical switches.
+        """Set exactly these duplex circuits, over all optical switches. Return the change.
 
-        Raises InvalidError when they cannot all be made, UnavailableError when a switch cannot be read
+        Raises InvalidError if the circuits cannot all be made, UnavailableError if a switch cannot be read
         (nothing was changed).
         """
         try:
-            wanted = circuit_cross_connects(self._fabric, circuits)
+            cross_connects = circuit_cross_connects(self._fabric, circuits)
         except ValueError as error:
             raise InvalidError(str(error)) from error
-        targets = {name: Target(tuple(group), Mode.REPLACE) for name, group in wanted.items()}
+        targets = {name: Target(tuple(group), Mode.REPLACE) for name, group in cross_connects.items()}
         return self.change(targets, who=who, dry_run=dry_run)
 
     def change(
         self, targets: Mapping[str, Target], *, who: str, dry_run: bool = False, whole: bool = True
     ) -> Change:
-        """Change some switches' cross-connects, with the rules in between: on all of them or (``whole``) on
-        none. Otherwise what did not come about stays wanted, and is tried again.
+        """Change some switches' cross-connects, with the rules in between. Return the change.
 
-        ``who``: for the audit log. Raises as set_circuits, ConflictError when SAFE mode or another owner
-        forbids it, NotFoundError.
+        With ``whole``, the change happens on all switches or on none. Otherwise what failed stays wanted, and
+        is tried again. ``who``: name for the audit log. Raises InvalidError if the cross-connects cannot all
+        be made, UnavailableError if a switch cannot be read, ConflictError if SAFE mode or another owner
+        forbids the change, NotFoundError.
         """
         with self._changing:
             return self._change(targets, who, dry_run, whole)
@@ -436,8 +458,8 @@ class CircuitManager:
         if dry_run:
             return Change(plans, timeline=tuple(timeline))
         old = self._intents.wanted() or {}
-        wanted = {name: _with(old.get(name, frozenset()), target) for name, target in targets.items()}
-        self._intents.begin(who, wanted)
+        intended = {name: _with(old.get(name, frozenset()), target) for name, target in targets.items()}
+        self._intents.begin(who, intended)
         made = self._carry_out(plans, before, mark, whole=whole)
         problems = [*made.failed.values(), *made.rules]
         undone, left = bool(made.failed) and whole, tuple[Leftover, ...]()
@@ -459,13 +481,13 @@ class CircuitManager:
                     text = {"text": change.problems[0]} if change.problems else {}
                     self._intents.note(who, "change", name, change.outcome, **_pairs_of(plan), **text)
         for name in plans:
-            found = self.drift(name)
-            if name in made.failed and (found or not self._site.view(name).reachable):
+            difference = self.drift(name)
+            if name in made.failed and (difference or not self._site.view(name).reachable):
                 # Ours, and told; a switch that is away is compared when it is back.
-                self._drifts[name] = found
+                self._drifts[name] = difference
                 self._retry_at[name] = time.monotonic() + _RETRY_S
                 self._site.complain(name, f"does not carry what it should: {made.failed[name]}")
-            elif not found:
+            elif not difference:
                 self._settled(name)
         self._count(change.outcome, timeline[0]["t"])
         self._publish(plans, timeline, change.problems, change.outcome, who, change.results)
@@ -474,28 +496,31 @@ class CircuitManager:
     def _take_back(
         self, plans: Mapping[str, Plan], failed: Mapping[str, str], mark: _Mark
     ) -> tuple[tuple[Leftover, ...], list[str]]:
-        """Make all as it was before these plans; what is not, and what went wrong with the rules."""
+        """Restore the state before these plans.
+
+        Return the cross-connects that differ, and the problems with the rules.
+        """
         changed = {name: plan for name, plan in plans.items() if plan}
         seen = self._readings(changed)
         back = {name: taken_back(changed[name], now) for name, now in seen.items() if now is not None}
         made = self._carry_out(back, {n: s for n, s in seen.items() if s is not None}, mark)
         mark("taken_back")
-        said = {**failed, **made.failed}
-        reasons = {name: text.removeprefix(f"optical switch {name}: ") for name, text in said.items()}
+        messages = {**failed, **made.failed}
+        reasons = {name: text.removeprefix(f"optical switch {name}: ") for name, text in messages.items()}
         return leftovers(changed, self._readings(changed), reasons), made.rules
 
     def _readings(self, names: Iterable[str]) -> dict[str, Snapshot | None]:
-        """The newest reading of each; None where the switch could not be read last."""
+        """Return the newest reading of each switch; None if the switch could not be read last."""
         views = self._site.views()
         return {name: views[name].snapshot if views[name].reachable else None for name in names}
 
     def _carry_out(
         self, plans: Mapping[str, Plan], before: Mapping[str, Snapshot], mark: _Mark, *, whole: bool = False
     ) -> _Made:
-        """Make these plans come about on their switches, with the rules where they belong.
+        """Apply these plans to their switches, with the rules between. Return the outcome.
 
-        ``before``: the readings that they were made from. ``whole``: nothing is added anywhere where
-        something was not removed somewhere.
+        ``before``: the readings from which the plans were made. ``whole``: if any removal fails, nothing is
+        added on any switch.
         """
         seen = dict(before)
         changing = {name: plan for name, plan in plans.items() if plan}
@@ -526,8 +551,8 @@ class CircuitManager:
         else:
             self._remove_then_add(changing, rules, seen, mark, made, whole)
         self._excuse(changing, made)
-        for said in made.failed.values():
-            log.error("%s", said)
+        for message in made.failed.values():
+            log.error("%s", message)
         self._verify_rules(stages, after, made)
         mark("verified")
         return made
@@ -536,8 +561,8 @@ class CircuitManager:
         """Drop reported failures of switches whose readings show the wanted state."""
         for name, now in self._readings(plans).items():
             if now is not None and achieved(plans[name], now):
-                if (said := made.failed.pop(name, None)) is not None:
-                    log.warning("%s; yet it is as it should be", said)
+                if (message := made.failed.pop(name, None)) is not None:
+                    log.warning("%s; yet it is as it should be", message)
             elif name not in made.failed:
                 made.failed[name] = f"optical switch {name}: it does not carry what it was told to"
 
@@ -568,12 +593,12 @@ class CircuitManager:
         results: Mapping[str, Iterable[CrossConnectResult]],
     ) -> None:
         dark = {
-            (name, one.ingress, one.egress): (one.t_dark, one.t_lit)
+            (name, result.ingress, result.egress): (result.t_dark, result.t_lit)
             for name, group in results.items()
-            for one in group
+            for result in group
         }
 
-        def told(name: str, xc: CrossConnect) -> dict[str, Any]:
+        def described(name: str, xc: CrossConnect) -> dict[str, Any]:
             t_dark, t_lit = dark.get((name, xc.ingress, xc.egress), (None, None))
             ports = {"ingress": xc.ingress, "egress": xc.egress, "wavelength": xc.wavelength}
             return {**ports, "t_dark": t_dark, "t_lit": t_lit}
@@ -582,7 +607,7 @@ class CircuitManager:
             "circuits",
             who=who,
             changes={
-                name: {key: [told(name, xc) for xc in getattr(plan, key)] for key in ("remove", "add")}
+                name: {key: [described(name, xc) for xc in getattr(plan, key)] for key in ("remove", "add")}
                 for name, plan in plans.items()
                 if plan
             },
@@ -600,10 +625,11 @@ class CircuitManager:
         self._followers.tell(self.ends)
 
     def _common_darkness(self, plans: Mapping[str, Plan]) -> tuple[float, float] | None:
-        """Interval in which everything that changes is surely dark, seconds after the commands.
+        """Return the interval in which everything that changes is certainly dark, in seconds after the
+        commands.
 
-        None when there is no such interval, it is too short for the rules, or a switch cannot remove and
-        add in one write.
+        None if there is no such interval, it is too short for the rules, or a switch cannot remove and add in
+        one write.
         """
         if not plans:
             return None
@@ -622,7 +648,7 @@ class CircuitManager:
         return begin_s + (end_s - begin_s) * _DARK_FOR_SURE, end_s
 
     def _write_rules(self, rules: ForwardingPlan, mark: _Mark, begin_s: float, end_s: float) -> list[str]:
-        """Write rules ``begin_s`` seconds from now; one line for each switch where that failed."""
+        """Write rules ``begin_s`` seconds from now. Return one line for each switch that failed."""
         began = time.monotonic()
         time.sleep(begin_s)
         failed = list(self._forwarding.write(rules).values())
@@ -641,7 +667,7 @@ class CircuitManager:
         made: _Made,
         whole: bool,
     ) -> None:
-        """A change in two writes on each switch; nothing is added where something was not removed."""
+        """Make a change in two writes on each switch. Nothing is added if the removal failed."""
         dark = {name: replace(plan, add=()) for name, plan in plans.items() if plan.remove}
         bright = {name: replace(plan, remove=()) for name, plan in plans.items() if plan.add}
         mark("remove_light", cross_connects=sum(len(p.remove) for p in dark.values()))
@@ -671,7 +697,10 @@ class CircuitManager:
             raise UnavailableError(f"optical switch {name}: {error}") from error
 
     def _apply(self, name: str, plan: Plan, seen: dict[str, Snapshot]) -> tuple[CrossConnectResult, ...]:
-        """One half of a plan, on the condition that the switch is still as in ``seen``; updates that."""
+        """Apply half of a plan, if the switch is still as in ``seen``.
+
+        Return the results and update ``seen``.
+        """
         timing = self._site.driver(name).capabilities().timing
         patience_s = PATIENCE_S + 4 * (timing.command.most_s + timing.dark.most_s) + timing.settle_s
         plan = replace(plan, base_revision=seen[name].revision)
@@ -683,7 +712,7 @@ class CircuitManager:
     def _on_all(self, plans: Mapping[str, Plan], seen: dict[str, Snapshot], made: _Made) -> None:
         """Apply each plan, on every switch at the same time; results and failures go to ``made``."""
 
-        def one(name: str) -> tuple[tuple[CrossConnectResult, ...], str | None]:
+        def apply_one(name: str) -> tuple[tuple[CrossConnectResult, ...], str | None]:
             try:
                 return self._apply(name, plans[name], seen), None
             except OpticalError as error:
@@ -697,10 +726,10 @@ class CircuitManager:
                 return results, f"optical switch {name}: {error}"
 
         if len(plans) <= 1:
-            outcomes = [one(name) for name in plans]
+            outcomes = [apply_one(name) for name in plans]
         else:
             with ThreadPoolExecutor(max_workers=min(16, len(plans))) as pool:
-                outcomes = list(pool.map(one, plans))
+                outcomes = list(pool.map(apply_one, plans))
         for name, (results, failure) in zip(plans, outcomes, strict=True):
             made.results[name] = results
             if failure is not None:
@@ -715,7 +744,7 @@ def _marker(timeline: list[Mapping[str, Any]]) -> _Mark:
 
 
 def _with(old: frozenset[CrossConnect], target: Target) -> frozenset[CrossConnect]:
-    """What a switch should carry once it has also got this target."""
+    """Return the cross-connects that a switch should carry once this target is applied to the old ones."""
     left = {xc for xc in old if xc.ingress not in target.delete}
     mode = Mode.REPLACE if target.mode is Mode.REPLACE else Mode.UPDATE
     changes = plan_changes(left, target.wanted, mode)
@@ -724,25 +753,27 @@ def _with(old: frozenset[CrossConnect], target: Target) -> frozenset[CrossConnec
 
 
 def _still_to_remove(left: Iterable[Leftover]) -> dict[str, frozenset[CrossConnect]]:
-    """What a change that was taken back may have left standing, by switch."""
-    found: dict[str, frozenset[CrossConnect]] = {}
-    for one in left:
-        if one.found is not Found.GONE:
-            found[one.switch] = found.get(one.switch, frozenset()) | {one.cross_connect}
-    return found
+    """Return the cross-connects that an undone change may have left in place, by switch."""
+    by_switch: dict[str, frozenset[CrossConnect]] = {}
+    for leftover in left:
+        if leftover.found is not Found.GONE:
+            by_switch[leftover.switch] = by_switch.get(leftover.switch, frozenset()) | {
+                leftover.cross_connect
+            }
+    return by_switch
 
 
 def _pairs_of(plan: Plan) -> dict[str, list[str]]:
-    """What a plan changes, for the audit log."""
+    """Return the cross-connects that a plan removes and adds, as texts for the audit log."""
     return {key: [str(xc) for xc in getattr(plan, key)] for key in ("remove", "add")}
 
 
 def _merge(
     removed: Iterable[CrossConnectResult], added: Iterable[CrossConnectResult]
 ) -> tuple[CrossConnectResult, ...]:
-    """One entry per cross-connect of a change that was made as a removal and an addition.
+    """Return one result per cross-connect of a change that was made as a removal and an addition.
 
-    A new cross-connect was dark from when the light that used its ports before was removed.
+    A new cross-connect was dark from the removal of the light that used its ports before.
     """
     removed, added = tuple(removed), tuple(added)
     dark_at: dict[int | None, float] = {}

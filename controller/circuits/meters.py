@@ -1,4 +1,4 @@
-"""What is counted about changes of light, for Prometheus."""
+"""Metrics of changes of light, for Prometheus."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Meters:
         )
 
     def applied(self, switch: str, seconds: float, results: Iterable[CrossConnectResult]) -> None:
-        """A plan was carried out on a switch."""
+        """Record that a plan was applied to a switch in ``seconds`` seconds."""
         self.write_s.labels(switch).observe(seconds)
         dark = self.dark_s.labels(switch)
         for result in results:
@@ -69,5 +69,5 @@ class Meters:
         self.failures.labels(switch, type(error).__name__).inc()
 
     def collect(self) -> Iterator[Metric]:
-        for one in (self.changes, self.change_s, self.write_s, self.dark_s, self.failures, self.drifts):
-            yield from one.collect()
+        for metric in (self.changes, self.change_s, self.write_s, self.dark_s, self.failures, self.drifts):
+            yield from metric.collect()

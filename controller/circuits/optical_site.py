@@ -1,4 +1,4 @@
-"""The optical switches of a fabric: their drivers, and what was last seen of each."""
+"""The optical switches of a fabric: their drivers, and the last known state of each."""
 
 from __future__ import annotations
 
@@ -42,12 +42,13 @@ from ringlight.fabric.crossconnect import CrossConnect
 
 @dataclass(frozen=True)
 class SwitchView:
-    """What is known of one optical switch. ``error``: why it cannot be reached, None when it can.
+    """Known state of one optical switch.
 
-    ``snapshot`` is the last good reading: circuits stay lit while their switch cannot be reached.
-    ``complaint``: why its cross-connects are not what they should be; ``remark``: what others made on it,
-    where that may stay. ``raised``: those of the alarms that were published as events; the others are ports
-    that never had light. ``power_dbm``: as last measured, by port; ports without a meter are left out.
+    ``error``: reason for which the switch cannot be reached, None if it can. ``snapshot``: last good reading,
+    because circuits stay lit while their switch cannot be reached. ``complaint``: difference between its
+    cross-connects and the intended ones. ``remark``: cross-connects that others made on it, if they may stay.
+    ``raised``: the alarms that were published as events; the other alarms are of ports that never had light.
+    ``power_dbm``: optical power as last measured, by port, without the ports that have no meter.
     """
 
     reachable: bool = False
@@ -69,9 +70,9 @@ def _nothing(who: str, action: str, switch: str | None = None, outcome: str = "d
 class OpticalSite:
     """Drivers by switch name, and the newest view of each. Safe from any thread.
 
-    ``note``: takes down who did what, as :meth:`controller.circuits.intent.IntentDatabase.note`.
-    ``anew``: the lab begins now. A port that has had no light since then raises no alarm; of a lab that stood
-    before, any may have had.
+    ``note``: writes the audit log, like :meth:`controller.circuits.intent.IntentDatabase.note`. ``anew``: the
+    lab begins now. A port that has had no light since then raises no alarm; in a lab that was up before, any
+    port may have had light.
     """
 
     drivers: Mapping[str, OpticalSwitchDriver]
@@ -92,7 +93,7 @@ class OpticalSite:
         self._shone = {name: set() for name in self.drivers}
 
     def driver(self, name: str) -> OpticalSwitchDriver:
-        """Raises NotFoundError."""
+        """Return the driver of an optical switch. Raises NotFoundError."""
         if name not in self.drivers:
             raise NotFoundError(f"there is no optical switch {name}")
         return self.drivers[name]
@@ -100,15 +101,18 @@ class OpticalSite:
     # Switches that are one job's alone
 
     def hold(self, job: str, names: Collection[str]) -> str | None:
-        """Give these switches to a job; the other job that has one of them, and then nothing is done."""
+        """Reserve these switches for a job.
+
+        Return None, or another job that holds one of them; then nothing is reserved.
+        """
         with self._lock:
-            others = [self._holders[name] for name in names if self._holders.get(name, job) != job]
+            other_holders = [self._holders[name] for name in names if self._holders.get(name, job) != job]
             new = [name for name in names if name not in self._holders]
-            if not others:
+            if not other_holders:
                 self._holders |= dict.fromkeys(names, job)
-        if new and not others:
+        if new and not other_holders:
             self.note(f"job {job}", "hold", switches=sorted(new))
-        return others[0] if others else None
+        return other_holders[0] if other_holders else None
 
     def release(self, job: str) -> None:
         """Take them back."""
@@ -119,7 +123,7 @@ class OpticalSite:
             self.note(f"job {job}", "release", switches=freed)
 
     def holder(self, name: str) -> str | None:
-        """The job that a switch is kept for; None for a switch that is everybody's."""
+        """Return the job that a switch is kept for; None for a switch that no job holds."""
         with self._lock:
             return self._holders.get(name)
 
@@ -141,12 +145,15 @@ class OpticalSite:
             return self._revision
 
     def cross_connects(self) -> dict[str, frozenset[CrossConnect]]:
-        """The lit cross-connects of every switch, as last read."""
+        """Return the lit cross-connects of every switch, as last read."""
         with self._lock:
             return {name: lit(view.snapshot) for name, view in self._views.items()}
 
     def look(self, name: str, *, with_alarms: bool = False, timeout_s: float = 5.0) -> Snapshot:
-        """Read a switch now and remember it. Raises UnavailableError when it cannot be read."""
+        """Read a switch now, remember the reading and return it.
+
+        Raises NotFoundError; UnavailableError if the switch cannot be read.
+        """
         driver = self.driver(name)
         view = self.view(name)
         try:
@@ -166,8 +173,11 @@ class OpticalSite:
         return snapshot
 
     def apply(self, name: str, plan: Plan, *, timeout_s: float, seen: Snapshot | None = None) -> ApplyResult:
-        """Carry out a plan on a switch, counted. Raises NotFoundError, and as
-        :meth:`~controller.optical.base.OpticalSwitchDriver.apply`."""
+        """Apply a plan to a switch and record the outcome in the metrics. Return the result.
+
+        Raises NotFoundError. Raises StaleRevision, PortDisabled, PortFailed, Unreachable, DeadlineExceeded or
+        Refused with nothing changed; PartialApply or ReadBackMismatch with the result in it; Indeterminate.
+        """
         driver = self.driver(name)
         began = time.monotonic()
         try:
@@ -181,23 +191,23 @@ class OpticalSite:
         return made
 
     def power_dbm(self, name: str, timeout_s: float = 5.0) -> dict[int, float | None]:
-        """Optical power at every port in dBm, measured now; None where there is no meter.
+        """Return the optical power at every port in dBm, measured now; None for a port without a meter.
 
         Raises NotFoundError, UnavailableError.
         """
         driver = self.driver(name)
         try:
-            found = driver.power_dbm(sorted(driver.capabilities().ports), timeout_s=timeout_s)
+            powers = driver.power_dbm(sorted(driver.capabilities().ports), timeout_s=timeout_s)
         except OpticalError as error:
             self.meters.failed(name, error)
             raise UnavailableError(f"optical switch {name}: {error}") from error
-        measured = {port: dbm for port, dbm in found.items() if dbm is not None}
+        measured = {port: dbm for port, dbm in powers.items() if dbm is not None}
         with self._lock:
             self._views[name] = replace(self._views[name], power_dbm=measured)
-        return found
+        return powers
 
     def set_port_enabled(self, name: str, port: int, enabled: bool, *, who: str) -> PortStatus:
-        """Enable or disable a port, whose cross-connects stay; its state as read back.
+        """Enable or disable a port, keeping its cross-connects. Return the port's state as read back.
 
         Raises NotFoundError, UnsupportedError, ConflictError for a switch that is kept for a job,
         RefusedError, UnavailableError.
@@ -242,7 +252,11 @@ class OpticalSite:
                 self.bus.publish("optical_alarm", switch=name, kind="INTENT", port=None, text=complaint)
 
     def remark(self, name: str, remark: str | None) -> None:
-        """Say what others made on a switch, where that may stay; None when there is nothing."""
+        """Set the remark about cross-connects that others made on a switch and that may stay; None for no
+        remark.
+
+        A change of the remark is published as an event.
+        """
         with self._lock:
             before = self._views[name]
             self._views[name] = replace(before, remark=remark)
@@ -253,7 +267,7 @@ class OpticalSite:
                 self.bus.publish("optical_alarm", switch=name, kind="FOREIGN", port=None, text=remark)
 
     def alarms(self, name: str) -> tuple[Alarm, ...]:
-        """Alarms of a switch as last seen, and ours about it."""
+        """Return the controller's own alarms about a switch, and the switch's alarms as last read."""
         view = self.view(name)
         ours = []
         if view.error is not None:
@@ -272,7 +286,7 @@ class OpticalSite:
     def _seen(
         self, name: str, snapshot: Snapshot, identity: Identity | None, alarms: tuple[Alarm, ...] | None
     ) -> None:
-        """Take over a reading. ``alarms``: None where only the ports were read."""
+        """Store a reading. ``alarms``: None if only the ports were read."""
         with self._lock:
             before = self._views[name]
             if before.snapshot is not None and snapshot.taken_at < before.snapshot.taken_at:
@@ -300,7 +314,7 @@ class OpticalSite:
             self.bus.publish("optical_alarm_cleared", switch=name, kind=alarm.kind, port=alarm.port)
 
     def _never_lit(self, name: str, snapshot: Snapshot, alarms: Collection[Alarm]) -> frozenset[Alarm]:
-        """Alarms of ports where light has yet to come in; takes down where it has by now."""
+        """Return the alarms of ports that have never received light. Ports with light are remembered."""
         ingresses = {xc.ingress for xc in snapshot.cross_connects}
         dark = {alarm for alarm in alarms if alarm.kind == "LOS" and alarm.port in ingresses}
         shone = self._shone[name]

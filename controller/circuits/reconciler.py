@@ -1,4 +1,4 @@
-"""Notices changes that optical switches make by themselves, and moves packets off dead links.
+"""Detect changes that optical switches make by themselves, and move packets off dead links.
 
 One thread, which compares what the switches carry with what they should. All optical switches are read at the
 same time, beside any change of light, so that neither a slow switch nor a change delays the word of another.
@@ -38,8 +38,11 @@ _POWER_S = 10.0
 
 
 class Reconciler:
-    """Reads every optical switch once per ``period_s``; mends rules when a packet switch connects, or says
-    that a port went down or came up, or that somebody else wrote its flows."""
+    """Thread that reads every optical switch once per ``period_s`` seconds and repairs forwarding rules.
+
+    Rules are repaired when a packet switch connects, or reports that a port went down or came up, or that
+    another client wrote its flows.
+    """
 
     def __init__(
         self,
@@ -108,7 +111,7 @@ class Reconciler:
             self._read_ports_of(name)
 
     def _read_ports_of(self, switch: str) -> None:
-        # What the event says may be old by the time it is acted on: the switch is asked.
+        # The state in the event may be outdated when it is processed: the switch is read.
         with self._unread_lock:
             self._unread.add(switch)
         self._wake.set()
@@ -141,18 +144,18 @@ class Reconciler:
             if odd:
                 # Read again: what was read beside a change may have been half of it.
                 self._circuits.reconcile(odd)
-            now, lit = self._site.revision, self._circuits.cross_connects()
+            now, cross_connects = self._site.revision, self._circuits.cross_connects()
             # A change of ours has brought the rules with it, or left those it did not need to touch.
-            if self._connected.is_set() or (now != revision and not self._forwarding.stands(lit)):
+            if self._connected.is_set() or (now != revision and not self._forwarding.stands(cross_connects)):
                 self._connected.clear()
-                self._forwarding.reconcile(lit)
-            self._tables.look(lit)
+                self._forwarding.reconcile(cross_connects)
+            self._tables.look(cross_connects)
             # Others may have changed the light, too.
             self._circuits.tell_followers()
             return now
 
     def _read_switches(self) -> None:
-        """Read every optical switch, at the same time; one that takes long goes on beside the next rounds."""
+        """Read every optical switch at the same time. A slow reading continues during the next rounds."""
         for name in self._site.drivers:
             # A job's conductor reads its own; a second reader would only be in the way of the next step.
             under_way = name in self._reading and not self._reading[name].done()
@@ -168,7 +171,7 @@ class Reconciler:
                 self._site.power_dbm(name, timeout_s=_READ_S)
 
     def _learn_ports(self) -> bool:
-        """Ask the switches that said something of their ports; whether anything is new."""
+        """Read the ports of the switches that reported a change. Return whether any port has changed."""
         with self._unread_lock:
             names, self._unread = self._unread, set()
         changed = False

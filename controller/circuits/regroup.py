@@ -1,4 +1,4 @@
-"""Regrouping as a resource: plan it, and carry it out while the jobs run."""
+"""Plan regroupings, and carry them out while the jobs run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 #: The regroupings and plans that are remembered, the oldest forgotten first.
 KEPT = 1000
-#: What the names of regroupings, and of their stored documents, begin with.
+#: Prefix of the names of regroupings, and of their stored documents.
 _NAME = "regroup-"
 
 
@@ -42,7 +42,7 @@ Move = TypedDict("Move", {"gpu": str, "from": str | None, "to": str})
 
 
 class Predicted(TypedDict):
-    """Seconds per iteration, as emulated; None where a rank has no light."""
+    """Predicted seconds per iteration, as emulated; None if a rank has no light."""
 
     job: str
     before_s: float | None
@@ -75,9 +75,12 @@ class RegroupPlan(TypedDict):
 
 
 class RegroupDocument(TypedDict):
-    """``timeline``: moments ``t`` of the change, each with its ``phase``. ``left_to_others``: packet switches
-    at which light moves whose tables we do not write, and who does: packets come through again once it has
-    followed."""
+    """Document of a regrouping.
+
+    ``timeline``: moments ``t`` of the change (monotonic seconds), each with its ``phase``.
+    ``left_to_others``: controllers of packet switches at which light moves and whose tables are not written
+    here, by switch; packets pass again once these controllers have followed.
+    """
 
     id: str
     state: Literal["PLANNED", "APPLYING", "DONE", "FAILED"]
@@ -143,14 +146,14 @@ class RegroupManager:
             self._regroups[name] = entry
 
     def _ended(self, entry: RegroupDocument) -> RegroupDocument:
-        """What became of a regrouping that the end of a controller cut short.
+        """Return the entry of a regrouping that the end of a controller interrupted, marked DONE or FAILED.
 
-        At the start the circuits' manager went on with its change, or took that back.
+        At the start the circuit manager either completed the regrouping's change or undid it.
         """
-        wanted = self._circuits.wanted()
+        intended = self._circuits.wanted()
         done = True
         for name, change in entry["plan"]["cross_connects"].items():
-            pairs = {(xc.ingress, xc.egress) for xc in wanted.get(name, ())}
+            pairs = {(xc.ingress, xc.egress) for xc in intended.get(name, ())}
             done &= all((xc["ingress"], xc["egress"]) in pairs for xc in change["add"])
             done &= not any((xc["ingress"], xc["egress"]) in pairs for xc in change["remove"])
         error = "the controller ended meanwhile, and the light is not as it was planned"
@@ -162,7 +165,7 @@ class RegroupManager:
         }
 
     def get(self, regroup_id: str) -> RegroupDocument:
-        """Raises NotFoundError."""
+        """Return a copy of a regrouping's document. Raises NotFoundError."""
         with self._lock:
             if regroup_id not in self._regroups:
                 raise NotFoundError(f"there is no regroup {regroup_id}")
@@ -173,9 +176,11 @@ class RegroupManager:
             return [entry.copy() for entry in self._regroups.values()]
 
     def start(self, job_ids: Sequence[str] | None, *, dry_run: bool, who: str) -> RegroupDocument:
-        """Plan a regrouping of these jobs (None: all that have not ended) and, unless dry, begin it.
+        """Plan a regrouping of these jobs (None: all that have not ended) and, unless dry, begin it. Return
+        its document.
 
-        Jobs not named keep their GPUs where they are. Raises NotFoundError, ConflictError, InvalidError.
+        Jobs that are not named keep their GPUs where they are. Raises NotFoundError, ConflictError,
+        InvalidError.
         """
         began = time.monotonic()
         jobs = self._jobs.running(job_ids)
@@ -183,14 +188,14 @@ class RegroupManager:
             if job.plane is not None and job_ids is not None:
                 raise InvalidError(f"job {job.id} runs on {job.plane}, where nothing is regrouped")
         jobs = [job for job in jobs if job.plane is None]
-        others = {gpu for job in self._jobs.running() if job not in jobs for gpu in job.gpus}
+        other_gpus = {gpu for job in self._jobs.running() if job not in jobs for gpu in job.gpus}
         before = self._circuits.cross_connects()
         try:
             plan = regroup(
                 self._fabric,
                 [pair for pair in circuit_pairs(self._fabric, before) if self._is_simple(pair)],
                 [ring_job(job) for job in jobs],
-                movable=[g for g in self._fabric.gpus if g not in others and g not in self._fabric.onics],
+                movable=[g for g in self._fabric.gpus if g not in other_gpus and g not in self._fabric.onics],
             )
             after = self._after(before, plan)
         except ValueError as error:
@@ -213,7 +218,11 @@ class RegroupManager:
         (self._store.write_last if dry_run else self._store.write)(entry["id"], _stored(entry))
         with self._lock:
             self._regroups[entry["id"]] = entry
-            ended = [one["id"] for one in self._regroups.values() if one["state"] != "APPLYING"]
+            ended = [
+                regrouping["id"]
+                for regrouping in self._regroups.values()
+                if regrouping["state"] != "APPLYING"
+            ]
             for old in ended[: max(0, len(self._regroups) - KEPT)]:
                 del self._regroups[old]
                 self._store.remove(old)
@@ -235,7 +244,9 @@ class RegroupManager:
             thread.join(30.0)
 
     def _is_simple(self, pair: tuple[Port, Port]) -> bool:
-        """Whether the circuit passes one optical switch, as those that regrouping moves."""
+        """Return whether the circuit passes only one optical switch, like the circuits
+        that regrouping moves.
+        """
         try:
             circuit_cross_connects(self._fabric, [pair])
         except ValueError:
@@ -243,7 +254,7 @@ class RegroupManager:
         return True
 
     def _after(self, before: CrossConnects, plan: Regrouping) -> dict[str, frozenset[CrossConnect]]:
-        """All cross-connects afterwards; those of no circuit stay as they are."""
+        """Return all cross-connects after a regrouping. Those that belong to no circuit stay."""
         now = [pair for pair in circuit_pairs(self._fabric, before) if self._is_simple(pair)]
         old = circuit_cross_connects(self._fabric, now)
         new = circuit_cross_connects(self._fabric, plan.circuits)
@@ -258,7 +269,7 @@ class RegroupManager:
         self, plan: Regrouping, before: CrossConnects, after: CrossConnects, jobs: Sequence[Job]
     ) -> RegroupPlan:
         rings = [ring_job(job) for job in jobs]
-        found: Any = {
+        fields: Any = {
             **plan.document(),
             "stay_lit": [self._names(pair) for pair in plan.kept],
             "circuits": [self._names(pair) for pair in plan.circuits],
@@ -271,11 +282,11 @@ class RegroupManager:
                 for name in after
             },
         }
-        document: RegroupPlan = found
+        document: RegroupPlan = fields
         return document
 
     def _left_to_others(self, before: CrossConnects, after: CrossConnects) -> dict[str, str]:
-        """Packet switches where the light changes and whose tables are not ours; who looks after them."""
+        """Return the controllers of other parties' packet switches on which the light changes, by switch."""
         then, later = attachments(self._fabric, before), attachments(self._fabric, after)
         changed = {port.node for port in then if then[port] != later[port]}
         switches = self._fabric.packet_switches
@@ -287,7 +298,9 @@ class RegroupManager:
     def _predicted(
         self, rings: Sequence[RingJob], before: CrossConnects, after: CrossConnects
     ) -> list[Predicted]:
-        """Seconds per iteration of each job, as emulated; None where a rank has no light."""
+        """Return the predicted seconds per iteration of each job, as emulated; None if a
+        rank has no light.
+        """
 
         def seconds(light: CrossConnects) -> dict[str, float]:
             try:
@@ -339,7 +352,7 @@ class RegroupManager:
                 "problems": list(problems),
                 "results": results,
                 "undone": undone,
-                "left": [one.document() for one in left],
+                "left": [leftover.document() for leftover in left],
                 "timeline": [*entry["timeline"], *timeline, {"t": time.monotonic(), "phase": "ended"}],
             }
             self._regroups[regroup_id] = entry
@@ -366,7 +379,7 @@ UNKNOWN_BYTES = 1 << 20
 
 
 def ring_job(job: Job) -> RingJob:
-    """What a job asks of the fabric in each iteration, in emulated bytes and seconds."""
+    """Return a job's demand on the fabric in each iteration, in emulated bytes and seconds."""
     gradient, compute_s = job.spec.get("gradient_bytes") or 0, job.spec.get("compute_s") or 0.0
     if job.spec.get("container") is not None:
         # Nobody can know what its command sends: taken for a ring, so that neighbouring ranks come together.
@@ -383,7 +396,7 @@ _DOCUMENT = TypeAdapter(RegroupDocument)
 
 
 def _checked(document: Any) -> RegroupDocument:
-    """A stored regrouping. Raises ValueError."""
+    """Return a stored regrouping. Raises ValueError."""
     if not isinstance(document, dict) or (lacking := RegroupDocument.__required_keys__ - document.keys()):
         raise ValueError(
             f"it lacks {', '.join(sorted(lacking))}" if isinstance(document, dict) else "no object"
@@ -396,7 +409,7 @@ def _checked(document: Any) -> RegroupDocument:
 
 
 def _stored(entry: RegroupDocument) -> Any:
-    """Return what JSON says of a regrouping, as :func:`_checked` reads it."""
+    """Return a regrouping as JSON values, which :func:`_checked` reads."""
     return _DOCUMENT.dump_python(entry, mode="json")
 
 

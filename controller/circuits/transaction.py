@@ -1,4 +1,4 @@
-"""All-or-nothing changes of light over several switches: what to undo, what was not undone. Pure.
+"""All-or-nothing changes of light over several switches: undo plans and leftovers. No I/O, no clock.
 
 Switches have no common transaction. So a change that did not come about everywhere is taken back where it
 did: first what was new goes, on all switches, then what was there before comes back. What others made
@@ -18,20 +18,20 @@ _LIT = (CrossConnectState.CONNECTED, CrossConnectState.PENDING_CONNECTION, Cross
 
 
 def lit(snapshot: Snapshot | None) -> frozenset[CrossConnect]:
-    """Cross-connects of a reading that carry light or are about to."""
+    """Return the cross-connects of a reading that carry light or are about to; empty without a reading."""
     if snapshot is None:
         return frozenset()
     return frozenset(xc for xc, state in snapshot.cross_connects.items() if state in _LIT)
 
 
 def standing(snapshot: Snapshot) -> frozenset[CrossConnect]:
-    """Cross-connects of a reading that use their ports, whether they carry light or not."""
+    """Return the cross-connects of a reading that use their ports, whether they carry light or not."""
     going = CrossConnectState.PENDING_DELETION
     return frozenset(xc for xc, state in snapshot.cross_connects.items() if state is not going)
 
 
 class Found(StrEnum):
-    """How a cross-connect was found that could not be taken back."""
+    """State in which a cross-connect was found that could not be restored."""
 
     STANDS = "STANDS"
     GONE = "GONE"
@@ -48,9 +48,9 @@ class Leftover:
     reason: str
 
     def document(self) -> LeftoverDocument:
-        """Document of the REST API."""
-        where, found, reason = self.switch, self.found, self.reason
-        return LeftoverDocument(**vars(self.cross_connect), switch=where, found=found, reason=reason)
+        """Return the leftover as a document of the REST API."""
+        where, state, reason = self.switch, self.found, self.reason
+        return LeftoverDocument(**vars(self.cross_connect), switch=where, found=state, reason=reason)
 
     def __str__(self) -> str:
         words = {
@@ -63,8 +63,9 @@ class Leftover:
 
 @dataclass(frozen=True, kw_only=True)
 class LeftoverDocument(CrossConnect):
-    """What a change that was taken back has left otherwise than it was: a cross-connect that still STANDS, is
-    GONE, or of which it is UNKNOWN."""
+    """Cross-connect that an undone change has left different: it still STANDS, is GONE, or its state is
+    UNKNOWN.
+    """
 
     switch: str
     found: Found
@@ -72,15 +73,15 @@ class LeftoverDocument(CrossConnect):
 
 
 def achieved(plan: Plan, now: Snapshot) -> bool:
-    """Whether a reading shows all that a plan was to change; what others did meanwhile is not asked."""
+    """Return whether a reading shows everything that a plan was to change. Changes by others are ignored."""
     removed = set(plan.remove) - set(plan.add)
     return set(plan.add) <= lit(now) and not removed & standing(now)
 
 
 def taken_back(plan: Plan, now: Snapshot) -> Plan:
-    """Plan that undoes what another plan changed, starting from the present state.
+    """Return the plan that undoes what another plan changed, starting from the present state.
 
-    A removed cross-connect whose ports others have taken meanwhile stays removed.
+    A removed cross-connect whose ports others have used meanwhile stays removed.
     """
     stand, removed = standing(now), frozenset(plan.remove)
     away = frozenset(plan.add) - removed
@@ -90,10 +91,10 @@ def taken_back(plan: Plan, now: Snapshot) -> Plan:
     return Plan(now.revision, Mode.UPDATE, stays, tuple(sorted(remove)), tuple(sorted(add)))
 
 
-def free_of(wanted: Iterable[CrossConnect], others: Collection[CrossConnect]) -> frozenset[CrossConnect]:
-    """Wanted cross-connects whose ports no other cross-connect has."""
-    taken = Taken(others)
-    return frozenset(xc for xc in wanted if taken.by(xc) is None)
+def free_of(candidates: Iterable[CrossConnect], present: Collection[CrossConnect]) -> frozenset[CrossConnect]:
+    """Return the wanted cross-connects whose ports no other cross-connect has."""
+    taken = Taken(present)
+    return frozenset(xc for xc in candidates if taken.by(xc) is None)
 
 
 class Taken:
@@ -106,7 +107,9 @@ class Taken:
                 self._at.setdefault(port, []).append(xc)
 
     def by(self, xc: CrossConnect) -> CrossConnect | None:
-        """What else stands where the cross-connect would; the first such, None when it is free."""
+        """Return the first other cross-connect that uses one of this cross-connect's ports; None if both are
+        free.
+        """
         for port in (xc.ingress, xc.egress):
             for other in self._at.get(port, ()):
                 same_side = other.ingress == xc.ingress or other.egress == xc.egress
@@ -119,25 +122,26 @@ class Taken:
 def leftovers(
     plans: Mapping[str, Plan], now: Mapping[str, Snapshot | None], reasons: Mapping[str, str]
 ) -> tuple[Leftover, ...]:
-    """What is not as it was before these plans, by switch and cross-connect.
+    """Return the cross-connects that differ from the state before these plans, by switch and cross-connect.
 
-    ``now``: the last reading after all was taken back, None where there is none, in which case all that the
-    plan names may have changed. ``reasons``: why a switch did not do what it should, where known.
+    ``now``: last reading by switch after everything was undone. If it is None, everything that the plan names
+    may have changed. ``reasons``: reason by switch, if known, for which the switch did not carry out its
+    part.
     """
-    found = []
+    remaining = []
     for name, plan in plans.items():
         reason = reasons.get(name, "the switch did not do as it was told")
         removed = frozenset(plan.remove)
         away = frozenset(plan.add) - removed
         snapshot = now[name]
         if snapshot is None:
-            found += [Leftover(name, xc, Found.UNKNOWN, reason) for xc in sorted(removed | away)]
+            remaining += [Leftover(name, xc, Found.UNKNOWN, reason) for xc in sorted(removed | away)]
             continue
         stand = standing(snapshot)
         taken = Taken(stand)
-        found += [Leftover(name, xc, Found.STANDS, reason) for xc in sorted(away & stand)]
+        remaining += [Leftover(name, xc, Found.STANDS, reason) for xc in sorted(away & stand)]
         for xc in sorted(removed - stand):
             other = taken.by(xc)
             why = reason if other is None or other in away else f"{other}, made meanwhile, has its port"
-            found.append(Leftover(name, xc, Found.GONE, why))
-    return tuple(found)
+            remaining.append(Leftover(name, xc, Found.GONE, why))
+    return tuple(remaining)

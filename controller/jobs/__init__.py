@@ -1,1 +1,1 @@
-"""Jobs: which GPUs they get, their life, and what their workers say."""
+"""Jobs: their GPUs, their states, and their workers' events."""

@@ -1,4 +1,4 @@
-"""A job: its ranks, what its workers said, and what follows from that. Pure; time is handed in."""
+"""State of a job, derived from its workers' events. No I/O; times are passed in."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import Any, Literal
 
 from typing_extensions import TypedDict
 
-#: What becomes of a job when a worker dies while it runs.
+#: Reaction of a job to the death of a worker while it runs.
 OnLoss = Literal["fail", "swap", "shrink"]
 #: Keys by which jobs stored by earlier versions name their plane.
 FORMER_KEYS = ("grid", "ring", "interconnect")
 #: Exit code of a worker that lost a peer: a consequence, not a cause.
 LOST_PEER = 3
-#: How long to wait for the cause once only consequences have been seen, seconds.
+#: Time to wait for the cause once only consequences have been seen, seconds.
 CAUSE_GRACE_S = 2.0
 #: Exit code of a worker that somebody terminated.
 TERMINATED = 128 + signal.SIGTERM
-#: How long to wait for the last events of workers that ended well, seconds.
+#: Time to wait for the last events of workers that ended well, seconds.
 EVENT_GRACE_S = 2.0
 
 
 class JobState(StrEnum):
-    """The states of a job; `TRANSITIONS` says which may follow which, and when."""
+    """States of a job; `TRANSITIONS` defines which may follow which, and when."""
 
     PENDING = "PENDING"
     STARTING = "STARTING"
@@ -90,7 +90,7 @@ class Rank:
 
     @property
     def lost(self) -> bool:
-        """Whether it failed by no fault of its own: its GPU, its host, or all of the worker, is gone."""
+        """True if the rank failed by no fault of its own: its GPU, its host, or the whole worker is gone."""
         # Nobody can tell how a worker ended whose host is lost.
         ended = self.signal is not None or self.oom or self.exit_code in (None, TERMINATED)
         return self.failed and (self.state == "gone" or ended)
@@ -98,12 +98,14 @@ class Rank:
 
 @dataclass
 class Loss:
-    """A GPU that a job lost while it started or ran, and how the job goes on: None until that is known.
+    """GPU that a job lost while it started or ran, and the job's continuation; None for values that are not
+    yet known.
 
-    ``spare``: the GPU in its place, None with fewer ranks; ``ranks``: the GPUs from then on; ``iteration``:
-    the first that they do. When the worker ended, the controller heard of it, the other ranks had stopped, it
-    was decided how to go on, the light was set, the workers were started, and they were let go: ``t_lost``,
-    ``t_noticed``, ``t_stopped``, ``t_recovering``, ``t_lit``, ``t_started``, ``t_released``.
+    ``spare``: the replacement GPU, None if the job continues with fewer ranks. ``ranks``: the GPUs from then
+    on. ``iteration``: first iteration after the loss. The times are monotonic seconds: ``t_lost`` the worker
+    ended, ``t_noticed`` the controller was notified, ``t_stopped`` the other ranks had stopped,
+    ``t_recovering`` the continuation was decided, ``t_lit`` the light was set, ``t_started`` the workers were
+    started, ``t_released`` they were released.
     """
 
     rank: int
@@ -133,8 +135,11 @@ class RankDocument(TypedDict):
 
 
 class JobDocument(TypedDict):
-    """``spec``: what its workers are told. ``plane``: the one with light that it is on, whose ``switches``
-    carry its light. ``spares``: GPUs that are kept for it until they are used."""
+    """Job as a document.
+
+    ``spec``: settings of its workers. ``plane``: name of the plane with light on which it runs, and
+    ``switches``: switches that carry its light. ``spares``: GPUs that are kept for it until they are used.
+    """
 
     id: str
     name: str
@@ -168,13 +173,13 @@ class JobOutput(TypedDict):
 
 @dataclass
 class Job:
-    """A job and its history. Times are CLOCK_MONOTONIC seconds.
+    """Job and its history. Times are CLOCK_MONOTONIC seconds.
 
-    ``plane``: the name of the one with light that it runs on, and ``switches``: those that carry the job's
-    light; None and none elsewhere. ``started``: the agent has confirmed all workers. ``clean``: its workers
-    are removed and its GPUs free. ``on_loss``: fail, swap or shrink; ``spares``: GPUs kept for it;
-    ``attempt``: how often its workers were started anew. ``told``: events that come from no worker, with
-    their place in ``events``.
+    ``plane``: name of the plane with light on which the job runs, None on packet switches. ``switches``:
+    switches that carry the job's light. ``started``: the agent has confirmed all workers. ``clean``: its
+    workers are removed and its GPUs free. ``on_loss``: fail, swap or shrink. ``spares``: GPUs kept for a
+    swap. ``attempt``: number of restarts of its workers. ``told``: events that do not come from a worker,
+    with their index in ``events``.
     """
 
     id: str
@@ -201,7 +206,7 @@ class Job:
     t_all_exited: float | None = None
 
     def worker(self, rank: int) -> str:
-        """The agent's name of a worker."""
+        """Return the agent's name of a rank's worker."""
         return f"{self.id}-{rank}" + (f"-r{self.attempt}" if self.attempt else "")
 
     @property
@@ -224,7 +229,10 @@ class Job:
         return [gpu for gpu in self.spares if gpu not in used]
 
     def enter(self, state: JobState, now: float) -> None:
-        """Change the state at ``now``. Raises ValueError where `TRANSITIONS` knows no such change."""
+        """Change the state at ``now`` (monotonic seconds).
+
+        Raises ValueError if `TRANSITIONS` has no such change.
+        """
         if self.state.ended or state not in {**TRANSITIONS[self.state], **FROM_ALL}:
             raise ValueError(f"job {self.id}: no way leads from {self.state.value} to {state.value}")
         self.state = state
@@ -238,18 +246,18 @@ class Job:
         self.events.append(entry)
 
     def document(self) -> JobDocument:
-        """The job as the REST API shows it."""
-        found: Any = {key: getattr(self, key) for key in JobDocument.__annotations__}
-        found["ranks"] = [
+        """Return the job as a document of the REST API."""
+        fields: Any = {key: getattr(self, key) for key in JobDocument.__annotations__}
+        fields["ranks"] = [
             {k: v for k, v in asdict(rank).items() if k != "done"} | {"worker": self.worker(rank.rank)}
             for rank in self.ranks
         ]
-        found |= {"spares": list(self.spares), "losses": [asdict(loss) for loss in self.losses]}
-        document: JobDocument = found
+        fields |= {"spares": list(self.spares), "losses": [asdict(loss) for loss in self.losses]}
+        document: JobDocument = fields
         return document
 
     def record(self) -> dict[str, Any]:
-        """What is kept on disk; the workers' events are the agent's to keep."""
+        """Return the record of the job that is kept on disk. The workers' events are kept by the agent."""
         more = {"started": self.started, "clean": self.clean, "attempt": self.attempt, "told": self.told}
         return {**self.document(), **more}
 
@@ -257,8 +265,8 @@ class Job:
     def from_record(cls, record: Mapping[str, Any]) -> Job:
         known = Rank.__dataclass_fields__.keys()
         named = (record[key] for key in ("plane", *FORMER_KEYS) if record.get(key) is not None)
-        found = {key: record[key] for key in cls.__dataclass_fields__ if key in record}
-        found |= {
+        fields = {key: record[key] for key in cls.__dataclass_fields__ if key in record}
+        fields |= {
             "ranks": [Rank(**{k: v for k, v in rank.items() if k in known}) for rank in record["ranks"]],
             "spec": dict(record["spec"]),
             "state": JobState(record["state"]),
@@ -266,22 +274,24 @@ class Job:
             "switches": list(record.get("switches", ())),
             "spares": list(record.get("spares", ())),
             "losses": [Loss(**loss) for loss in record.get("losses", ())],
-            "told": [(at, dict(event)) for at, event in record.get("told", ())],
+            "told": [(index, dict(event)) for index, event in record.get("told", ())],
         }
-        return cls(**found)
+        return cls(**fields)
 
 
 def linktest_targets(settings: Mapping[str, Any], ranks: int) -> list[int | None]:
-    """Rank that each rank sends to in a link test with these settings; None: it only receives."""
+    """Return the rank that each rank sends to in a link test with these settings; None for a rank that only
+    receives.
+    """
     to = (settings.get("linktest") or {}).get("to")
     targets = to if isinstance(to, list) else [to] * ranks
     return [None if target == rank else target for rank, target in enumerate(targets)]
 
 
 def enter_told(job: Job) -> None:
-    """The job's own events at their places, once all that its workers said has been heard again."""
-    for at, event in job.told:
-        job.events.insert(at, event)
+    """Insert the job's own events at their places, once all events of its workers have been read again."""
+    for index, event in job.told:
+        job.events.insert(index, event)
 
 
 def note_event(job: Job, event: Mapping[str, Any]) -> None:
@@ -326,7 +336,10 @@ def note_workers(job: Job, workers: Mapping[str, Mapping[str, Any]], *, complete
 
 
 def progress(job: Job, now: float) -> JobState:
-    """The state that follows from what is known at ``now``; sets ``job.error`` when that is FAILED."""
+    """Return the job's state at ``now`` (monotonic seconds), derived from what is known.
+
+    Sets ``job.error`` if the state is FAILED.
+    """
     if job.state.ended or not job.started:
         return job.state
     failed = [rank for rank in job.ranks if rank.failed]
@@ -355,7 +368,10 @@ def progress(job: Job, now: float) -> JobState:
 
 
 def describe_failure(rank: Rank, *, ours: bool = True) -> str:
-    """One line with the rank, the GPU and why. ``ours``: it ran our program, whose exit codes are known."""
+    """Return one line with the rank, the GPU and the reason.
+
+    ``ours``: the rank ran the project's own program, whose exit codes are known.
+    """
     who = f"rank {rank.rank} on GPU {rank.gpu}"
     if rank.oom:
         return f"{who} ran out of memory"
@@ -376,20 +392,23 @@ def describe_failure(rank: Rank, *, ours: bool = True) -> str:
 
 
 def _weight(job: Job, rank: Rank) -> tuple[int, float, int]:
-    """Orders failures: what came from outside first, then by when the worker said so."""
+    """Return a sort key of failures: external causes first, then by the time of the worker's report."""
     outside = 0 if rank.oom else 1 if rank.signal is not None else 2 if rank.state == "gone" else 3
     ends = ("failed", "command_ended")
-    said = [e["t"] for e in job.events if e.get("event") in ends and rank_of(job, e) is rank]
-    return outside, min(said, default=float("inf")), rank.rank
+    end_times = [e["t"] for e in job.events if e.get("event") in ends and rank_of(job, e) is rank]
+    return outside, min(end_times, default=float("inf")), rank.rank
 
 
 def rank_of(job: Job, event: Mapping[str, Any]) -> Rank | None:
-    """Rank that an event came from; None for a worker that no longer belongs to the job."""
+    """Return the rank that an event came from; None for a worker that no longer belongs to the job."""
     worker = event.get("worker")
     return next((rank for rank in job.ranks if job.worker(rank.rank) == worker), None)
 
 
 def _last_line(text: str | None) -> str | None:
-    """What a worker wrote last, for a terminal: it may be a stranger's, and hold whatever controls one."""
+    """Return the last line that a worker wrote, safe to print; None if there is none.
+
+    The worker may be untrusted, so unprintable characters, which could control a terminal, become "?".
+    """
     lines = (text or "").strip().splitlines()
     return "".join(c if c.isprintable() else "?" for c in lines[-1][:200]) if lines else None

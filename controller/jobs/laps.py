@@ -1,4 +1,4 @@
-"""Iterations of whole jobs, joined from what single ranks say. Pure."""
+"""Join iterations of whole jobs from the events of single ranks. No I/O, no clock."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _MOST_PENDING = 64
 
 @dataclass(frozen=True)
 class Lap:
-    """One iteration of a job, all ranks taken together: ``begin`` of the first, ``end`` of the last.
+    """Iteration of a job over all ranks: ``begin`` of the first, ``end`` of the last.
 
-    ``compute_s`` and ``allreduce_s``: means over the ranks.
+    ``compute_s`` and ``allreduce_s``: means over the ranks, seconds.
     """
 
     job: str
@@ -34,7 +34,7 @@ class Laps:
         self._pending: dict[int, dict[int, Mapping[str, Any]]] = {}
 
     def of(self, events: Iterable[Mapping[str, Any]]) -> Iterator[Lap]:
-        """The iterations that are whole with these ``iteration`` events of the job's workers."""
+        """Yield the iterations that become complete with these ``iteration`` events of the job's workers."""
         for event in events:
             ranks = self._pending.setdefault(event["i"], {})
             ranks[event["rank"]] = event
@@ -48,8 +48,8 @@ class Laps:
         return Lap(
             self._job,
             i,
-            min(one["compute_start"] for one in ranks),
-            max(one["allreduce_end"] for one in ranks),
-            statistics.fmean(one["compute_end"] - one["compute_start"] for one in ranks),
-            statistics.fmean(one["allreduce_end"] - one["compute_end"] for one in ranks),
+            min(event["compute_start"] for event in ranks),
+            max(event["allreduce_end"] for event in ranks),
+            statistics.fmean(event["compute_end"] - event["compute_start"] for event in ranks),
+            statistics.fmean(event["allreduce_end"] - event["compute_end"] for event in ranks),
         )

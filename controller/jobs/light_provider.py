@@ -1,4 +1,4 @@
-"""The seam between jobs and light: whoever lights planes of one kind for jobs is a provider.
+"""Interface between jobs and light: a provider lights planes of one kind for jobs.
 
 The job manager knows providers by the kind of plane that they light, and asks the plane of a job for
 everything else (``fabric.planes``).
@@ -11,9 +11,9 @@ from typing import Any, Protocol, TypeVar
 
 
 class Light(Protocol):
-    """What a job gets, as its provider planned it. Only the provider knows more of it than this.
+    """Light of a job, as its provider planned it. Only the provider knows more about it than this protocol.
 
-    ``place``: the name of the plane; ``nodes``: GPUs in rank order; ``switches``: those that carry something
+    ``place``: name of the plane. ``nodes``: GPUs in rank order. ``switches``: switches that carry something
     for the job.
     """
 
@@ -41,9 +41,10 @@ class LightProvider(Protocol[L]):
     alone: bool
 
     def plan(self, plane: Any, nodes: tuple[str, ...], settings: Mapping[str, Any]) -> L:
-        """What a job on these nodes would get; ``settings``: its workers'. Touches nothing.
+        """Return the light that a job on these nodes would get, without any effect. ``settings``: the
+        workers' settings.
 
-        Raises InvalidError for what can never be.
+        Raises InvalidError for what can never be provided.
         """
 
     def check(self, light: L) -> None:
@@ -59,7 +60,7 @@ class LightProvider(Protocol[L]):
         """Take over a job that an earlier controller lit and that still runs. Never stops it."""
 
     def clear(self, job_id: str, light: L) -> list[str]:
-        """Take it away when the job's workers have gone; what did not work, one line each.
+        """Remove the light once the job's workers have gone. Return one line for each failure.
 
-        May be repeated.
+        May be called again.
         """

@@ -1,4 +1,4 @@
-"""A job that loses GPUs while it starts or runs, and goes on. Pure; time is handed in."""
+"""Continue a job that loses GPUs while it starts or runs. No I/O; times are passed in."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from ringlight.controller.jobs.job import LOST_PEER, Job, JobState, Loss, Rank, 
 
 
 def lose(job: Job, dead_gpus: Collection[str], now: float) -> bool:
-    """Whether a job whose failure :func:`progress` found goes on without the ranks that it lost.
+    """Return whether a job whose failure :func:`progress` found continues without the ranks that it lost.
 
-    Then these are entered as lost, and the job is as before its workers were started. ``dead_gpus``: those
-    that the agent knows to be lost.
+    If it does, the ranks are recorded as lost, and the job is as before its workers were started.
+    ``dead_gpus``: GPUs that the agent knows to be lost. ``now``: monotonic seconds.
     """
     begun = job.state is JobState.RUNNING or bool(job.losses)
     failed = [rank for rank in job.ranks if rank.failed]
@@ -24,8 +24,10 @@ def lose(job: Job, dead_gpus: Collection[str], now: float) -> bool:
     for rank in job.ranks:
         if rank in causes or rank.gpu in dead_gpus:
             reason = describe_failure(rank) if rank.lost else f"GPU {rank.gpu} is lost"
-            said = [e["t"] for e in job.events if e.get("event") == "exited" and rank_of(job, e) is rank]
-            t_lost = min(said, default=now)
+            exit_times = [
+                e["t"] for e in job.events if e.get("event") == "exited" and rank_of(job, e) is rank
+            ]
+            t_lost = min(exit_times, default=now)
             job.losses.append(Loss(rank.rank, rank.gpu, reason, t_lost, t_noticed=now))
             job.tell("lost", t_lost, rank=rank.rank, gpu=rank.gpu, reason=reason)
     job.error = None
@@ -35,14 +37,15 @@ def lose(job: Job, dead_gpus: Collection[str], now: float) -> bool:
 
 
 def pending_losses(job: Job) -> list[Loss]:
-    """Losses after which the job has not yet gone on."""
+    """Return the losses after which the job has not yet resumed."""
     return [loss for loss in job.losses if loss.ranks is None]
 
 
 def go_on(job: Job, gpus: Sequence[str], iteration: int, stopped: float, now: float) -> None:
-    """The job after its pending losses: on ``gpus`` in rank order, from ``iteration`` on.
+    """Change a job for its continuation after its pending losses, on ``gpus`` in rank order, from
+    ``iteration`` on.
 
-    ``stopped``: when its other ranks had been stopped.
+    ``stopped``: time at which its other ranks had stopped. ``now``: present time. Both in monotonic seconds.
     """
     for loss in pending_losses(job):
         loss.t_stopped = stopped
@@ -53,25 +56,26 @@ def go_on(job: Job, gpus: Sequence[str], iteration: int, stopped: float, now: fl
     job.tell("recovering", now, iteration=iteration, ranks=list(gpus))
 
 
-def note_start(job: Job, lit: float, started: float) -> None:
-    """The light of a job was set, and its workers were started; of interest after a loss."""
+def note_start(job: Job, t_lit: float, started: float) -> None:
+    """Record in a job's losses when its light was set and its workers were started (monotonic seconds)."""
     for loss in job.losses:
         if loss.t_released is None:
-            loss.t_lit, loss.t_started = lit, started
+            loss.t_lit, loss.t_started = t_lit, started
 
 
-def note_release(job: Job, at: float) -> None:
-    """The job was let go at ``at``, for the first time or after a loss."""
+def note_release(job: Job, t_released: float) -> None:
+    """Record the release of a job at ``t_released`` (monotonic seconds), the first or after a loss."""
     if job.t_released is None:
-        job.t_released = at
+        job.t_released = t_released
     waiting = [loss for loss in job.losses if loss.t_released is None]
     for loss in waiting:
-        loss.t_released = at
+        loss.t_released = t_released
     if waiting:
-        job.tell("recovered", at, iteration=job.iteration, ranks=list(job.gpus))
+        job.tell("recovered", t_released, iteration=job.iteration, ranks=list(job.gpus))
 
 
 def goes_by_itself(job: Job) -> bool:
-    """Whether a job that is READY begins without being released: nobody holds it, or it was let go before a
-    loss."""
+    """Return whether a READY job begins without being released, because it is not on hold or was released
+    before a loss.
+    """
     return not job.hold or job.t_released is not None

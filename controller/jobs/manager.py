@@ -1,4 +1,4 @@
-"""The job manager: reserves GPUs, has their workers started, follows them, and cleans up after them."""
+"""Manage jobs: reserve GPUs, start workers, follow them, and clean up after them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ log = logging.getLogger(__name__)
 _JOBS = "jobs"
 #: Stored jobs that cannot be used, each with the reason.
 _ASIDE = "jobs_set_aside"
-#: Where rank 0 of a job of containers may listen, as torchrun has it.
+#: Port on which rank 0 of a job of containers may listen, as with torchrun.
 MASTER_PORT = 29500
 #: Longest time that starting a job's workers may take, seconds.
 _START_S = 120.0
@@ -69,7 +69,7 @@ _VACATE_S = 60.0
 _CLEAR_S = 30.0
 #: At most so many of a job's spares have a process that waits for them.
 _WAITING = 8
-#: How long the controller waits at a time for the end of a worker, seconds.
+#: Longest wait of the controller for the end of a worker, before it waits again, seconds.
 _LISTEN_S = 0.5
 #: A look at the workers of a job that goes on follows after so long, and its release, seconds.
 _HASTE_S = 0.02
@@ -80,13 +80,13 @@ _CHOICES = 1000
 
 
 class JobManager:
-    """Owns the jobs of a fabric.
+    """Owner of the jobs of a fabric.
 
-    A job that the store knows is adopted: its workers go on, and the agent replays what they said.
-    ``switch_of``: gives the packet switch each GPU is lit to now; ``reaches``: whether packets get from a GPU
-    to all of some others and back. ``lights``: who lights planes of each kind for a job. ``flow_sockets``: by
-    GPU with an O-NIC, where its worker asks for
-    light. ``workloads``: those that jobs may execute.
+    A stored job is adopted: its workers continue, and the agent replays their events. ``switch_of``: returns
+    the packet switch that each GPU is lit to now. ``reaches``: returns whether packets get from a GPU to all
+    of some other GPUs and back. ``lights``: providers of jobs' light, by kind of plane. ``flow_sockets``:
+    socket at which a worker requests light, by GPU with an O-NIC. ``workloads``: workloads that jobs may
+    execute.
     """
 
     def __init__(
@@ -159,7 +159,11 @@ class JobManager:
         self._listener.start()
 
     def _take_over(self, record: Mapping[str, Any]) -> None:
-        """Raises what a record leads to that is none of a job of this fabric."""
+        """Adopt a stored job with its light.
+
+        Raises ValueError, KeyError, TypeError, AttributeError or InvalidError if the record is not a job of
+        this fabric.
+        """
         job = Job.from_record(record)
         light: Light | None = None
         if job.plane is not None and not job.clean:
@@ -184,8 +188,8 @@ class JobManager:
     def set_aside(self) -> list[str]:
         """A line for each stored job that cannot be used."""
         return [
-            f"the stored job {one['job']} cannot be used ({one['reason']}); it is in {_ASIDE}.json"
-            for one in self._aside
+            f"the stored job {record['job']} cannot be used ({record['reason']}); it is in {_ASIDE}.json"
+            for record in self._aside
         ]
 
     def stop(self) -> None:
@@ -203,15 +207,15 @@ class JobManager:
 
     @property
     def agent_error(self) -> str | None:
-        """Why the agent does not answer; None when it does."""
+        """Reason for which the agent does not answer; None if it does."""
         return self._agent_error
 
-    # What a user asks for
+    # Requests of users
 
     def submit(
         self,
         name: str,
-        wanted: Sequence[str] | int,
+        gpus_or_count: Sequence[str] | int,
         spec: Mapping[str, Any],
         *,
         hold: bool,
@@ -219,27 +223,27 @@ class JobManager:
         on_loss: OnLoss = "fail",
         spares: Sequence[str] = (),
     ) -> JobDocument:
-        """Reserve GPUs and have the workers started; the job as a document.
+        """Reserve GPUs and start the workers. Return the job as a document.
 
-        ``wanted``: GPU names in rank order, or how many, then of ``plane`` if one is named. The job is
-        PENDING while an ended job's workers are still being removed from its GPUs. ``on_loss``: what becomes
-        of it when a worker dies while it runs (fail, swap, shrink); ``spares``: GPUs kept for that. Raises
-        InvalidError, ConflictError, UnavailableError.
+        ``gpus_or_count``: GPU names in rank order, or their number, then on ``plane`` if one is named. The
+        job is PENDING while an ended job's workers are still being removed from its GPUs. ``on_loss``:
+        reaction to the death of a worker while the job runs (fail, swap, shrink). ``spares``: GPUs kept for
+        that case. Raises InvalidError, ConflictError, UnavailableError.
         """
         agent = self._need_agent()
         with self._submitting:
             holders = self.holders()
-            self._check_averaged(wanted, spec, on_loss)
-            self._check_spares(() if isinstance(wanted, int) else wanted, spares, holders)
+            self._check_averaged(gpus_or_count, spec, on_loss)
+            self._check_spares(() if isinstance(gpus_or_count, int) else gpus_or_count, spares, holders)
             if (graph := spec.get("graph")) is not None:
-                self._check_graph(graph, wanted)
-            lit = self.light_plan(wanted, spec, plane, holders | dict.fromkeys(spares, name))
-            if lit is not None:
-                self._check_lit(lit[0], spec, on_loss)
+                self._check_graph(graph, gpus_or_count)
+            placement = self.light_plan(gpus_or_count, spec, plane, holders | dict.fromkeys(spares, name))
+            if placement is not None:
+                self._check_lit(placement[0], spec, on_loss)
             for gpu in spares:
-                if (gpu in self._fabric.onics) != (lit is not None):
+                if (gpu in self._fabric.onics) != (placement is not None):
                     raise InvalidError(f"spares: GPU {gpu} is not where the job runs")
-            return self._submit(name, wanted, spec, hold, lit, agent, on_loss, spares)
+            return self._submit(name, gpus_or_count, spec, hold, placement, agent, on_loss, spares)
 
     def _check_lit(self, plane: Plane, spec: Mapping[str, Any], on_loss: str) -> None:
         if spec.get("container") is not None:
@@ -252,25 +256,27 @@ class JobManager:
         if on_loss != "fail" and not plane.survives:
             raise InvalidError(f"on_loss {on_loss}: a job on {plane} needs all its nodes; it can only fail")
 
-    def _check_averaged(self, wanted: Sequence[str] | int, spec: Mapping[str, Any], on_loss: str) -> None:
+    def _check_averaged(
+        self, gpus_or_count: Sequence[str] | int, spec: Mapping[str, Any], on_loss: str
+    ) -> None:
         if spec.get("workload") != "train" or not parse_collective(spec.get("collective", "ring")).averaged:
             return
         what = f"collective {spec['collective']}"
-        if isinstance(wanted, int):
+        if isinstance(gpus_or_count, int):
             raise InvalidError(f"{what}: which averager a job has depends on its GPUs; give ranks")
         if on_loss != "fail":
             raise InvalidError(f"{what}: an averager waits for all its servers; on_loss must be fail")
         try:
-            averaging_of(self._fabric, wanted)
+            averaging_of(self._fabric, gpus_or_count)
         except ValueError as error:
             raise InvalidError(f"{what}: {error}") from None
 
-    def _check_graph(self, graph: str, wanted: Sequence[str] | int) -> None:
+    def _check_graph(self, graph: str, gpus_or_count: Sequence[str] | int) -> None:
         try:
             ranks = self.workloads.document(graph)["ranks"]
         except NotFoundError as error:
             raise InvalidError(f"graph: {error}") from None
-        if ranks != (size := wanted if isinstance(wanted, int) else len(wanted)):
+        if ranks != (size := gpus_or_count if isinstance(gpus_or_count, int) else len(gpus_or_count)):
             raise InvalidError(f"graph: it is for {ranks} ranks, and the job has {size}")
 
     def _check_spares(self, ranks: Sequence[str], spares: Sequence[str], holders: Mapping[str, str]) -> None:
@@ -284,59 +290,63 @@ class JobManager:
 
     def light_plan(
         self,
-        wanted: Sequence[str] | int,
+        gpus_or_count: Sequence[str] | int,
         spec: Mapping[str, Any],
         name: str | None = None,
         holders: Mapping[str, str] | None = None,
     ) -> tuple[Plane, Light] | None:
-        """The plane of such a job and the light that it would get there, all that it needs asked; None on
-        packet switches.
+        """Return the plane of such a job and the light that it would get there; None on packet switches.
 
-        ``name``: the plane's, where it is given; ``holders``: the job that has each taken GPU, if not as now.
-        Changes nothing. Raises as :meth:`submit`.
+        Everything that the light needs is checked, and nothing is changed. ``name``: name of the plane, if
+        given. ``holders``: the job that has each taken GPU, if not as now. Raises InvalidError,
+        ConflictError, UnavailableError.
         """
         holders = self.holders() if holders is None else holders
         refusals: list[ControllerError] = []
-        for plane in planes_for(self._fabric, wanted, name):
+        for plane in planes_for(self._fabric, gpus_or_count, name):
             try:
-                light = self._planned(plane, wanted, spec, holders)
+                light = self._planned(plane, gpus_or_count, spec, holders)
             except (InvalidError, ConflictError) as refusal:
                 refusals.append(refusal)
                 continue
             self._provider(plane).check(light)
             return plane, light
         if refusals:
-            # What cannot be now may be later.
+            # A conflict, which may pass, is reported before a refusal for ever.
             raise min(refusals, key=lambda refusal: not isinstance(refusal, ConflictError))
         return None
 
     def _planned(
-        self, plane: Plane, wanted: Sequence[str] | int, spec: Mapping[str, Any], holders: Mapping[str, str]
+        self,
+        plane: Plane,
+        gpus_or_count: Sequence[str] | int,
+        spec: Mapping[str, Any],
+        holders: Mapping[str, str],
     ) -> Light:
         provider = self._provider(plane)
-        light: Light = provider.plan(plane, placed(plane, wanted, holders, alone=provider.alone), spec)
+        light: Light = provider.plan(plane, placed(plane, gpus_or_count, holders, alone=provider.alone), spec)
         return light
 
     def _submit(
         self,
         name: str,
-        wanted: Sequence[str] | int,
+        gpus_or_count: Sequence[str] | int,
         spec: Mapping[str, Any],
         hold: bool,
-        lit: tuple[Plane, Light] | None,
+        placement: tuple[Plane, Light] | None,
         agent: AgentClient,
         on_loss: OnLoss,
         spares: Sequence[str],
     ) -> JobDocument:
         with self._lock:
-            if lit is None:
+            if placement is None:
                 # A number of GPUs without a plane means those that packet switches join.
-                out = {*self._dead_gpus, *spares} if isinstance(wanted, int) else ()
-                joined = packets(self._fabric).nodes if isinstance(wanted, int) else self._fabric.gpus
+                out = {*self._dead_gpus, *spares} if isinstance(gpus_or_count, int) else ()
+                joined = packets(self._fabric).nodes if isinstance(gpus_or_count, int) else self._fabric.gpus
                 eligible = tuple(gpu for gpu in joined if gpu not in out)
-                gpus = reserve(eligible, self._holders(), self._switch_of(), wanted)
+                gpus = reserve(eligible, self._holders(), self._switch_of(), gpus_or_count)
             else:
-                gpus = reserve(lit[1].nodes, self._holders(), {}, lit[1].nodes)
+                gpus = reserve(placement[1].nodes, self._holders(), {}, placement[1].nodes)
             job = Job(
                 id=self._new_id(name),
                 name=name,
@@ -347,8 +357,8 @@ class JobManager:
                 on_loss=on_loss,
                 spares=list(spares),
             )
-            if lit is not None:
-                light = self._lights[job.id] = lit[1]
+            if placement is not None:
+                light = self._lights[job.id] = placement[1]
                 job.plane, job.switches = light.place, list(light.switches)
             self._jobs[job.id] = job
             self._keep(job)
@@ -359,25 +369,28 @@ class JobManager:
         return document
 
     def release(self, ids: Sequence[str], delay_s: float) -> list[JobDocument]:
-        """Let these READY jobs start together ``delay_s`` seconds from now. All or none."""
+        """Start these READY jobs together ``delay_s`` seconds from now, all or none. Return their documents.
+
+        Raises NotFoundError, UnavailableError; ConflictError for a job that is not READY.
+        """
         agent = self._need_agent()
         with self._lock:
             jobs = [self._job(job_id) for job_id in dict.fromkeys(ids)]
             for job in jobs:
                 if job.state is not JobState.READY:
                     raise ConflictError(f"job {job.id} is {job.state.value}, not READY")
-        at = time.monotonic() + delay_s
-        agent.release([worker for job in jobs for worker in job.workers], at)
+        start_s = time.monotonic() + delay_s
+        agent.release([worker for job in jobs for worker in job.workers], start_s)
         with self._lock:
             for job in jobs:
-                note_release(job, at)
+                note_release(job, start_s)
                 if job.state is JobState.READY:
                     self._enter(job, JobState.RUNNING)
             self._save()
             return [job.document() for job in jobs]
 
     def cancel(self, job_id: str) -> JobDocument:
-        """Stop a job and free its GPUs; one that has ended stays as it is."""
+        """Stop a job and free its GPUs, unless the job has ended. Return its document."""
         with self._lock:
             job = self._job(job_id)
             if not job.state.ended:
@@ -393,28 +406,28 @@ class JobManager:
             return self._job(job_id).document()
 
     def holders(self) -> dict[str, str]:
-        """The job that has each taken GPU."""
+        """Return the job that has each taken GPU."""
         with self._lock:
             return self._holders()
 
     def light_counters(self) -> Mapping[str, Any]:
-        """Counters of the O-NICs and WSSs, which only the machine that emulates them has."""
+        """Return the counters of the O-NICs and WSSs, which only the machine that emulates them has."""
         return self._need_agent().onic_counters()
 
     def output(self, job_id: str, rank: int) -> JobOutput:
-        """What the command of a rank wrote. Raises NotFoundError, UnavailableError."""
+        """Return the output that a rank's command wrote. Raises NotFoundError, UnavailableError."""
         with self._lock:
             job = self._job(job_id)
             if job.spec.get("container") is None or not 0 <= rank < len(job.ranks):
                 raise NotFoundError(f"job {job_id} has no command at rank {rank}")
             worker = job.worker(rank)
-        said = self._need_agent().output(worker)
-        return {"rank": rank, "stdout": said["stdout"], "stderr": said["stderr"]}
+        texts = self._need_agent().output(worker)
+        return {"rank": rank, "stdout": texts["stdout"], "stderr": texts["stderr"]}
 
     def events(self, job_id: str, cursor: int, *, fresh: bool = False) -> JobEvents:
-        """Worker events of a job after ``cursor``, and the cursor to go on with.
+        """Return the worker events of a job after ``cursor``, and the next cursor.
 
-        ``fresh``: first look at the workers, which is given up after ``_FRESH_S``.
+        ``fresh``: first read the workers' state, waiting at most ``_FRESH_S`` seconds.
         """
         asked_s = time.monotonic()
         with self._changed:
@@ -425,7 +438,10 @@ class JobManager:
             return {"cursor": len(events), "events": events[max(0, cursor) :]}
 
     def running(self, ids: Iterable[str] | None = None) -> list[Job]:
-        """The jobs that hold GPUs and have not ended; of these ``ids`` only, if given."""
+        """Return the jobs that hold GPUs and have not ended; only those in ``ids``, if given.
+
+        Raises NotFoundError; ConflictError if a job in ``ids`` has ended.
+        """
         with self._lock:
             chosen = [self._job(i) for i in ids] if ids is not None else list(self._jobs.values())
             for job in chosen:
@@ -433,7 +449,7 @@ class JobManager:
                     raise ConflictError(f"job {job.id} has ended ({job.state.value})")
             return [job for job in chosen if not job.state.ended]
 
-    # How it is done
+    # Internals
 
     def _need_agent(self) -> AgentClient:
         if self._agent is None:
@@ -441,13 +457,13 @@ class JobManager:
         return self._agent
 
     def _provider(self, plane: Plane) -> LightProvider[Any]:
-        """Raises InvalidError where nobody lights such a plane."""
+        """Return the provider of a plane's light. Raises InvalidError if there is none."""
         if plane.kind not in self._providers:
             raise InvalidError(f"nobody lights {plane}")
         return self._providers[plane.kind]
 
     def _lit_by(self, job: Job) -> LightProvider[Any] | None:
-        """Who lights a job that was accepted; None on packet switches."""
+        """Return the provider that lights a job that was accepted; None on packet switches."""
         return None if job.plane is None else self._provider(self._planes[job.plane])
 
     def _job(self, job_id: str) -> Job:
@@ -461,7 +477,9 @@ class JobManager:
         return {gpu: job.id for job in going for gpu in (*job.gpus, *job.kept)}
 
     def _vacated(self, job: Job) -> bool:
-        """Whether no ended job has workers on this job's GPUs any more, or light of what it has alone."""
+        """Return whether no ended job has workers left on this job's GPUs, or light on the plane that this
+        job has alone.
+        """
         provider = self._lit_by(job)
         alone = provider is not None and provider.alone
         return not any(
@@ -516,7 +534,7 @@ class JobManager:
         try:
             if (provider := self._lit_by(job)) is not None:
                 provider.light(job.id, self._lights[job.id])
-            lit = time.monotonic()
+            lit_s = time.monotonic()
             if graph is not None:
                 agent.put_workload(graph, self.workloads.read(graph))
             if not job.state.ended:
@@ -529,7 +547,7 @@ class JobManager:
         with self._lock:
             if error is None:
                 job.started = True
-                note_start(job, lit, time.monotonic())
+                note_start(job, lit_s, time.monotonic())
                 self._save()
                 if job.plane is None and (spares := job.kept[:_WAITING]) and not job.losses:
                     self._spawn(self._start_spares, job, agent, spares)
@@ -562,7 +580,7 @@ class JobManager:
             self._remove_worker(f"{job.id}-spare-{gpu}")
 
     def _lost_gpus(self, agent: AgentClient) -> frozenset[str]:
-        """The GPUs that are lost by now; none where the agent does not say."""
+        """Return the GPUs that are lost by now; empty if the agent does not answer."""
         try:
             return frozenset(agent.workers(self._cursor)["lost_gpus"])
         except ControllerError:
@@ -577,10 +595,10 @@ class JobManager:
     # A GPU was lost
 
     def _recover(self, job: Job, agent: AgentClient) -> None:
-        """Stop what is left of a job that lost ranks, then start it anew on others, from its newest state.
+        """Stop the rest of a job that lost ranks, then restart it on other GPUs, from its newest state.
 
-        May be repeated after a restart: until the new ranks are on record all is done again, then only what
-        follows.
+        May be repeated after a restart of the controller. Everything is repeated until the new ranks are
+        recorded, then only the remaining steps.
         """
         with self._lock:
             if job.state.ended:
@@ -595,16 +613,16 @@ class JobManager:
             if lost and not self._stop.is_set():
                 iteration = agent.choose_state(job.id, lost)
                 with self._submitting:
-                    gpus, lit = self._gpus_after(job, lost)
+                    gpus, placement = self._gpus_after(job, lost)
                     with self._lock:
                         go_on(job, gpus, iteration, stopped, time.monotonic())
-                        if lit is not None:
-                            self._lights[job.id], job.switches = lit[1], list(lit[1].switches)
+                        if placement is not None:
+                            self._lights[job.id], job.switches = placement[1], list(placement[1].switches)
                         self._save()
         except ControllerError as error:
             self._started(job)
             with self._lock:
-                # What fails because this controller ends is the next one's.
+                # A failure because this controller ends is left to the next controller.
                 if not job.state.ended and not self._stop.is_set():
                     job.error = f"{job.losses[-1].reason}, and it cannot go on: {error}"
                     self._end(job, JobState.FAILED)
@@ -617,19 +635,25 @@ class JobManager:
     def _gpus_after(
         self, job: Job, lost: Collection[int]
     ) -> tuple[Sequence[str], tuple[Plane, Light] | None]:
-        """The job's GPUs in rank order after it lost these ranks, and their light. Raises ControllerError."""
+        """Return the job's GPUs in rank order after it lost these ranks, and their light.
+
+        Raises ControllerError.
+        """
         left = [rank.gpu for rank in job.ranks if rank.rank not in lost]
         with self._lock:
-            others = {gpu: holder for gpu, holder in self._holders().items() if holder != job.id}
+            other_holders = {gpu: holder for gpu, holder in self._holders().items() if holder != job.id}
             # Workers of an ended job may still be on its GPUs.
             busy = {
-                gpu for one in self._jobs.values() if one.state.ended and not one.clean for gpu in one.gpus
+                gpu
+                for other in self._jobs.values()
+                if other.state.ended and not other.clean
+                for gpu in other.gpus
             }
         if job.on_loss == "shrink":
             if len(left) < 2:
                 raise ConflictError("one rank is too few")
-            return left, self._plan_again(job, left, others)
-        gone = busy.union(others, job.gpus, self._dead_gpus, (loss.gpu for loss in job.losses))
+            return left, self._plan_again(job, left, other_holders)
+        gone = busy.union(other_holders, job.gpus, self._dead_gpus, (loss.gpu for loss in job.losses))
         pool = job.spares or plane_of(self._fabric, job.gpus).nodes
         spares = [gpu for gpu in pool if gpu not in gone]
         if job.plane is None:
@@ -643,21 +667,24 @@ class JobManager:
             instead = dict(zip(lost, chosen, strict=True))
             gpus = [instead.get(rank.rank, rank.gpu) for rank in job.ranks]
             try:
-                return gpus, self._plan_again(job, gpus, others)
+                return gpus, self._plan_again(job, gpus, other_holders)
             except ControllerError as error:
                 refused = refused or error
         assert refused is not None
         raise refused
 
     def _plan_again(
-        self, job: Job, gpus: Sequence[str], others: Mapping[str, str]
+        self, job: Job, gpus: Sequence[str], other_holders: Mapping[str, str]
     ) -> tuple[Plane, Light] | None:
-        """The job's light on these GPUs. Raises ControllerError where its collective cannot run there."""
+        """Return the job's light on these GPUs; None on packet switches.
+
+        Raises ControllerError if its collective cannot run there.
+        """
         try:
             steps_named(job.spec.get("collective", "ring"), len(gpus))
         except ValueError as error:
             raise InvalidError(str(error)) from error
-        return None if job.plane is None else self.light_plan(gpus, job.spec, job.plane, others)
+        return None if job.plane is None else self.light_plan(gpus, job.spec, job.plane, other_holders)
 
     def _enter(self, job: Job, state: JobState) -> None:
         job.enter(state, time.monotonic())
@@ -666,8 +693,8 @@ class JobManager:
     def _keep(self, job: Job) -> None:
         """Keep the state on disk and tell it."""
         self._save()
-        told = {"name": job.name, "state": job.state.value, "error": job.error, "gpus": list(job.gpus)}
-        self._bus.publish("job", job=job.id, **told)
+        fields = {"name": job.name, "state": job.state.value, "error": job.error, "gpus": list(job.gpus)}
+        self._bus.publish("job", job=job.id, **fields)
 
     def _end(self, job: Job, state: JobState) -> None:
         self._enter(job, state)
@@ -763,7 +790,7 @@ class JobManager:
                 self._wake.set()
 
     def _busy(self) -> bool:
-        """Whether any job has workers, or may have some. The caller has the lock."""
+        """Return whether any job has workers, or may have some. The caller holds the lock."""
         return any(not (job.state.ended and job.clean) for job in self._jobs.values())
 
     def _run(self) -> None:
@@ -861,29 +888,32 @@ class JobManager:
 
 
 def container_request(job: Job) -> dict[str, Any] | None:
-    """What the agent is to run beside each of a job's workers; None where the workers do the work."""
+    """Return the request for the container that the agent runs next to each of a job's workers; None if the
+    workers do the work themselves.
+    """
     container = job.spec.get("container")
     if container is None:
         return None
-    told = {key: value for key, value in container.items() if key != "deadline_s"}
-    return {**told, "port": job.spec.get("port", MASTER_PORT)}
+    settings = {key: value for key, value in container.items() if key != "deadline_s"}
+    return {**settings, "port": job.spec.get("port", MASTER_PORT)}
 
 
 def holder_port(port: int) -> int:
-    """Port of the processes that hold NICs, next to the command's port."""
+    """Return the port of the processes that hold NICs, next to the command's port."""
     return port - 1 if port > 1 else port + 1
 
 
 def worker_spec(
     job: Job, rank: int, peers: Sequence[str], flow_socket: str | None = None, *, standing: bool = False
 ) -> dict[str, Any]:
-    """What one worker is told: the job's settings, who it is, where its peers are, its O-NIC's socket.
+    """Return the settings of one worker: the job's settings, its rank, its peers' addresses, its O-NIC's
+    socket.
 
-    Where light is ``standing`` it asks for none, but says what it has begun to send.
+    If light is ``standing``, the worker does not request light, but reports what it has begun to send.
     """
     spec = {"job": job.id, "rank": rank, "world_size": len(peers), "peers": list(peers), **job.spec}
     # A job that was stored has its ranks written as text.
-    slower = {int(one): factor for one, factor in (spec.pop("slower", None) or {}).items()}
+    slower = {int(number): factor for number, factor in (spec.pop("slower", None) or {}).items()}
     if (container := spec.pop("container", None)) is not None:
         # Its own connections are beside those of the command.
         spec |= {"port": holder_port(spec.get("port", MASTER_PORT)), "deadline_s": container["deadline_s"]}

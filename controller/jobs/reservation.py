@@ -1,4 +1,4 @@
-"""Which GPUs a job gets. Pure."""
+"""Choose the GPUs of a job. No I/O, no clock."""
 
 from __future__ import annotations
 
@@ -15,53 +15,57 @@ def reserve(
     gpus: Sequence[str],
     holders: Mapping[str, str],
     switch_of: Mapping[str, str | None],
-    wanted: Sequence[str] | int,
+    gpus_or_count: Sequence[str] | int,
 ) -> tuple[str, ...]:
-    """The GPUs of a job in rank order.
+    """Return the GPUs of a job in rank order.
 
-    ``gpus``: all of the fabric; ``holders``: the job that has each taken one; ``switch_of``: the packet
-    switch each is lit to. ``wanted``: the GPUs by name, or how many: then those of the switch that they
-    fill most tightly, or of as few switches as possible. Raises InvalidError for what can never be,
-    ConflictError for what cannot be now.
+    ``gpus``: all GPUs of the fabric. ``holders``: the job that has each taken GPU. ``switch_of``: the packet
+    switch that each GPU is lit to. ``gpus_or_count``: the GPUs by name, or their number: then the GPUs of the
+    switch that they fill most tightly, or of as few switches as possible. Raises InvalidError for what can
+    never be reserved, ConflictError for what cannot be reserved now.
     """
-    if isinstance(wanted, int):
-        return _choose(gpus, holders, switch_of, wanted)
+    if isinstance(gpus_or_count, int):
+        return _choose(gpus, holders, switch_of, gpus_or_count)
     seen: set[str] = set()
-    for rank, gpu in enumerate(wanted):
+    for rank, gpu in enumerate(gpus_or_count):
         if gpu not in gpus:
             raise InvalidError(f"rank {rank}: there is no GPU {gpu}")
         if gpu in seen:
             raise InvalidError(f"rank {rank}: GPU {gpu} is used twice")
         seen.add(gpu)
-    for rank, gpu in enumerate(wanted):
+    for rank, gpu in enumerate(gpus_or_count):
         if gpu in holders:
             raise ConflictError(f"rank {rank}: GPU {gpu} is reserved by job {holders[gpu]}")
-    return tuple(wanted)
+    return tuple(gpus_or_count)
 
 
-def planes_for(fabric: Fabric, wanted: Sequence[str] | int, name: str | None) -> list[Plane]:
-    """The planes with light that a job may get, in the order in which they are tried: the one that is named,
-    or none where it is for packet switches. Raises InvalidError for a name that there is not."""
+def planes_for(fabric: Fabric, gpus_or_count: Sequence[str] | int, name: str | None) -> list[Plane]:
+    """Return the planes with light that a job may get, in the order in which they are tried.
+
+    That is the named plane, if ``name`` is given, and none for a job on packet switches. Raises InvalidError
+    for an unknown name.
+    """
     if name is None:
-        return candidates(fabric, () if isinstance(wanted, int) else wanted)
-    found = [plane for plane in lit_planes(fabric) if plane.name == name]
-    if not found:
+        return candidates(fabric, () if isinstance(gpus_or_count, int) else gpus_or_count)
+    matches = [plane for plane in lit_planes(fabric) if plane.name == name]
+    if not matches:
         raise InvalidError(f"there is no plane {name}")
-    return found
+    return matches
 
 
 def placed(
-    plane: Plane, wanted: Sequence[str] | int, holders: Mapping[str, str], *, alone: bool
+    plane: Plane, gpus_or_count: Sequence[str] | int, holders: Mapping[str, str], *, alone: bool
 ) -> tuple[str, ...]:
-    """The nodes of a job on a plane with light, in rank order.
+    """Return the nodes of a job on a plane with light, in rank order.
 
-    ``wanted`` and ``holders`` as of :func:`reserve`; ``alone``: one job at a time has the plane. Raises
-    InvalidError for what can never be, ConflictError for what cannot be now.
+    ``gpus_or_count``: GPUs by name, or their number. ``holders``: the job that has each taken GPU. ``alone``:
+    only one job at a time has the plane. Raises InvalidError for what can never be reserved, ConflictError
+    for what cannot be reserved now.
     """
-    if isinstance(wanted, int):
-        nodes = _chosen(plane, wanted, holders)
+    if isinstance(gpus_or_count, int):
+        nodes = _chosen(plane, gpus_or_count, holders)
     else:
-        nodes = reserve(tuple(plane.fabric.gpus), {}, {}, wanted)
+        nodes = reserve(tuple(plane.fabric.gpus), {}, {}, gpus_or_count)
         for rank, gpu in enumerate(nodes):
             if gpu not in plane.nodes:
                 raise InvalidError(f"rank {rank}: GPU {gpu} is not on {plane}; a job stays on one plane")
@@ -86,10 +90,10 @@ def _chosen(plane: Plane, count: int, holders: Mapping[str, str]) -> tuple[str, 
     except ValueError as error:
         raise InvalidError(str(error)) from error
     try:
-        found = plane.place(count, [node for node in plane.nodes if node not in holders])
+        nodes = plane.place(count, [node for node in plane.nodes if node not in holders])
     except ValueError as error:
         raise ConflictError(str(error)) from error
-    return reserve(plane.nodes, holders, {}, count) if found is None else found
+    return reserve(plane.nodes, holders, {}, count) if nodes is None else nodes
 
 
 def _rule(plane: Plane) -> str:

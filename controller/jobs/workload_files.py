@@ -1,4 +1,4 @@
-"""Workloads that jobs execute: one file for each, called after its SHA-256."""
+"""Workloads that jobs execute: one file for each, named by its SHA-256."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ class WorkloadFiles:
         self.directory = directory
         self._writing = threading.Lock()
 
-    def put(self, digest: str, part: Path, found: str) -> WorkloadDocument:
-        """Keep the packed workload in the file ``part``, whose SHA-256 is ``found``; its document.
+    def put(self, digest: str, part: Path, sha256: str) -> WorkloadDocument:
+        """Keep the packed workload in the file ``part``, whose SHA-256 is ``sha256``. Return its document.
 
-        ``part`` lies in :attr:`directory` and is moved. Raises InvalidError when it is none or not the one
-        that ``digest`` names, ConflictError when there are too many.
+        ``part`` lies in :attr:`directory` and is moved. Raises InvalidError if the file is not a packed
+        workload or not the one that ``digest`` names, ConflictError if too many are kept.
         """
-        if found != digest:
-            raise InvalidError(f"workload {digest}: what was sent has SHA-256 {found}")
+        if sha256 != digest:
+            raise InvalidError(f"workload {digest}: what was sent has SHA-256 {sha256}")
         with part.open("rb") as file:
             if file.read(len(MAGIC)) != MAGIC:
                 raise InvalidError(f"workload {digest}: this is no packed workload")
@@ -58,15 +58,18 @@ class WorkloadFiles:
         return document
 
     def document(self, digest: str) -> WorkloadDocument:
-        """Name, ranks and operations of a workload. Raises NotFoundError."""
+        """Return name, ranks and operations of a workload. Raises NotFoundError."""
         return _document(digest, self.read(digest))
 
     def traffic(self, digest: str) -> FloatArray:
-        """Bytes [ranks, ranks] that it sends in an iteration, row = sender. Raises NotFoundError."""
+        """Return the bytes [ranks, ranks] that a workload sends in an iteration, row = sender.
+
+        Raises NotFoundError.
+        """
         return sent(_unpacked(digest, self.read(digest)))
 
     def phases(self, digest: str) -> PhasePlan:
-        """The phases of an iteration. Raises NotFoundError, InvalidError."""
+        """Return the phases of a workload's iteration. Raises NotFoundError, InvalidError."""
         workload = _unpacked(digest, self.read(digest))
         try:
             return phases_of(workload)
@@ -74,7 +77,7 @@ class WorkloadFiles:
             raise InvalidError(f"workload {digest}: {error}") from None
 
     def read(self, digest: str) -> bytes:
-        """The packed workload. Raises NotFoundError."""
+        """Return the packed workload. Raises NotFoundError."""
         try:
             return (self.directory / digest).read_bytes()
         except FileNotFoundError:

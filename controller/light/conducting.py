@@ -1,4 +1,4 @@
-"""Runs the conductor of one job on a ring: flow sockets of the nodes, WSSs through their drivers.
+"""Run the conductor of one job on a ring: flow sockets of the nodes, WSSs through their drivers.
 
 One thread serves every socket and never waits for a WSS. A second one sets and reads these, one thing after
 the other, all WSSs at the same time. So a WSS that hangs keeps nobody from coming, closing or going. The flow
@@ -37,7 +37,7 @@ _T = TypeVar("_T")
 
 #: After a restart: how long workers have to come back with what they had open, seconds. They try every 20 ms.
 SETTLE_S = 1.0
-#: How often the WSSs are read when nothing has changed for as long, seconds.
+#: Interval between readings of the WSSs while nothing changes, seconds.
 WATCH_S = 5.0
 #: When a flow that failed is worth another try, seconds.
 RETRY_S = 0.5
@@ -59,11 +59,12 @@ class _Client:
 
 
 class RingConductor:
-    """Plays one job's plan. ``sockets``: where each node's flow socket is to be, by GPU; ``ips``: of GPUs.
+    """Thread that plays one job's plan.
 
-    ``lights`` are nobody else's from :meth:`start` to the end of :meth:`stop`, and not closed here.
-    ``resumed``: another controller played before; the WSSs carry what it set. Raises OSError when a socket
-    cannot be made; then nothing is left.
+    ``sockets``: path of each node's flow socket, by GPU. ``ips``: IP addresses of the GPUs. ``lights``: the
+    job's switches, reserved from :meth:`start` to the end of :meth:`stop`, and not closed here. ``resumed``:
+    another controller played before, and the WSSs carry its setting. Raises OSError if a socket cannot be
+    made; then nothing is left.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class RingConductor:
         self._set_ups: deque[SetUp] = deque(maxlen=KEPT)
         self._count = 0
         self._looked_at = time.monotonic()
-        #: What the second thread does and has yet to do, each with what follows.
+        #: Tasks of the second thread that are not finished, each with its continuation.
         self._tasks: deque[tuple[Future[Any], Callable[[Any], None]]] = deque()
         self._second = ThreadPoolExecutor(1, thread_name_prefix=f"ring-{job}-wss")
         self._stopping = False
@@ -137,24 +138,24 @@ class RingConductor:
 
     def _listen(self, node: str, path: Path) -> None:
         path.unlink(missing_ok=True)
-        one = socket.socket(
+        listener = socket.socket(
             socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
         )
-        self._listeners.append((one, path))
+        self._listeners.append((listener, path))
         try:
-            one.bind(str(path))
+            listener.bind(str(path))
             path.chmod(0o666)
-            one.listen(MAX_CLIENTS)
+            listener.listen(MAX_CLIENTS)
         except OSError as error:
             raise OSError(error.errno, f"{path}: {error.strerror or error}") from error
-        self._selector.register(one, selectors.EVENT_READ, lambda: self._accept(node, one))
+        self._selector.register(listener, selectors.EVENT_READ, lambda: self._accept(node, listener))
 
     def _shut(self) -> None:
         for client in list(self._clients.values()):
             client.connection.close()
         self._clients.clear()
-        for one, path in self._listeners:
-            one.close()
+        for listener, path in self._listeners:
+            listener.close()
             path.unlink(missing_ok=True)
         self._second.shutdown(wait=True, cancel_futures=True)
         self._selector.close()
@@ -187,7 +188,7 @@ class RingConductor:
         finally:
             self._shut()
 
-    # What the core wants
+    # Effects of the core
 
     def _do(self, effects: list[Effect]) -> None:
         for effect in effects:
@@ -210,9 +211,9 @@ class RingConductor:
         self._tasks.append((task, then))
         task.add_done_callback(lambda _: self._rouse())
 
-    def _configure(self, wanted: Configure) -> None:
+    def _configure(self, request: Configure) -> None:
         due_at = time.monotonic()
-        setting = self.plan.steps[wanted.setting].cross_connects
+        setting = self.plan.steps[request.setting].cross_connects
 
         def write() -> tuple[int, list[str], float]:
             return *self.lights.set(setting, anew=self._each_step), time.monotonic() - due_at
@@ -226,7 +227,7 @@ class RingConductor:
                 return
             self._do(self._core.configured())
             if switches:
-                set_up = SetUp(due_at, wanted.step, switches, write_s, time.monotonic() - due_at)
+                set_up = SetUp(due_at, request.step, switches, write_s, time.monotonic() - due_at)
                 with self._lock:
                     self._count += 1
                     self._set_ups.append(set_up)
@@ -291,7 +292,7 @@ class RingConductor:
             self._do(effects)
 
     def _take(self, client: _Client, data: bytes) -> list[Effect]:
-        """What follows from a packet. Raises ValueError for one that makes no sense."""
+        """Process a packet of a client. Return the effects. Raises ValueError for an invalid packet."""
         if len(data) > MAX_PACKET_BYTES:
             raise ValueError(f"longer than {MAX_PACKET_BYTES} bytes")
         request = json.loads(data)
@@ -345,26 +346,33 @@ class RingConductor:
 
     @property
     def trouble(self) -> str | None:
-        """Why the light is not as it should be; None when it is."""
+        """Reason for which the light is not as it should be; None if it is."""
         with self._lock:
             return self._trouble
 
     def document(self) -> Playing:
-        """Progress of the job's light."""
+        """Return the progress of the job's light."""
         step, steps = self._core.step, len(self.plan.steps)
         iteration = None if step is None else step // steps
         return Playing(self.job, steps, step, iteration, self._core.setting, self.trouble)
 
     def lit(self) -> list[LitPair]:
-        """Which GPU has light to which, for the step whose light is set; before all, that of the first."""
+        """Return the pairs of GPUs that have light, for the step whose light is set; before any setting, for
+        the first step.
+
+        Empty if a switch does not carry everything that the step needs.
+        """
         step, transmit = self.plan.steps[self._core.setting or 0], self.plan.transmit
         if not all(group <= self.lights.carries(name) for name, group in step.cross_connects.items()):
             return []
         return [LitPair(gpu, peer, transmit[gpu][peer].wavelength, 1) for gpu, peer in sorted(step.pairs)]
 
     def statistics(self) -> SetUpStatistics:
-        """Changes of light so far. Where all light is set anew a change is declared to take one command more,
-        which takes away what stands."""
+        """Return statistics of the changes of light so far.
+
+        If all light is removed and set again at each step, the declared time includes one more command, which
+        removes the present light.
+        """
         with self._lock:
             kept, count = list(self._set_ups), self._count
         return SetUpStatistics(
@@ -372,13 +380,13 @@ class RingConductor:
             count=count,
             set_ups_per_iteration=sum(set_up_steps(self.plan)),
             declared_s=self.lights.declared_s + (self.lights.command_s if self._each_step else 0.0),
-            total=quantiles([one.total_s for one in kept]),
-            write=quantiles([one.write_s for one in kept]),
-            switches=max((one.switches for one in kept), default=0),
+            total=quantiles([set_up.total_s for set_up in kept]),
+            write=quantiles([set_up.write_s for set_up in kept]),
+            switches=max((set_up.switches for set_up in kept), default=0),
         )
 
     @property
     def changes(self) -> list[SetUp]:
-        """The last changes of light, one by one."""
+        """Return the last changes of light, one by one."""
         with self._lock:
             return list(self._set_ups)

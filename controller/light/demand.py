@@ -1,4 +1,4 @@
-"""What is still to be sent, and what the O-NICs are told about light that is divided. Pure."""
+"""Compute the remaining demand, and the lightpath tables sent to the O-NICs. No I/O, no clock."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Tables = Mapping[str, Mapping[str, Mapping[str, Any]]]
 #: By GPU and the IP address of each of its peers: bytes ``posted`` and, of them, sent for the first time
 #: (``fresh``), among others.
 Traffic = Mapping[str, Mapping[str, Mapping[str, int]]]
-#: What waits to be sent again counts as so much, bytes: a frame.
+#: Size assumed for data that waits to be sent again, bytes: a frame.
 FRAME_BYTES = 9000
 
 
@@ -39,10 +39,11 @@ class Phased:
 
 @dataclass(frozen=True, eq=False)
 class DividedLight:
-    """A job's light. ``demand``: bytes that it sends in an iteration, [gpus, gpus] by numbers of all GPUs.
+    """Light of a job.
 
-    ``interval_s``: how long a division holds, None where light is divided once; ``dark_s``: how long all
-    light is dark before it. Both in seconds as emulated. ``phased``: where light follows the job's phases.
+    ``demand``: bytes that the job sends in an iteration, [gpus, gpus] by numbers of all GPUs. ``interval_s``:
+    time between divisions, None if light is divided once. ``dark_s``: dark time before each division. Both in
+    seconds as emulated. ``phased``: set if light follows the job's phases.
     """
 
     place: str
@@ -55,57 +56,67 @@ class DividedLight:
 
 
 def left(fabric: Fabric, nodes: Sequence[str], traffic: Traffic) -> FloatArray:
-    """Bytes [gpus, gpus] that the nodes have begun to send each other and not sent, by numbers of all GPUs.
+    """Return the bytes [gpus, gpus] that the nodes have begun to send each other and not sent, by numbers of
+    all GPUs.
 
-    A worker is not trusted: what makes no sense counts as nothing left.
+    Workers are not trusted: nonsensical counts count as nothing left.
     """
-    found = np.zeros((len(fabric.gpus), len(fabric.gpus)))
+    left_bytes = np.zeros((len(fabric.gpus), len(fabric.gpus)))
     for pair, _, _, counts in _pairs(fabric, nodes, traffic):
-        found[pair] = max(0, counts["posted"] - counts["fresh"])
-    return found
+        left_bytes[pair] = max(0, counts["posted"] - counts["fresh"])
+    return left_bytes
 
 
 def stranded(
-    fabric: Fabric, nodes: Sequence[str], traffic: Traffic, before: Traffic, lit: Container[tuple[int, int]]
+    fabric: Fabric,
+    nodes: Sequence[str],
+    traffic: Traffic,
+    before: Traffic,
+    lit_pairs: Container[tuple[int, int]],
 ) -> FloatArray:
-    """A frame [gpus, gpus] for each pair where something waits that has left once and was lost.
+    """Return one frame, in bytes [gpus, gpus], for each pair with data waiting that was sent once and lost.
 
-    TCP sends it again, which leaves no more to be sent than before, so without light it would wait for ever.
-    It is seen where all that was posted has left, the pair is none of those that have been ``lit`` since the
-    reading ``before``, and packets have gone round in the dark since then.
+    TCP sends such data again, which does not increase the bytes that remain to be sent, so without light it
+    would wait for ever. A pair is recognised by three conditions: everything posted has left; the pair is not
+    in ``lit_pairs``, the pairs that have had light since the reading ``before``; packets have circulated in
+    the dark since then.
     """
-    found = np.zeros((len(fabric.gpus), len(fabric.gpus)))
+    stranded_bytes = np.zeros((len(fabric.gpus), len(fabric.gpus)))
     for pair, node, ip, counts in _pairs(fabric, nodes, traffic):
         then = before.get(node, {}).get(ip)
-        if then is None or pair in lit or counts["posted"] > counts["fresh"]:
+        if then is None or pair in lit_pairs or counts["posted"] > counts["fresh"]:
             continue
         if counts["held"] > then["held"]:
-            found[pair] = FRAME_BYTES
-    return found
+            stranded_bytes[pair] = FRAME_BYTES
+    return stranded_bytes
 
 
 def _pairs(
     fabric: Fabric, nodes: Sequence[str], traffic: Traffic
 ) -> Iterator[tuple[tuple[int, int], str, str, Mapping[str, int]]]:
-    """Pairs of nodes that report traffic: their numbers, sender's name, receiver's address, counters."""
+    """Yield pairs of nodes that report traffic: their numbers, sender's name, receiver's
+    address, counters.
+    """
     number = {gpu: index for index, gpu in enumerate(fabric.gpus)}
-    at = {fabric.gpus[node].ip: number[node] for node in nodes}
+    number_of_ip = {fabric.gpus[node].ip: number[node] for node in nodes}
     for node in nodes:
         for ip, counts in traffic.get(node, {}).items():
-            if ip in at and at[ip] != number[node]:
-                yield (number[node], at[ip]), node, ip, counts
+            if ip in number_of_ip and number_of_ip[ip] != number[node]:
+                yield (number[node], number_of_ip[ip]), node, ip, counts
 
 
 def by_name(gpus: Sequence[str], counts: Mapping[tuple[int, int], int]) -> dict[str, dict[str, int]]:
-    """What is counted for pairs of GPUs by their numbers, by their names."""
-    found: dict[str, dict[str, int]] = {}
+    """Return counts of pairs of GPUs, given by GPU numbers, as a mapping by GPU names."""
+    by_source: dict[str, dict[str, int]] = {}
     for (source, destination), count in sorted(counts.items()):
-        found.setdefault(gpus[source], {})[gpus[destination]] = count
-    return found
+        by_source.setdefault(gpus[source], {})[gpus[destination]] = count
+    return by_source
 
 
 def tables(fabric: Fabric, nodes: Sequence[str], paths: Paths) -> Tables:
-    """Each node's table of peers by IP address: lit on the pair's lightpaths, dark if there are none."""
+    """Return each node's table of peers by IP address: lit on the pair's lightpaths, dark
+    if there are none.
+    """
     number = {gpu: index for index, gpu in enumerate(fabric.gpus)}
     return {
         node: {
@@ -124,14 +135,14 @@ def _entry(paths: Sequence[Lightpath]) -> dict[str, Any]:
 def passed(
     fabric: Fabric, paths: Paths, carried: Callable[[str], frozenset[CrossConnect]]
 ) -> dict[tuple[int, int], tuple[Lightpath, ...]]:
-    """The lightpaths for which every switch on their way passes what they need.
+    """Return the lightpaths for which every switch on their way passes what they need.
 
-    ``carried``: what a switch passes.
+    ``carried``: function that returns the cross-connects a switch passes.
     """
 
     def passes(pair: tuple[int, int], path: Lightpath) -> bool:
         needed = setting_of(fabric, {pair: (path,)})
         return all(group <= carried(switch) for switch, group in needed.items() if group)
 
-    lit = {pair: tuple(path for path in own if passes(pair, path)) for pair, own in paths.items()}
-    return {pair: own for pair, own in lit.items() if own}
+    passing = {pair: tuple(path for path in own if passes(pair, path)) for pair, own in paths.items()}
+    return {pair: own for pair, own in passing.items() if own}

@@ -58,8 +58,12 @@ class DividedProvider(Alone[DividedLight, DemandLoop]):
     # A job's light
 
     def plan(self, plane: WholePlane, nodes: tuple[str, ...], settings: Mapping[str, Any]) -> DividedLight:
-        """Raises InvalidError also where light is divided once, and some GPUs of a job cannot have it at a
-        time to whom they send."""
+        """Return the light that a job on these nodes would get, without any effect. ``settings``: the
+        workers' settings.
+
+        Raises InvalidError, also if light is divided only once and some GPUs of the job cannot have light to
+        all their receivers at the same time.
+        """
         gpus = list(self._fabric.gpus)
         demand = self.demand_of(settings, len(nodes), plane)
         demand = placed(demand, [gpus.index(node) for node in nodes], len(gpus))
@@ -79,31 +83,35 @@ class DividedProvider(Alone[DividedLight, DemandLoop]):
         return DividedLight(plane.name, nodes, self.switches(plane), demand, interval_s, dark_s, phased)
 
     def _phased(self, plane: WholePlane, nodes: tuple[str, ...], settings: Mapping[str, Any]) -> Phased:
-        """Raises InvalidError where light cannot follow the job's phases."""
+        """Return the plan of light that follows the job's phases.
+
+        Raises InvalidError if that is impossible.
+        """
         if plane.phases is None or self._phases is None:
             raise InvalidError(f"light phases: {plane} is not set circuit by circuit")
         gpus = list(self._fabric.gpus)
-        at, circuits = [gpus.index(node) for node in nodes], divider(self._fabric)
+        numbers, circuits = [gpus.index(node) for node in nodes], divider(self._fabric)
         plan = self._phases(settings["graph"])
         try:
-            paths = tuple(phase_paths(circuits, phase, at) for phase in plan.phases)
+            paths = tuple(phase_paths(circuits, phase, numbers) for phase in plan.phases)
         except ValueError as error:
             raise InvalidError(f"light phases on {plane}: {error}") from error
         guard_s = max(GUARD_S, plane.phases.guard_s * self._time_dilation)
         return Phased(plan, paths, settings["iterations"], guard_s)
 
     def demand_of(self, settings: Mapping[str, Any], ranks: int, where: object) -> FloatArray:
-        """Bytes [ranks, ranks] that a job sends in an iteration, row = sender; 1 for a link test's pairs.
+        """Return the bytes [ranks, ranks] that a job sends in an iteration, row = sender; 1 for a link test's
+        pairs.
 
-        ``settings``: the workers' (``workload``, ``collective``, ``gradient_bytes``, ``graph``,
+        ``settings``: the workers' settings (``workload``, ``collective``, ``gradient_bytes``, ``graph``,
         ``linktest``). Raises InvalidError.
         """
         workload = settings.get("workload", "train")
         if workload == "graph":
-            found = self._traffic(settings["graph"])
-            if len(found) != ranks:
-                raise InvalidError(f"graph: it is for {len(found)} ranks, and the job has {ranks}")
-            return found
+            traffic = self._traffic(settings["graph"])
+            if len(traffic) != ranks:
+                raise InvalidError(f"graph: it is for {len(traffic)} ranks, and the job has {ranks}")
+            return traffic
         vector_bytes = settings.get("gradient_bytes", 1.0) if workload == "train" else 1.0
         return sent_in_steps(steps_of_job(settings, ranks, where), vector_bytes)
 
@@ -114,7 +122,10 @@ class DividedProvider(Alone[DividedLight, DemandLoop]):
         return loop, {}
 
     def _resume(self, job_id: str, light: DividedLight, lights: Lights) -> DemandLoop:
-        """O-NICs may hold everything, and the light may be any, so it is divided at once."""
+        """Return the running loop of a job that another controller started.
+
+        The O-NICs may hold everything and the light is unknown, so light is divided at once.
+        """
         return self._loop(job_id, light, lights, resumed=True)
 
     def _forget(self, light: DividedLight) -> None:
@@ -147,9 +158,9 @@ class DividedProvider(Alone[DividedLight, DemandLoop]):
 
     def lightpaths(self, plane: WholePlane, since: float) -> list[LitPair]:
         loop = self._playing.get(plane.name)
-        lit = {} if loop is None else loop.counts()
+        counts = {} if loop is None else loop.counts()
         return [
-            LitPair(gpu, peer, None, count) for gpu, peers in lit.items() for peer, count in peers.items()
+            LitPair(gpu, peer, None, count) for gpu, peers in counts.items() for peer, count in peers.items()
         ]
 
     def onic(self, plane: WholePlane, gpu: str) -> OnicDocument:
@@ -170,7 +181,9 @@ class DividedProvider(Alone[DividedLight, DemandLoop]):
         )
 
     def _times(self, plane: WholePlane) -> tuple[float | None, float]:
-        """How long a division holds and how long all is dark before it, seconds as emulated."""
+        """Return the time between divisions (None if light is divided once) and the dark time before each, in
+        seconds as emulated.
+        """
         if plane.phases is not None:
             return None, plane.phases.dark_s * self._time_dilation
         if plane.division is None:

@@ -1,4 +1,4 @@
-"""Divides the light of one job, once or again and again, by what its GPUs have still to send.
+"""Divide the light of one job, once or repeatedly, by the data that its GPUs have still to send.
 
 A division: the O-NICs hold everything; what is on its way arrives; the switches are set through their
 drivers; the O-NICs are told their lightpaths and send again. All light is dark meanwhile, also where nothing
@@ -45,7 +45,7 @@ GUARD_S = 0.005
 PATIENCE_S = 2.0
 #: When a division that failed is tried again, seconds; where some have light for good, less and less often.
 RETRY_S, RETRY_MOST_S = 0.5, 30.0
-#: How often light that stands is looked at where it is divided once, seconds.
+#: Interval between readings of standing light if it is divided only once, seconds.
 WATCH_S = 5.0
 #: Longest time for a call of the agent, seconds.
 CALL_S = 5.0
@@ -54,10 +54,11 @@ KEPT = 20_000
 
 
 class DemandLoop:
-    """The light of job ``job``. ``lights``: its switches, nobody else's until :meth:`stop` has returned.
+    """Loop that divides the light of job ``job``.
 
-    ``resumed``: another controller divided before. Then the first that is done is a division, whatever is
-    left to send: the O-NICs' present state is not known.
+    ``lights``: its switches, reserved until :meth:`stop` has returned. ``resumed``: another controller
+    divided before. The loop then begins with a division even if nothing is left to send, because the O-NICs'
+    present state is not known.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class DemandLoop:
         self._thread.start()
 
     def stop(self) -> None:
-        """End it. A division that has begun is ended first, so that nobody stays in the dark."""
+        """Stop the loop. A division in progress is completed first, so that no O-NIC stays in the dark."""
         self._stop.set()
         if self._thread.ident is not None:
             self._thread.join(2 * (PATIENCE_S + CALL_S + self.lights.declared_s) + self.light.dark_s)
@@ -117,9 +118,12 @@ class DemandLoop:
             self._note(f"the division of light has ended: {error!r}")
 
     def _round(self, at_once: bool) -> tuple[float, bool]:
-        """Divide if anything is left or it must be; the seconds to the next round, and whether that must."""
+        """Divide if data is left or ``at_once``.
+
+        Return the seconds to the next round, and whether it must divide.
+        """
         once = self.light.interval_s is None
-        demand, read_s, wanted = self.light.demand, 0.0, False
+        demand, read_s, has_demand = self.light.demand, 0.0, False
         self.lights.recall()
         if not once:
             began = time.monotonic()
@@ -128,18 +132,18 @@ class DemandLoop:
             except ControllerError as error:
                 self._note(str(error))
                 return RETRY_S, at_once
-            found = left(self._fabric, self.light.nodes, traffic)
-            found += stranded(self._fabric, self.light.nodes, traffic, self._before, self._paths)
+            remaining = left(self._fabric, self.light.nodes, traffic)
+            remaining += stranded(self._fabric, self.light.nodes, traffic, self._before, self._paths)
             self._before = traffic
             read_s = time.monotonic() - began
-            if wanted := bool(found.any()):
-                demand = found
-        if not wanted and not at_once:
+            if has_demand := bool(remaining.any()):
+                demand = remaining
+        if not has_demand and not at_once:
             # Frames that leave into the dark count as sent, until TCP asks for them.
             gone = self.lights.compare(self._setting, skip_failed=True) if self._setting else []
             self._note(gone[0] if gone else None)
             return (0.0 if gone else self._pause_s), bool(gone)
-        if not wanted and self.lit and self.lights.failed:
+        if not has_demand and self.lit and self.lights.failed:
             # It would come out as before, and who has light would be in the dark for it.
             return min(RETRY_S, self._pause_s), True
         decision = self.divide(demand, read_s=read_s)
@@ -149,31 +153,36 @@ class DemandLoop:
             return max(0.0, self._pause_s - decision.read_s - decision.decide_s), False
         if not self.lit:
             return RETRY_S, True
-        # Who has light in spite of it shall have it as long as otherwise.
+        # Pairs that have light in spite of the failure keep it as long as otherwise.
         self._retry_s = min(RETRY_MOST_S, 2 * self._retry_s)
         return (self._retry_s if once else self._pause_s), True
 
     # Dividing
 
     def first(self) -> Decision:
-        """Divide light for all that the job sends, before its workers start."""
+        """Divide light for all that the job sends, before its workers start. Return the decision."""
         return self.divide(self.light.demand, counted=False)
 
     def divide(self, demand: FloatArray, *, read_s: float = 0.0, counted: bool = True) -> Decision:
-        """Divide light for a demand [gpus, gpus], and say how it went. ``counted``: it is a decision."""
+        """Divide light for a demand in bytes [gpus, gpus]. Return the decision.
+
+        ``read_s``: seconds that reading the demand took. ``counted``: include the decision in the statistics.
+        """
         began = time.monotonic()
         paths = self._divider.division(demand).paths
         return self._set(began, {}, paths, paths, int(demand.sum()), read_s=read_s, counted=counted)
 
     def _set(
-        self, began: float, kept: Paths, lit: Paths, standing: Paths, left_bytes: int, *, read_s: float = 0.0,
-        counted: bool = True, nodes: Collection[str] | None = None, guard_s: float = GUARD_S,
-        anew: bool = True, turns: Sequence[tuple[int, int]] = (),
+        self, began: float, kept: Paths, then: Paths, standing: Paths, left_bytes: int, *,
+        read_s: float = 0.0, counted: bool = True, nodes: Collection[str] | None = None,
+        guard_s: float = GUARD_S, anew: bool = True, turns: Sequence[tuple[int, int]] = (),
     ) -> Decision:  # fmt: skip
-        """Set the switches to pass ``standing``, for the O-NICs of ``nodes`` (all where left out).
+        """Set the switches to pass ``standing``, for the O-NICs of ``nodes`` (default: all). Return the
+        decision.
 
-        They send only over ``kept`` meanwhile, and over ``lit`` afterwards. ``anew``: all is dark also where
-        the switches pass all that already. ``turns``: for which this is done.
+        The O-NICs send only over ``kept`` during the change, and over ``then`` afterwards. ``anew``: all
+        light goes dark even if the switches pass everything already. ``turns``: the turns for which light is
+        set.
         """
         setting = setting_of(self._fabric, standing)
         changed = setting != self._setting
@@ -187,9 +196,9 @@ class DemandLoop:
                 _, problems = self.lights.set(setting, exactly=True, skip_failed=True)
                 written = time.monotonic()
                 time.sleep(max(0.0, held + self.light.dark_s - written))
-            lit = passed(self._fabric, lit, self.lights.carries) if problems else lit
-            if lit != kept:
-                self._tell(lit, nodes)
+            then = passed(self._fabric, then, self.lights.carries) if problems else then
+            if then != kept:
+                self._tell(then, nodes)
             shone = time.monotonic()
         except ControllerError as error:
             problems.insert(0, str(error))
@@ -223,10 +232,10 @@ class DemandLoop:
         """Give every node (or these) its lightpaths, none to hold everything. Raises ControllerError."""
         with self._lock:
             self._paths = {}
-        wanted = tables(self._fabric, self.light.nodes, paths)
+        node_tables = tables(self._fabric, self.light.nodes, paths)
         if nodes is not None:
-            wanted = {node: wanted[node] for node in nodes}
-        write_tables(self._agent, self.light.place, wanted)
+            node_tables = {node: node_tables[node] for node in nodes}
+        write_tables(self._agent, self.light.place, node_tables)
         with self._lock:
             self._paths = paths
 
@@ -240,51 +249,53 @@ class DemandLoop:
 
     @property
     def trouble(self) -> str | None:
-        """Why the light is not as it should be; None when it is."""
+        """Reason for which the light is not as it should be; None if it is."""
         with self._lock:
             return self._trouble
 
     @property
     def lit(self) -> bool:
-        """Whether any pair has light, as told to the O-NICs; not while it is divided."""
+        """True if any pair has light, according to the tables sent to the O-NICs; false during a division."""
         with self._lock:
             return bool(self._paths)
 
     def counts(self) -> dict[str, dict[str, int]]:
-        """Lightpaths of each pair that has light now, by names of GPUs."""
+        """Return the number of lightpaths of each pair that has light now, by names of GPUs."""
         with self._lock:
             paths = self._paths
         return by_name(list(self._fabric.gpus), {pair: len(own) for pair, own in paths.items()})
 
     def _told(self) -> Lightpaths:
-        """As :meth:`counts`; what has not changed is kept once for many decisions."""
-        if (found := self.counts()) != self._lightpaths:
-            self._lightpaths = found
+        """Return :meth:`counts`, as one shared object for all decisions with equal counts."""
+        if (counts := self.counts()) != self._lightpaths:
+            self._lightpaths = counts
         return self._lightpaths
 
     def statistics(self) -> DecisionStatistics:
-        """Decisions so far and what they took, seconds, quantiles of those kept."""
+        """Return the number of decisions so far, and the quantiles, in seconds, of the durations that are
+        kept.
+        """
         with self._lock:
             kept = list(self._decisions)
             count, changed, dark_s = self._count, self._changed, self._dark_s
         took = {
-            name: quantiles([getattr(one, f"{name}_s") for one in kept])
+            name: quantiles([getattr(decision, f"{name}_s") for decision in kept])
             for name in ("read", "decide", "hold", "write", "dark")
         }
         return DecisionStatistics(self.job, count, changed, dark_s, self.lights.declared_s, **took)
 
     @property
     def changes(self) -> list[Decision]:
-        """The last decisions, one by one."""
+        """Return the last decisions, one by one."""
         with self._lock:
             return list(self._decisions)
 
 
-def write_tables(agent: AgentClient, place: str, wanted: Tables) -> None:
-    """Raises ControllerError naming the first O-NIC that has not what it should."""
-    told = agent.set_lightpaths(wanted, timeout_s=CALL_S)
-    for gpu, table in wanted.items():
-        if gpu not in told or _plain(told[gpu]) != _plain(table):
+def write_tables(agent: AgentClient, place: str, node_tables: Tables) -> None:
+    """Send the tables to the O-NICs. Raises ControllerError naming the first O-NIC whose table differs."""
+    read_back = agent.set_lightpaths(node_tables, timeout_s=CALL_S)
+    for gpu, table in node_tables.items():
+        if gpu not in read_back or _plain(read_back[gpu]) != _plain(table):
             raise UnavailableError(f"{place}: the lightpaths of {gpu} did not read back")
 
 

@@ -1,4 +1,4 @@
-"""What the REST API tells of planes: what all have in common, and what only some have."""
+"""Documents of planes in the REST API: parts common to all planes, and parts of some kinds only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ringlight.fabric.planes.ring.wdm import Emit
 
 @dataclass(frozen=True)
 class Lit:
-    """A cross-connect that passes light, and the GPUs at its ends, where there are any."""
+    """Cross-connect that passes light, and the GPUs at its ends, if there are any."""
 
     ingress: int
     egress: int
@@ -25,8 +25,11 @@ class Lit:
 
 
 class LitPair(NamedTuple):
-    """Light from a GPU to a peer: so many ``paths`` side by side. ``wavelength``: None where it is one of
-    several, or nothing tells them apart."""
+    """Light from a GPU to a peer.
+
+    ``paths``: number of parallel paths. ``wavelength``: None if there are several, or if the plane does not
+    distinguish wavelengths.
+    """
 
     gpu: str
     peer: str
@@ -53,8 +56,11 @@ class PlaneSwitch:
 
 @dataclass(frozen=True)
 class PlaneOverview:
-    """A plane that has light. ``size``: nodes; ``free``: those that no job has; ``wavelengths``: that its
-    switches tell apart."""
+    """Summary of a plane that has light.
+
+    ``size``: number of nodes. ``free``: number of nodes without a job. ``wavelengths``: number that its
+    switches distinguish.
+    """
 
     name: str
     kind: str
@@ -67,7 +73,7 @@ class PlaneOverview:
 
 @dataclass(frozen=True)
 class Quantiles:
-    """Seconds that something took; null where it has not happened."""
+    """Quantiles of a duration in seconds; null if there was none."""
 
     p50_s: float | None
     p99_s: float | None
@@ -75,7 +81,7 @@ class Quantiles:
 
 
 def quantile(values: list[float], share: float) -> float | None:
-    """The value that this share of the values does not exceed; None without values."""
+    """Return the value that the given share of the values does not exceed; None without values."""
     if not values:
         return None
     ordered = sorted(values)
@@ -88,11 +94,12 @@ def quantiles(values: list[float]) -> Quantiles:
 
 @dataclass(frozen=True)
 class SetUp:
-    """A change of a ring's light between two steps. ``t``: when it was due (the step before over, and
-    somebody asking), CLOCK_MONOTONIC seconds; ``step``: counted on over iterations; ``switches``: written.
+    """Change of a ring's light between two steps.
 
-    ``write_s``: until the last driver had read back what it was told, the declared dark time included.
-    ``total_s``: until the flows were told. Both seconds from ``t``.
+    ``t``: time when it was due (the previous step over, and a flow waiting), CLOCK_MONOTONIC seconds.
+    ``step``: number of the step, continued over iterations. ``switches``: number of switches written.
+    ``write_s``: seconds from ``t`` until the last driver had read back its write, the declared dark time
+    included. ``total_s``: seconds from ``t`` until the flows were notified.
     """
 
     t: float
@@ -104,7 +111,10 @@ class SetUp:
 
 @dataclass(frozen=True)
 class SetUpStatistics:
-    """What changing light took in the last job; ``declared_s``: what the switches say they need."""
+    """Statistics of the changes of light in the last job.
+
+    ``declared_s``: reconfiguration time from the switch profiles.
+    """
 
     job: str
     count: int
@@ -117,8 +127,10 @@ class SetUpStatistics:
 
 @dataclass(frozen=True)
 class Playing:
-    """Where a job's collective is. ``step``: counted on over iterations; ``setting``: the step whose light
-    is set."""
+    """Position of a job's collective.
+
+    ``step``: number of the step, continued over iterations. ``setting``: the step whose light is set.
+    """
 
     job: str
     steps: int
@@ -134,13 +146,14 @@ Lightpaths = Mapping[str, Mapping[str, int]]
 
 @dataclass(frozen=True)
 class Decision:
-    """One division of light. ``t``: when it began, monotonic; ``left_bytes``: for how much it was made.
+    """Division of light.
 
-    ``changed``: whether a switch passes anything else than before. Seconds: ``read_s`` to learn what is left,
-    ``decide_s`` to divide, ``hold_s`` to have the O-NICs hold everything, ``write_s`` until the last switch
-    had read back what it was told, its declared dark time included; ``dark_s`` from when all was held until
-    the O-NICs sent again. ``problem``: what did not work. ``lightpaths``: those that there were then.
-    ``turns``: where light follows phases, those for which this was made, each an iteration and a phase.
+    ``t``: its beginning, monotonic seconds. ``left_bytes``: demand for which it was made. ``changed``: true
+    if any switch passes something else than before. Durations: ``read_s`` to read the remaining demand,
+    ``decide_s`` to divide, ``hold_s`` to make the O-NICs hold everything, ``write_s`` until the last switch
+    had read back its write, the declared dark time included, ``dark_s`` from the hold until the O-NICs sent
+    again. ``problem``: first failure. ``lightpaths``: lightpaths afterwards. ``turns``: if light follows
+    phases, the turns for which it was made, each an iteration and a phase.
     """
 
     number: int
@@ -159,8 +172,11 @@ class Decision:
 
 @dataclass(frozen=True)
 class DecisionStatistics:
-    """What dividing light took in the last job, each as of a :class:`Decision`; ``declared_s``: what the
-    switches say they need; ``dark_total_s``: of all decisions together."""
+    """Statistics of the divisions of light in the last job, with the durations of a :class:`Decision`.
+
+    ``declared_s``: reconfiguration time from the switch profiles. ``dark_total_s``: dark time of all
+    decisions together.
+    """
 
     job: str
     decisions: int
@@ -222,7 +238,7 @@ class WiredCrossConnect:
 
 @dataclass(frozen=True)
 class PlannedLight:
-    """What a job would get: its GPUs in rank order and the switches that carry something for it."""
+    """Light that a job would get: its GPUs in rank order, and the switches that carry something for it."""
 
     plane: str
     kind: str
@@ -255,7 +271,7 @@ class DividedPlanned(PlannedLight):
 
 
 def wired(group: frozenset[CrossConnect]) -> list[WiredCrossConnect]:
-    """Cross-connects in order."""
+    """Return the cross-connects as documents, sorted."""
     return [WiredCrossConnect(xc.ingress, xc.egress, xc.wavelength) for xc in sorted(group)]
 
 
@@ -273,9 +289,11 @@ class OnicFlows:
 
 @dataclass(frozen=True)
 class OnicDocument:
-    """An O-NIC on a plane. Where it has an agent: ``control``, its address on the control network, whether it
-    is ``reachable``, why not (``error``) and what it says (``status``). Else its ``transmit`` table, by the
-    peer's IP address."""
+    """O-NIC on a plane.
+
+    With an agent: ``control``, its address on the control network, ``reachable``, the reason if not
+    (``error``), and its ``status``. Without an agent: its ``transmit`` table, by the peer's IP address.
+    """
 
     gpu: str
     plane: str | None

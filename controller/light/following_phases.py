@@ -1,4 +1,4 @@
-"""Sets the light of one job for each of its phases, as its workers say that they ended the one before.
+"""Set the light of one job for each of its phases, when its workers report the end of the previous one.
 
 A turn's circuits are set once nothing is on its way on what they take the place of (``fabric.phases``).
 O-NICs of its ranks hold meanwhile what they have to send; those of others send on, over circuits that stay.
@@ -28,7 +28,7 @@ GATHER_S = 0.015
 
 
 def first_paths(phased: Phased) -> Paths:
-    """Lightpaths of all turns that have light before anything was sent."""
+    """Return the lightpaths of all turns that have light before anything was sent."""
     return _together(phased, Turns(phased.plan, phased.iterations).begin())
 
 
@@ -55,19 +55,22 @@ class PhaseLoop(DemandLoop):
         return self._light_turns(sorted(self._active), nodes=None, counted=False)
 
     def _round(self, at_once: bool) -> tuple[float, bool]:
-        """Wait for a worker's word, and set the light of turns that may have it since then."""
+        """Wait until a worker has ended a turn, then set the light of turns that may have it.
+
+        Return the seconds to the next round, and whether light must be set then.
+        """
         try:
-            told = self._agent.turns(self._known, 0.0 if at_once else WORD_S)
-            if not at_once and any(self._known.get(node, n) != n for node, n in told.items()):
+            ended_turns = self._agent.turns(self._known, 0.0 if at_once else WORD_S)
+            if not at_once and any(self._known.get(node, n) != n for node, n in ended_turns.items()):
                 # A driver makes one change at a time: what ends together shall not wait for each other.
                 time.sleep(GATHER_S)
-                told = self._agent.turns(self._known, 0.0)
+                ended_turns = self._agent.turns(self._known, 0.0)
         except ControllerError as error:
             self._note(str(error))
             return RETRY_S, at_once
-        over, ready = self._heard(told)
+        over, ready = self._heard(ended_turns)
         if at_once:
-            # What the O-NICs and the switches have is not known, or is not all that it should be.
+            # The state of the O-NICs and the switches is not known, or is not all that it should be.
             ready, self._setting = sorted(self._active), {}
         self.lights.recall()
         if not over and not ready:
@@ -77,13 +80,16 @@ class PhaseLoop(DemandLoop):
         decision = self._light_turns(ready, nodes=None if at_once else nodes, counted=bool(ready))
         return (0.0, False) if decision.problem is None else (RETRY_S, True)
 
-    def _heard(self, told: Mapping[str, int]) -> tuple[list[Turn], list[Turn]]:
-        """Turns that are over, and that may have light, as workers have ended so many."""
+    def _heard(self, ended_turns: Mapping[str, int]) -> tuple[list[Turn], list[Turn]]:
+        """Return the turns that have ended, and the turns that may have light now.
+
+        ``ended_turns``: number of turns that each node's worker has ended.
+        """
         over, ready = [], []
         for rank, node in enumerate(self.light.nodes):
             # A worker is not trusted: it ends no more turns than it has.
             before = self._known[node]
-            self._known[node] = max(before, told.get(node, 0))
+            self._known[node] = max(before, ended_turns.get(node, 0))
             for _ in range(before, self._known[node]):
                 if self._turns.present(rank) is None:
                     break
@@ -99,17 +105,20 @@ class PhaseLoop(DemandLoop):
     ) -> Decision:
         began = time.monotonic()
         kept = _together(self._phased, self._active.difference(ready))
-        lit = kept | _together(self._phased, ready)
+        lit_paths = kept | _together(self._phased, ready)
         for turn in ready:
             self._standing.set(self._phased.paths[turn.phase])
         sent = sum(sum(self._phased.plan.phases[turn.phase].demand.values()) for turn in ready)
         return self._set(
-            began, kept, lit, self._standing.paths, int(sent), counted=counted, nodes=nodes,
+            began, kept, lit_paths, self._standing.paths, int(sent), counted=counted, nodes=nodes,
             guard_s=self._phased.guard_s, anew=False, turns=ready,
         )  # fmt: skip
 
     def _lost_light(self) -> bool:
-        """Whether light that stood is gone, looked at now and then."""
+        """Return whether light that was set has been lost.
+
+        The switches are read at most every ``WATCH_S`` seconds.
+        """
         if (now := time.monotonic()) - self._looked < WATCH_S:
             return False
         self._looked = now

@@ -47,10 +47,11 @@ _LATEST = (1 << 62) - 1
 
 @dataclass(frozen=True)
 class GridPlan:
-    """What a job on grid ``place`` gets. ``nodes`` in rank order.
+    """Plan of a job on grid ``place``. ``nodes`` are in rank order.
 
-    ``maps``: how each reaches each peer in one hop. ``cross_connects`` by WSS; ``ports``: ingresses and
-    egresses of the job's nodes by WSS, all that are plugged, whether or not the job lights them.
+    ``maps``: the way in which each node reaches each peer in one hop. ``cross_connects``: cross-connects by
+    WSS. ``ports``: ingresses and egresses of the job's nodes by WSS, all that are plugged, whether or not the
+    job lights them.
     """
 
     place: str
@@ -61,16 +62,18 @@ class GridPlan:
 
     @property
     def switches(self) -> list[str]:
-        """The WSSs that carry something for the job."""
+        """WSSs that carry something for the job."""
         return sorted(self.cross_connects)
 
 
 def plan_light(
     fabric: Fabric, grid: Grid, nodes: Sequence[str], pairs: Sequence[Pair] | None = None
 ) -> GridPlan:
-    """Everything that follows from a job's nodes and from who sends to whom.
+    """Return the plan that follows from a job's nodes and from the pairs that send to each other.
 
-    Raises ValueError as :func:`fabric.grid.wavelength_map`.
+    Raises ValueError naming a node that the grid does not have or that is named twice. On a grid with few
+    wavelengths, ValueError also names a pair that shares neither row nor column, a sender or receiver outside
+    the job, or a WSS with too few wavelengths.
     """
     ways = wavelength_map(grid, nodes, pairs)
     ports: dict[str, set[int]] = {}
@@ -90,9 +93,9 @@ def plan_light(
 
 
 def plan_job(fabric: Fabric, grid: Grid, nodes: Sequence[str], settings: Mapping[str, Any]) -> GridPlan:
-    """The plan of a job, in which everything that its workers will send is one optical hop.
+    """Return the plan of a job, in which everything that its workers send takes one optical hop.
 
-    ``settings``: the workers' (``workload``, ``collective``, ``linktest``). Raises InvalidError.
+    ``settings``: the workers' settings (``workload``, ``collective``, ``linktest``). Raises InvalidError.
     """
     steps = steps_of_job(settings, len(nodes), f"grid {grid.name}")
     rank_of = {node: rank for rank, node in enumerate(nodes)}
@@ -133,7 +136,7 @@ class GridProvider(Provider[GridPlan]):
         self._period_s = period_s
         #: Jobs whose maps should stand now; held while maps are written, so that none comes after its end.
         self._assigned: dict[str, GridPlan] = {}
-        #: How far the timeline of each O-NIC's flows was read for :meth:`lightpaths`.
+        #: Position to which the timeline of each O-NIC's flows was read for :meth:`lightpaths`.
         self._cursors: dict[str, int] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="arbiter", daemon=True)
@@ -168,14 +171,14 @@ class GridProvider(Provider[GridPlan]):
                 if other_id != job_id:
                     raise ConflictError(f"grid {light.place}: node {node} is lit for job {other_id}")
         self._set_light(job_id, light)
-        lit = time.monotonic()
+        lit_s = time.monotonic()
         with self._lock:
             self._hand_maps(job_id, light, light.nodes)
             self._assigned[job_id] = light
-        return {"light_s": lit - began, "maps_s": time.monotonic() - lit}
+        return {"light_s": lit_s - began, "maps_s": time.monotonic() - lit_s}
 
     def _adopt(self, job_id: str, light: GridPlan) -> None:
-        """The watch compares the job's maps and writes only what is wrong."""
+        """Record the job; the watch compares its maps and writes only the wrong ones."""
         with self._lock:
             self._assigned[job_id] = light
 
@@ -195,9 +198,9 @@ class GridProvider(Provider[GridPlan]):
             strays: dict[str, Target] = {}
             for name, ports in plan.ports.items():
                 switch = self._fabric.optical_switches[name]
-                wanted = plan.cross_connects.get(name, frozenset())
+                intended = plan.cross_connects.get(name, frozenset())
                 stand = self._site.look(name).cross_connects
-                odd = {xc for xc in stand if xc.ingress in ports or xc.egress in ports} - wanted
+                odd = {xc for xc in stand if xc.ingress in ports or xc.egress in ports} - intended
                 for xc in sorted(odd):
                     self._refuse_foreign(plan, switch, xc)
                 if odd:
@@ -254,7 +257,7 @@ class GridProvider(Provider[GridPlan]):
     # Maps
 
     def peers(self, plan: GridPlan, gpu: str) -> dict[str, dict[str, Any]]:
-        """A node's map as its agent takes it: by peer's IP address the port, the wavelength, the agent."""
+        """Return a node's map in the agent's form: port, wavelength and agent by the peer's IP address."""
         return {
             self._fabric.gpus[peer].ip: {
                 "port": way.port,
@@ -266,17 +269,17 @@ class GridProvider(Provider[GridPlan]):
 
     def _hand_maps(self, job_id: str, plan: GridPlan, gpus: Sequence[str]) -> None:
         def hand(gpu: str) -> None:
-            wanted = self.peers(plan, gpu)
+            node_map = self.peers(plan, gpu)
             status = self._onics.status(gpu)
-            if _has_map(status, job_id, wanted):
+            if _has_map(status, job_id, node_map):
                 return
             held = status.get("job")
             if held is not None and held != job_id:
                 # Left by a job whose end nobody here saw.
                 self._onics.ask(gpu, "clear_map", job=held)
             version = int(status.get("map_version") or 0) + 1
-            self._onics.ask(gpu, "set_map", job=job_id, version=version, peers=wanted)
-            if not _has_map(self._onics.status(gpu), job_id, wanted):
+            self._onics.ask(gpu, "set_map", job=job_id, version=version, peers=node_map)
+            if not _has_map(self._onics.status(gpu), job_id, node_map):
                 raise UnavailableError(f"O-NIC agent of {gpu}: the map of job {job_id} did not read back")
 
         for error in self._onics.on_all(gpus, hand).values():
@@ -342,31 +345,38 @@ class GridProvider(Provider[GridPlan]):
         )
 
     def lightpaths(self, plane: GridPlane, since: float) -> set[LitPair]:
-        """Asks the agents of nodes that have a map; one that does not answer has no light."""
-        found: set[LitPair] = set()
-        at = {self._fabric.gpus[node].ip: node for node in plane.nodes}
+        """Return the pairs that have light now, or had light after ``since`` (seconds of CLOCK_MONOTONIC).
+
+        The agents of all nodes with a map are read. An agent that does not answer contributes no light.
+        """
+        lit_pairs: set[LitPair] = set()
+        node_of_ip = {self._fabric.gpus[node].ip: node for node in plane.nodes}
 
         def look(gpu: str) -> None:
             ways = maps[gpu]
-            told = self._onics.ask(gpu, "trace", cursor=self._cursors.get(gpu, _LATEST))
-            self._cursors[gpu] = told["cursor"]
-            recent = (flow for flow in told["flows"] if (flow["t_close"] or 0.0) > since and flow["t_lit"])
-            for flow in (*told["lit"], *recent):
-                peer = at.get(flow["peer"], "")
+            trace = self._onics.ask(gpu, "trace", cursor=self._cursors.get(gpu, _LATEST))
+            self._cursors[gpu] = trace["cursor"]
+            recent = (flow for flow in trace["flows"] if (flow["t_close"] or 0.0) > since and flow["t_lit"])
+            for flow in (*trace["lit"], *recent):
+                peer = node_of_ip.get(flow["peer"], "")
                 if peer in ways:
-                    found.add(LitPair(gpu, peer, ways[peer].wavelength, 1))
+                    lit_pairs.add(LitPair(gpu, peer, ways[peer].wavelength, 1))
 
         plans = [plan for plan in list(self._assigned.values()) if plan.place == plane.name]
         maps = {gpu: plan.maps[gpu] for plan in plans for gpu in plan.nodes}
         self._onics.on_all(list(maps), look)
-        return found
+        return lit_pairs
 
     def onic(self, plane: GridPlane, gpu: str) -> OnicDocument:
-        """One O-NIC with what its agent says now. Raises as :meth:`OnicSite.status`."""
+        """Return one O-NIC with its agent's present status.
+
+        Raises NotFoundError, UnavailableError if the agent does not answer, ConflictError if it refuses or
+        has another protocol version.
+        """
         return self._onic(plane, gpu, OnicView(None, self._onics.status(gpu)))
 
     def onics(self) -> list[OnicDocument]:
-        """Every O-NIC; agents that do not answer have the reason in ``error``."""
+        """Return every O-NIC. For an agent that does not answer, ``error`` is the reason."""
         self._onics.look()
         views = self._onics.views()
         return [self._onic(plane_of(self._fabric, (gpu,)), gpu, view) for gpu, view in views.items()]
@@ -381,5 +391,5 @@ def _busy(plan: GridPlan) -> str:
 
 
 def _has_map(status: Mapping[str, Any], job_id: str, peers: Mapping[str, Any]) -> bool:
-    """Whether an agent's status shows this job's map."""
+    """Return whether an agent's status shows this job's map."""
     return status.get("job") == job_id and status.get("peers") == peers

@@ -1,4 +1,4 @@
-"""The O-NICs of a fabric: clients of their agents' management sockets, and what was last seen of each.
+"""Clients of the management sockets of a fabric's O-NICs, and the last known state of each.
 
 An agent answers on a Unix socket, one JSON object per line. Only maps, status and traces go over it: who may
 send when is settled between the agents, and nothing here takes part in that.
@@ -27,8 +27,11 @@ PARALLEL = 16
 
 @dataclass(frozen=True)
 class OnicEntry:
-    """Addresses of an O-NIC's agent: ``manage``: path of its socket; ``control``: its host:port on the
-    control network; ``flow``: path of the flow socket as the GPU's worker sees it."""
+    """Addresses of an O-NIC's agent.
+
+    ``manage``: path of its socket. ``control``: its host:port on the control network. ``flow``: path of the
+    flow socket as the GPU's worker sees it.
+    """
 
     gpu: str
     manage: str
@@ -37,9 +40,10 @@ class OnicEntry:
 
 
 def ask(entry: OnicEntry, op: str, *, timeout_s: float = 2.0, **fields: Any) -> dict[str, Any]:
-    """One question to an agent and its answer, over a connection of its own.
+    """Send one request to an agent over a separate connection. Return the answer.
 
-    Raises UnavailableError when it does not answer in time, ConflictError with its own words when it says no.
+    Raises UnavailableError if no valid answer arrives in time, ConflictError with the agent's reason if it
+    refuses.
     """
     deadline = time.monotonic() + timeout_s
     answer = bytearray()
@@ -59,8 +63,8 @@ def ask(entry: OnicEntry, op: str, *, timeout_s: float = 2.0, **fields: Any) -> 
                 answer += part
                 if len(answer) > MAX_ANSWER_BYTES:
                     raise ValueError(f"an answer of more than {MAX_ANSWER_BYTES} bytes")
-        found = json.loads(answer)
-        if not isinstance(found, dict):
+        reply = json.loads(answer)
+        if not isinstance(reply, dict):
             raise ValueError("its answer is not an object")
     except TimeoutError:
         raise UnavailableError(f"O-NIC agent of {entry.gpu}: no answer within {timeout_s:g} s") from None
@@ -68,16 +72,17 @@ def ask(entry: OnicEntry, op: str, *, timeout_s: float = 2.0, **fields: Any) -> 
         raise UnavailableError(f"O-NIC agent of {entry.gpu}: {error.strerror or error}") from None
     except ValueError as error:
         raise UnavailableError(f"O-NIC agent of {entry.gpu}: {error}") from None
-    if found.get("ok") is not True:
-        raise ConflictError(f"O-NIC agent of {entry.gpu}: {found.get('error', 'refused')}")
-    return found
+    if reply.get("ok") is not True:
+        raise ConflictError(f"O-NIC agent of {entry.gpu}: {reply.get('error', 'refused')}")
+    return reply
 
 
 @dataclass(frozen=True)
 class OnicView:
-    """What is known of one O-NIC. ``error``: why its agent does not answer, None when it does.
+    """Known state of one O-NIC.
 
-    ``status``: its last answer; the agent's epoch in it tells restarts apart.
+    ``error``: reason for which its agent does not answer, None if it does. ``status``: last answer of the
+    agent, whose epoch distinguishes restarts.
     """
 
     error: str | None = "not reached yet"
@@ -101,18 +106,22 @@ class OnicSite:
             self._pool = ThreadPoolExecutor(min(PARALLEL, len(entries)), thread_name_prefix="onics")
 
     def entry(self, gpu: str) -> OnicEntry:
-        """Raises NotFoundError."""
+        """Return the inventory entry of a GPU's O-NIC. Raises NotFoundError."""
         if gpu not in self.entries:
             raise NotFoundError(f"GPU {gpu} has no O-NIC")
         return self.entries[gpu]
 
     def views(self) -> dict[str, OnicView]:
-        """Every agent as last seen."""
+        """Return the last known state of every O-NIC, by GPU."""
         with self._lock:
             return dict(self._views)
 
     def status(self, gpu: str, *, timeout_s: float = 2.0) -> dict[str, Any]:
-        """What an agent says of itself now. Raises as :func:`ask`, ConflictError for another version."""
+        """Return an agent's present status.
+
+        Raises NotFoundError, UnavailableError if the agent does not answer in time, ConflictError if it
+        refuses or has another protocol version.
+        """
         entry = self.entry(gpu)
         try:
             status = ask(entry, "status", timeout_s=timeout_s)
@@ -128,13 +137,17 @@ class OnicSite:
         return status
 
     def ask(self, gpu: str, op: str, *, timeout_s: float = 2.0, **fields: Any) -> dict[str, Any]:
-        """Any other question. Raises as :func:`ask`, NotFoundError."""
+        """Send any other request to an agent. Return the answer.
+
+        Raises NotFoundError, UnavailableError if the agent does not answer in time, ConflictError if it
+        refuses.
+        """
         return ask(self.entry(gpu), op, timeout_s=timeout_s, **fields)
 
     def on_all(self, gpus: Collection[str], work: Callable[[str], None]) -> dict[str, ControllerError]:
-        """The work for every GPU, many at a time; the errors by GPU, in the order given."""
+        """Run ``work`` for every GPU in parallel. Return the errors by GPU, in the given order."""
 
-        def one(gpu: str) -> ControllerError | None:
+        def attempt(gpu: str) -> ControllerError | None:
             try:
                 work(gpu)
             except ControllerError as error:
@@ -144,19 +157,19 @@ class OnicSite:
         if self._pool is None:
             return {}
         try:
-            outcomes = list(self._pool.map(one, gpus))
+            outcomes = list(self._pool.map(attempt, gpus))
         except (RuntimeError, CancelledError):
             # Closed meanwhile.
             return {gpu: UnavailableError("the controller is stopping") for gpu in gpus}
         return {gpu: error for gpu, error in zip(gpus, outcomes, strict=True) if error is not None}
 
     def look(self, gpus: Collection[str] | None = None) -> dict[str, ControllerError]:
-        """Ask every agent (or these) for its status; the errors by GPU."""
+        """Read the status of every agent (or of these). Return the errors by GPU."""
 
-        def one(gpu: str) -> None:
+        def read_status(gpu: str) -> None:
             self.status(gpu)
 
-        return self.on_all(tuple(self.entries) if gpus is None else gpus, one)
+        return self.on_all(tuple(self.entries) if gpus is None else gpus, read_status)
 
     def close(self) -> None:
         if self._pool is not None:

@@ -1,10 +1,9 @@
-"""What all providers of light have in common: ask, light, adopt, clear, and tell of it.
+"""Base of all providers of light: check, light, adopt, clear, and publish.
 
-A provider lights the planes of one kind (``controller.jobs.light_provider``). Where a job has its plane for
-itself, the plane's switches are its own (:class:`Alone`): they are held for it, set through their drivers,
-and a *player* moves their light while the job runs; nobody else changes or watches them. At the job's end
-the player ends, then what the O-NICs were told is taken back, then the light, so that nobody sends where
-nothing leads.
+A provider lights the planes of one kind (``controller.jobs.light_provider``). If a job has its plane for
+itself (:class:`Alone`), the plane's switches are reserved for it and set through their drivers, and a
+*player* changes their light while the job runs; nothing else changes or watches them. At the job's end the
+player ends, then the O-NICs' tables are removed, then the light, so that no O-NIC sends into the dark.
 """
 
 from __future__ import annotations
@@ -48,9 +47,9 @@ PARALLEL = 16
 
 
 class Provider(ABC, Generic[L]):
-    """Plans, sets and takes away the light of jobs on planes of one kind. Safe from any thread.
+    """Base class that plans, sets and removes the light of jobs on planes of one kind. Safe from any thread.
 
-    ``agent``: of the server, None where the inventory names none.
+    ``agent``: client of the server agent, None if the inventory names none.
     """
 
     kind: ClassVar[str]
@@ -62,7 +61,7 @@ class Provider(ABC, Generic[L]):
         self._agent = agent
         self._bus = bus
         self._lock = threading.RLock()
-        #: Why jobs were not taken over.
+        #: Reasons for which jobs were not taken over.
         self._lost: dict[str, str] = {}
 
     def start(self) -> None:
@@ -70,19 +69,23 @@ class Provider(ABC, Generic[L]):
 
     @abstractmethod
     def stop(self) -> None:
-        """End what is done beside. Light, and what O-NICs were told, stay as they are."""
+        """Stop the background work. Light and the O-NICs' tables stay as they are."""
 
     # A job's light
 
     @abstractmethod
     def plan(self, plane: Any, nodes: tuple[str, ...], settings: Mapping[str, Any]) -> L:
-        """What a job on these nodes would get; ``settings``: its workers'. Touches nothing.
+        """Return the light that a job on these nodes would get, without any effect. ``settings``: the
+        workers' settings.
 
-        Raises InvalidError for what can never be.
+        Raises InvalidError for what can never be provided.
         """
 
     def check(self, light: L) -> None:
-        """Ask every switch, and who tells the O-NICs. Raises the first ControllerError."""
+        """Check that every switch can be read, and that the O-NICs can be set.
+
+        Raises the first ControllerError.
+        """
 
         def look(name: str) -> None:
             self._site.look(name, timeout_s=3.0)
@@ -92,9 +95,9 @@ class Provider(ABC, Generic[L]):
         self._check_onics(light)
 
     def light(self, job_id: str, light: L) -> None:
-        """Set the light, tell the O-NICs, and move the light from then on, where that is to be.
+        """Set the light, write the O-NICs' tables, and start the player if the light changes during the job.
 
-        May be repeated. Raises ControllerError; what was done until then stays until :meth:`clear`.
+        May be called again. Raises ControllerError; everything done until then stays until :meth:`clear`.
         """
         try:
             took = self._light(job_id, light)
@@ -116,9 +119,9 @@ class Provider(ABC, Generic[L]):
             self._publish(job_id, light, "adopted")
 
     def clear(self, job_id: str, light: L) -> list[str]:
-        """Take back what the O-NICs were told, then the light; what did not work, one line each.
+        """Remove the O-NICs' tables, then the light. Return one line for each failure.
 
-        May be repeated.
+        May be called again.
         """
         with self._lock:
             self._lost.pop(job_id, None)
@@ -131,19 +134,22 @@ class Provider(ABC, Generic[L]):
 
     @abstractmethod
     def _check_onics(self, light: L) -> None:
-        """Raises the ControllerError of the first that does not answer."""
+        """Check that the O-NICs' agents answer. Raises the ControllerError of the first that does not."""
 
     @abstractmethod
     def _light(self, job_id: str, light: L) -> dict[str, float]:
-        """What took how long, seconds, as far as it is told."""
+        """Light a job. Return the duration of each part in seconds, for the parts that are reported."""
 
     @abstractmethod
     def _adopt(self, job_id: str, light: L) -> None:
-        """Raises ControllerError."""
+        """Take over the light of a job that runs already. Raises ControllerError."""
 
     @abstractmethod
     def _clear(self, job_id: str, light: L) -> list[str] | None:
-        """What did not work; None where another job has the light already."""
+        """Remove a job's tables and light.
+
+        Return one line for each failure; None if another job has the light already.
+        """
 
     def _publish(self, job_id: str, light: L, state: str, **more: Any) -> None:
         self._bus.publish(
@@ -158,18 +164,21 @@ class Provider(ABC, Generic[L]):
     # Looking
 
     def troubles(self) -> list[str]:
-        """Why light is not as it should be, one line for each job."""
+        """Return the reasons for which light is not as it should be, one line for each job."""
         with self._lock:
             return list(self._lost.values())
 
     def overview(self, plane: Any, holders: Mapping[str, str]) -> PlaneOverview:
-        """A plane in short; ``holders``: the job that has each taken GPU."""
+        """Return a summary of a plane. ``holders``: the job that has each taken GPU."""
         return PlaneOverview(**self._facts(plane, holders))
 
     def document(self, plane: Any, holders: Mapping[str, str]) -> PlaneDocument:
-        """A plane with its nodes and what its switches carry, as last read."""
+        """Return a plane with its nodes and what its switches carry, as last read.
+
+        ``holders``: the job that has each taken GPU.
+        """
         ports = self._ports(plane)
-        at = {(port.node, port.number): node for node, own in ports.items() for port in own}
+        node_at = {(port.node, port.number): node for node, own in ports.items() for port in own}
         views = self._site.views()
         nodes = [
             PlaneNode(node, self._fabric.gpus[node].ip, holders.get(node), [str(port) for port in own])
@@ -178,60 +187,67 @@ class Provider(ABC, Generic[L]):
         switches = []
         for name, carried in self._carried(plane).items():
             size = self._fabric.optical_switches[name].size
-            lit = [
+            lit_cross_connects = [
                 Lit(
                     xc.ingress,
                     xc.egress,
                     xc.wavelength,
-                    at.get((name, xc.ingress)),
-                    at.get((name, xc.egress - size)),
+                    node_at.get((name, xc.ingress)),
+                    node_at.get((name, xc.egress - size)),
                 )
                 for xc in sorted(carried)
             ]
-            switches.append(PlaneSwitch(name, views[name].reachable, lit))
+            switches.append(PlaneSwitch(name, views[name].reachable, lit_cross_connects))
         return PlaneDocument(
             **self._facts(plane, holders), nodes=nodes, switches=switches, own=self._own(plane)
         )
 
     def changes(self, plane: Any) -> Sequence[Any]:
-        """The changes of a plane's light during its last job, one by one, where there are any."""
+        """Return the changes of a plane's light during its last job, one by one; empty for planes without
+        changes.
+        """
         return []
 
     @abstractmethod
     def lightpaths(self, plane: Any, since: float) -> Collection[LitPair]:
-        """Which GPU has light to which now; where light is asked for, also which had any after ``since``,
-        seconds of CLOCK_MONOTONIC."""
+        """Return the pairs of GPUs that have light now.
+
+        If light is requested for each flow, also pairs that had light after ``since`` (seconds of
+        CLOCK_MONOTONIC).
+        """
 
     @abstractmethod
     def plan_document(self, light: L) -> PlannedLight:
-        """A plan as the REST API shows it."""
+        """Return a plan as a document of the REST API."""
 
     @abstractmethod
     def switches(self, plane: Any) -> tuple[str, ...]:
-        """The optical switches of a plane."""
+        """Return the optical switches of a plane."""
 
     def onics(self) -> list[OnicDocument]:
-        """The O-NICs of all planes, their agents asked now where they have any."""
+        """Return the O-NICs of all planes. Agents, if there are any, are read now."""
         planes = [plane for plane in lit_planes(self._fabric) if plane.kind == self.kind]
         return [self.onic(plane, node) for plane in planes for node in plane.nodes]
 
     @abstractmethod
     def onic(self, plane: Any, gpu: str) -> OnicDocument:
-        """An O-NIC of a plane. Raises ControllerError where its agent does not answer."""
+        """Return an O-NIC of a plane. Raises ControllerError if its agent does not answer."""
 
     @abstractmethod
     def _own(self, plane: Any) -> GridPart | RingPart | DividedPart:
-        """What only such planes have."""
+        """Return the part of the document that only planes of this kind have."""
 
     def _ports(self, plane: Plane) -> dict[str, list[Port]]:
-        """The faceplate ports of switches that each node is plugged into, the first of its O-NIC first."""
+        """Return the switches' faceplate ports that each node is plugged into, in the order of its O-NIC's
+        ports.
+        """
         own = {node: [Port(node, n) for n in range(self._fabric.onics[node].ports)] for node in plane.nodes}
         return {
             node: [self._fabric.link_at[port].other(port) for port in ports] for node, ports in own.items()
         }
 
     def _carried(self, plane: Any) -> dict[str, frozenset[CrossConnect]]:
-        """What each switch passes, as last read."""
+        """Return the cross-connects that each switch passes, as last read."""
         seen = self._site.cross_connects()
         return {name: seen[name] for name in self.switches(plane)}
 
@@ -262,11 +278,11 @@ class Player(Protocol):
 
     @property
     def trouble(self) -> str | None:
-        """Why the light is not as it should be; None when it is."""
+        """Reason for which the light is not as it should be; None if it is."""
 
     @property
     def changes(self) -> list[Any]:
-        """The last changes of light, one by one."""
+        """Return the last changes of light, one by one."""
 
 
 P = TypeVar("P", bound=Player)
@@ -297,8 +313,8 @@ class Alone(Provider[L], Generic[L, P]):
     def troubles(self) -> list[str]:
         with self._lock:
             playing = dict(self._playing)
-        found = [f"{plane}: {p.trouble}" for plane, p in playing.items() if p.trouble is not None]
-        return super().troubles() + found
+        own_troubles = [f"{plane}: {p.trouble}" for plane, p in playing.items() if p.trouble is not None]
+        return super().troubles() + own_troubles
 
     def changes(self, plane: Plane) -> list[Any]:
         last = self._last.get(plane.name)
@@ -306,14 +322,15 @@ class Alone(Provider[L], Generic[L, P]):
 
     @abstractmethod
     def _begin(self, job_id: str, light: L, lights: Lights) -> tuple[P, dict[str, float]]:
-        """Set the light and tell the O-NICs; the player from then on, and what took how long, seconds.
+        """Set the light and write the O-NICs' tables. Return the player, and the duration of each part in
+        seconds.
 
         Raises ControllerError.
         """
 
     @abstractmethod
     def _resume(self, job_id: str, light: L, lights: Lights) -> P:
-        """The player of a job that runs already. Raises ControllerError."""
+        """Return the player of a job that runs already. Raises ControllerError."""
 
     @abstractmethod
     def _forget(self, light: L) -> None:
@@ -390,9 +407,9 @@ class Alone(Provider[L], Generic[L, P]):
 def on_all(
     names: Collection[str], work: Callable[[str], None], pool: ThreadPoolExecutor | None = None
 ) -> list[ControllerError]:
-    """The work for every name, many at a time; the errors in the order given."""
+    """Run ``work`` for every name in parallel. Return the errors in the given order."""
 
-    def one(name: str) -> ControllerError | None:
+    def attempt(name: str) -> ControllerError | None:
         try:
             work(name)
         except ControllerError as error:
@@ -400,6 +417,6 @@ def on_all(
         return None
 
     if pool is not None:
-        return [error for error in pool.map(one, names) if error is not None]
+        return [error for error in pool.map(attempt, names) if error is not None]
     with ThreadPoolExecutor(min(PARALLEL, max(1, len(names)))) as own:
-        return [error for error in own.map(one, names) if error is not None]
+        return [error for error in own.map(attempt, names) if error is not None]

@@ -32,10 +32,10 @@ _ITEM_BYTES = 4
 def plan_light(
     fabric: Fabric, ring: WdmRing, settings: Mapping[str, Any], ranks: Sequence[str] = ()
 ) -> RingPlan:
-    """Everything that follows from what a job's workers send. Raises InvalidError naming what does not fit.
+    """Return the plan that follows from what a job's workers send.
 
-    ``settings``: the workers' (``workload``, ``collective``, ``gradient_bytes``, ``linktest``).
-    ``ranks``: nodes in rank order, none where rank i is node i.
+    ``settings``: the workers' settings (``workload``, ``collective``, ``gradient_bytes``, ``linktest``).
+    ``ranks``: nodes in rank order; empty if rank i is node i. Raises InvalidError naming what does not fit.
     """
     steps = steps_of_job(settings, len(ring.nodes), f"ring {ring.name}")
     elements = settings.get("gradient_bytes")
@@ -53,7 +53,11 @@ def plan_light(
 
 
 class RingProvider(Alone[RingPlan, RingConductor]):
-    """``sockets``: where each node's flow socket is to be, by GPU. The ``agent`` keeps transmit tables."""
+    """Provider of light on rings.
+
+    ``sockets``: path of each node's flow socket, by GPU. ``agent``: server agent, which keeps the transmit
+    tables.
+    """
 
     kind = RingPlane.kind
 
@@ -78,13 +82,13 @@ class RingProvider(Alone[RingPlan, RingConductor]):
         _, problems = lights.set(light.steps[0].cross_connects, exactly=True)
         if problems:
             raise UnavailableError(f"ring {light.place}: {problems[0]}")
-        lit = time.monotonic()
+        lit_s = time.monotonic()
         self._write_tables(light.place, {node: self._table(light, node) for node in light.nodes})
-        took = {"light_s": lit - began, "tables_s": time.monotonic() - lit}
+        took = {"light_s": lit_s - began, "tables_s": time.monotonic() - lit_s}
         return self._conductor(job_id, light, lights, resumed=False), took
 
     def _resume(self, job_id: str, light: RingPlan, lights: Lights) -> RingConductor:
-        """The light and the tables stand, and the workers come back."""
+        """Return the conductor of a job that runs already, with its light and tables in place."""
         return self._conductor(job_id, light, lights, resumed=True)
 
     def _forget(self, light: RingPlan) -> None:
@@ -101,16 +105,19 @@ class RingProvider(Alone[RingPlan, RingConductor]):
     # Transmit tables
 
     def _table(self, plan: RingPlan, node: str) -> dict[str, Emit]:
-        """How a node sends, by its peers' IP addresses."""
+        """Return a node's transmit settings by its peers' IP addresses."""
         return {self._fabric.gpus[peer].ip: emit for peer, emit in plan.transmit[node].items()}
 
     def _write_tables(self, ring: str, tables: Mapping[str, Mapping[str, Emit]]) -> None:
-        """Raises ControllerError naming the first O-NIC that has not what it should."""
+        """Send the transmit tables to the O-NICs.
+
+        Raises ControllerError naming the first one whose table differs.
+        """
         agent = self._need_agent()
 
         def write(node: str) -> None:
-            wanted = {ip: vars(emit) for ip, emit in tables[node].items()}
-            if agent.set_transmit(node, wanted) != wanted:
+            table = {ip: vars(emit) for ip, emit in tables[node].items()}
+            if agent.set_transmit(node, table) != table:
                 raise UnavailableError(f"ring {ring}: the transmit table of {node} did not read back")
 
         for error in on_all(list(tables), write):

@@ -1,4 +1,4 @@
-"""Optical switches that are one job's alone: what they carry, and how all are set at the same time."""
+"""Optical switches that belong to one job: their state, and setting all of them at the same time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, Mode
 
 log = logging.getLogger(__name__)
 
-#: What each switch shall carry, by name.
+#: Cross-connects that each switch must carry, by name.
 Setting = Mapping[str, frozenset[CrossConnect]]
 
 #: Switches written at the same time.
@@ -24,16 +24,17 @@ WRITE_S = 10.0
 
 
 class Lights:
-    """Some switches: what they carry, as last read, and how they are changed. For one thread.
+    """Group of optical switches: their last readings, and their changes. For one thread.
 
-    ``patience_s``: longest time for one to do what it is told, besides what its profile declares.
+    ``patience_s``: longest time in seconds for a switch to carry out a write, beyond the time that its
+    profile declares.
     """
 
     def __init__(self, site: OpticalSite, switches: tuple[str, ...], patience_s: float = WRITE_S) -> None:
         self._site = site
         self._patience_s = patience_s
         self._seen: dict[str, Snapshot] = {}
-        #: Why a switch did not do the last that was asked of it.
+        #: Reason for which a switch failed its last request.
         self._failed: dict[str, str] = {}
         self._recalls: dict[str, Future[None]] = {}
         self._pool = ThreadPoolExecutor(min(PARALLEL, len(switches)), thread_name_prefix="lights")
@@ -47,7 +48,7 @@ class Lights:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def carries(self, name: str) -> frozenset[CrossConnect]:
-        """What passes light, as last read; nothing when that is unknown."""
+        """Return the cross-connects that pass light, as last read; empty if they are unknown."""
         seen = self._seen.get(name)
         if seen is None:
             return frozenset()
@@ -57,11 +58,11 @@ class Lights:
     def set(
         self, setting: Setting, *, exactly: bool = False, anew: bool = False, skip_failed: bool = False
     ) -> tuple[int, list[str]]:
-        """Make a setting; how many switches were written, and what did not work, one line each.
+        """Apply a setting. Return the number of switches written, and one line for each failure.
 
-        ``exactly``: also where a switch carries all that is needed and more. ``anew``: what stands is taken
-        away first, on every switch, and all that is needed made again. ``skip_failed``: nobody waits for a
-        switch that failed before, until :meth:`recall` has heard of it.
+        ``exactly``: also write switches that carry everything needed and more. ``anew``: on every switch,
+        first remove the present cross-connects, then make all needed ones again. ``skip_failed``: leave out
+        switches that failed before, until :meth:`recall` reaches them.
         """
         failed = dict(self._failed) if skip_failed else {}
         lacking = [
@@ -78,8 +79,10 @@ class Lights:
         return len(lacking), [*failed.values(), *problems]
 
     def compare(self, setting: Setting, *, skip_failed: bool = False) -> list[str]:
-        """Read every switch now; what is not as the setting needs it, one line each. ``skip_failed``: as of
-        :meth:`set`."""
+        """Read every switch now. Return one line for each switch that lacks a cross-connect of the setting.
+
+        ``skip_failed``: leave out switches that failed before.
+        """
 
         def look(name: str) -> str | None:
             try:
@@ -117,7 +120,10 @@ class Lights:
                 self._recalls[name] = self._pool.submit(ask, name)
 
     def put_out(self) -> list[str]:
-        """Take all light away, and close; what did not work, one line each. The site then knows it, too."""
+        """Remove all light, and close.
+
+        Return one line for each failure. The site's cached state is updated.
+        """
         try:
             _, problems = self.set({name: frozenset() for name in self.switches}, exactly=True)
             for name, snapshot in list(self._seen.items()):
@@ -127,29 +133,32 @@ class Lights:
         return problems
 
     def _on_all(self, names: Sequence[str], work: Callable[[str], str | None]) -> list[str]:
-        """The work for every switch, at the same time; what did not work, one line each."""
+        """Run ``work`` for every switch in parallel. Return one line for each failure."""
         # The first in this thread, which would only wait: to wake one less takes less time.
-        others = [self._pool.submit(work, name) for name in names[1:]]
-        outcomes = [*map(work, names[:1]), *(other.result() for other in others)]
+        pending = [self._pool.submit(work, name) for name in names[1:]]
+        outcomes = [*map(work, names[:1]), *(other.result() for other in pending)]
         return [outcome for outcome in outcomes if outcome is not None]
 
     def _lose(self, name: str, why: str) -> str:
-        """What the switch carries is not known; why."""
+        """Forget a switch's state and remember the reason. Return the reason."""
         self._seen.pop(name, None)
         self._failed[name] = why
         return why
 
-    def _write(self, name: str, wanted: frozenset[CrossConnect], anew: bool) -> str | None:
-        """What did not work; None when the switch carries what is wanted and nothing else."""
+    def _write(self, name: str, cross_connects: frozenset[CrossConnect], anew: bool) -> str | None:
+        """Write one switch.
+
+        Return the reason for a failure; None if the switch carries exactly what is wanted.
+        """
         driver = self._site.driver(name)
         timing = driver.capabilities().timing
-        # What stands may have to go before the rest is made.
-        needed_s = 2 * timing.lit_after_s(len(wanted | self.carries(name))) + timing.settle_s
+        # Present cross-connects may have to be removed before the others are made.
+        needed_s = 2 * timing.lit_after_s(len(cross_connects | self.carries(name))) + timing.settle_s
         deadline = Deadline(self._patience_s + needed_s)
         try:
             for last in (False, True):
                 seen = self._seen.pop(name, None) or self._site.look(name, timeout_s=deadline.check())
-                plan = driver.plan(wanted, Mode.REPLACE, snapshot=seen, anew=anew)
+                plan = driver.plan(cross_connects, Mode.REPLACE, snapshot=seen, anew=anew)
                 try:
                     if plan:
                         seen = self._site.apply(name, plan, timeout_s=deadline.check()).snapshot

@@ -1,4 +1,4 @@
-"""What the workers of a job send, as their settings say. Pure."""
+"""Compute the traffic of a job's workers from their settings. No I/O, no clock."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from ringlight.fabric.steps import Step, Steps, frozen
 
 
 def steps_of_job(settings: Mapping[str, Any], ranks: int, where: object) -> Steps:
-    """The steps of a training's collective, or the only one of a link test, named for error messages.
+    """Return the steps of a training's collective, or the only step of a link test, named for error messages.
 
-    ``settings``: the workers' (``workload``, ``collective``, ``linktest``); ``where``: the plane. Raises
-    InvalidError for a collective that does not exist or fit.
+    ``settings``: the workers' settings (``workload``, ``collective``, ``linktest``). ``where``: the plane.
+    Raises InvalidError for a collective that does not exist or fit.
     """
     if settings.get("workload", "train") == "train":
         collective = settings.get("collective", "ring")

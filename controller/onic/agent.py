@@ -77,7 +77,7 @@ _raw_decoded = json.JSONDecoder().raw_decode
 
 
 class AgentError(RuntimeError):
-    """The agent cannot start or do what it was told; one line that says why."""
+    """The agent cannot start or carry out a request; one line with the reason."""
 
 
 class Laser(Protocol):
@@ -93,11 +93,11 @@ class Laser(Protocol):
         """No light from now on."""
 
     def read(self, port: int) -> int | None:
-        """The wavelength that it shines, or is about to shine, on; None when dark."""
+        """Return the wavelength on which the laser emits, or is about to emit, light; None if it is dark."""
 
 
 class Routes(Protocol):
-    """Which port payload leaves by."""
+    """Routing table from destination IP addresses to output ports."""
 
     def replace(self, routes: Mapping[str, int]) -> None:
         """Destination IP address → port, all of them. Raises OSError."""
@@ -105,8 +105,10 @@ class Routes(Protocol):
 
 @dataclass(frozen=True)
 class Settings:
-    """``directory``: where sockets and files are. ``listen``: address on the control network. ``tuning_s``:
-    from the word to the laser until there is light, seconds. ``allow_faults``: whether ``emulate`` is heard.
+    """Settings of an agent.
+
+    ``directory``: directory of sockets and files. ``listen``: address on the control network. ``tuning_s``:
+    seconds from the command to the laser until there is light. ``allow_faults``: accept ``emulate``.
     """
 
     gpu: str
@@ -120,7 +122,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class PeerEntry:
-    """One line of the wavelength map: how the GPU with an IP address is reached, and its agent's address."""
+    """Line of the wavelength map: port and wavelength that reach a GPU, and its agent's address."""
 
     port: int
     wavelength: int
@@ -135,14 +137,18 @@ class WavelengthMap:
 
     def document(self) -> dict[str, Any]:
         peers = {
-            ip: {"port": one.port, "wavelength": one.wavelength, "agent": f"{one.agent[0]}:{one.agent[1]}"}
-            for ip, one in self.peers.items()
+            ip: {
+                "port": entry.port,
+                "wavelength": entry.wavelength,
+                "agent": f"{entry.agent[0]}:{entry.agent[1]}",
+            }
+            for ip, entry in self.peers.items()
         }
         return {"job": self.job, "version": self.version, "peers": peers}
 
 
 def parse_map(document: Mapping[str, Any], ports: int = PORTS) -> WavelengthMap:
-    """Raises ValueError naming the key that is wrong."""
+    """Return the wavelength map in a document. Raises ValueError naming the key that is wrong."""
     if not isinstance(document, Mapping):
         raise ValueError("the map must be an object")
     job, version, peers = document.get("job"), document.get("version"), document.get("peers")
@@ -172,7 +178,7 @@ def parse_map(document: Mapping[str, Any], ports: int = PORTS) -> WavelengthMap:
 
 
 def flow_name(request: Mapping[str, Any], key: str) -> int | str:
-    """What a worker calls the flow that it opens or closes. Raises ValueError."""
+    """Return the worker's name of the flow that it opens or closes. Raises ValueError."""
     name = request[key]
     # A bool would be equal to the number 0 or 1.
     if isinstance(name, bool) or not isinstance(name, int | str):
@@ -181,7 +187,7 @@ def flow_name(request: Mapping[str, Any], key: str) -> int | str:
 
 
 def _parsed(packet: bytes) -> Any:
-    """A packet's JSON, without the layers of ``json.loads``. Raises ValueError or RecursionError."""
+    """Return a packet's JSON, without the layers of ``json.loads``. Raises ValueError or RecursionError."""
     text = packet.decode().strip()
     document, end = _raw_decoded(text)
     if end < len(text):
@@ -235,7 +241,7 @@ class Agent:
             self._faults = Faults()
         self._stopping = False
         self._sockets: list[socket.socket] = []
-        #: Who is called when a descriptor can be read, or written.
+        #: Function to call when a descriptor can be read, or written.
         self._readers: dict[int, Callable[[], None]] = {}
         self._writers: dict[int, Callable[[], None]] = {}
         directory = settings.directory
@@ -277,7 +283,7 @@ class Agent:
     def _open(
         self, family: socket.AddressFamily, kind: socket.SocketKind, where: Address | Path, mode: int = 0
     ) -> socket.socket:
-        """A bound socket; raises OSError that names the address."""
+        """Return a bound socket. Raises OSError naming the address."""
         opened = socket.socket(family, kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         self._sockets.append(opened)
         try:
@@ -299,7 +305,7 @@ class Agent:
         return host, port
 
     def run(self) -> None:
-        """Serves until :meth:`stop`; then the lasers are dark and the sockets gone."""
+        """Serve until :meth:`stop`. Then the lasers are dark and the sockets removed."""
         clock, core, readers, writers = time.monotonic, self.core, self._readers, self._writers
         try:
             while not self._stopping:
@@ -313,9 +319,9 @@ class Agent:
                 # Not epoll: it waits in whole milliseconds, and lasers and delays may be shorter than that.
                 # Nor a selector, which would take longer than many a message.
                 ready, writable, _ = select.select([*readers], [*writers], (), wait_s)
-                for found, among in ((ready, readers), (writable, writers)):
-                    for descriptor in found:
-                        # Who was called before it may have ended it.
+                for descriptors, among in ((ready, readers), (writable, writers)):
+                    for descriptor in descriptors:
+                        # A call before this one may have closed the descriptor.
                         if (call := among.get(descriptor)) is not None:
                             call()
                 if deadline is not None and deadline <= (now := clock()):
@@ -473,7 +479,7 @@ class Agent:
         except BlockingIOError:
             return
         except OSError:
-            # What the network says of a message sent before; that message is sent again in time.
+            # The error is the network's about an earlier message, which is sent again in time.
             self._counts["send_errors"] += 1
             return
         if self._faults is not None and self._faults.blocks(peer):
@@ -672,13 +678,13 @@ class Agent:
         return None if peer is None else self._ip_of.get(peer, f"{peer[0]}:{peer[1]}")
 
     def _set_map(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        wanted = parse_map(request, self.settings.ports)
+        new_map = parse_map(request, self.settings.ports)
         held = self._map
-        if held is not None and held.job != wanted.job:
+        if held is not None and held.job != new_map.job:
             raise ValueError(f"holds the map of job {held.job}; clear that first")
-        if held is not None and wanted.version < held.version:
-            raise ValueError(f"holds version {held.version} of the map, newer than {wanted.version}")
-        _write_file(self._map_path, json.dumps(wanted.document()))
+        if held is not None and new_map.version < held.version:
+            raise ValueError(f"holds version {held.version} of the map, newer than {new_map.version}")
+        _write_file(self._map_path, json.dumps(new_map.document()))
         self._take_map(self._stored_map())
         assert self._map is not None
         return {"map": self._map.document()}
@@ -696,7 +702,7 @@ class Agent:
         return self.settings.directory / MAP_FILE
 
     def _stored_map(self) -> WavelengthMap | None:
-        """What the file has. Raises ValueError or OSError that names it."""
+        """Return the stored map; None without a file. Raises ValueError or OSError naming the file."""
         try:
             return parse_map(json.loads(self._map_path.read_bytes()), self.settings.ports)
         except FileNotFoundError:
@@ -713,12 +719,12 @@ class Agent:
             stored = None
         self._take_map(stored)
 
-    def _take_map(self, wanted: WavelengthMap | None) -> None:
-        peers = {} if wanted is None else wanted.peers
+    def _take_map(self, new_map: WavelengthMap | None) -> None:
+        peers = {} if new_map is None else new_map.peers
         self._routes.replace({ip: reach.port for ip, reach in peers.items()})
         reach = {reach.agent: Reach(reach.port, reach.wavelength) for reach in peers.values()}
         self._do(self.core.set_map(time.monotonic(), reach))
-        self._map = wanted
+        self._map = new_map
         self._ip_of = {reach.agent: ip for ip, reach in peers.items()}
 
     def _emulate(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -726,11 +732,11 @@ class Agent:
             raise ValueError("was started without --allow-faults")
         from ringlight.controller.onic.datagram_faults import changed
 
-        wanted = {name: value for name, value in request.items() if name != "op"}
-        tuning_s = wanted.pop("tuning_s", self._tuning_s)
+        fault_settings = {name: value for name, value in request.items() if name != "op"}
+        tuning_s = fault_settings.pop("tuning_s", self._tuning_s)
         if isinstance(tuning_s, bool) or not isinstance(tuning_s, int | float) or not 0 <= tuning_s <= 60:
             raise ValueError("tuning_s must be from 0 to 60 seconds")
-        self._faults.set(changed(self._faults.settings, wanted))
+        self._faults.set(changed(self._faults.settings, fault_settings))
         self._tuning_s = float(tuning_s)
         blocked = [f"{host}:{port}" for host, port in sorted(self._faults.settings.blocked)]
         return {"emulate": {**asdict(self._faults.settings), "blocked": blocked, "tuning_s": self._tuning_s}}
@@ -741,12 +747,12 @@ class Agent:
             raise ValueError("cursor must be a whole number")
         first = self._traced - len(self._trace)
         flows = list(self._trace)[max(0, cursor - first) :]
-        lit = [
+        lit_flows = [
             {"peer": self._ip_of.get(peer), "port": port}
             for _, peer, port, state in self.core.flows()
             if state == "lit"
         ]
-        return {"flows": flows, "lit": lit, "cursor": self._traced, "dropped": max(0, first - cursor)}
+        return {"flows": flows, "lit": lit_flows, "cursor": self._traced, "dropped": max(0, first - cursor)}
 
 
 _ACTIONS: dict[type, Callable[[Agent, Any], None]] = {
@@ -769,9 +775,10 @@ _OPERATIONS: dict[str, Callable[[Agent, Mapping[str, Any]], dict[str, Any]]] = {
 
 
 def _next_epoch(path: Path) -> tuple[int, bool]:
-    """A number greater than in any earlier life, kept in ``path``; and whether this is the first life.
+    """Return a number greater than in any earlier life, kept in ``path``, and whether this is the first life.
 
-    The clock makes it grow even when the file is lost, as long as the machine is not started anew.
+    The clock makes the number grow even if the file is lost, until the machine is rebooted. Raises
+    AgentError.
     """
     try:
         before = int(path.read_text(encoding="ascii"))
@@ -792,7 +799,9 @@ def _write_file(path: Path, text: str) -> None:
 
 
 def _from_here(connection: socket.socket) -> bool:
-    """Whether a client of a Unix socket shares this process's PID namespace, so is not in a container."""
+    """Return whether a client of a Unix socket shares this process's PID namespace, so is
+    not in a container.
+    """
     data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER_CREDENTIALS.size)
     pid, _, _ = _PEER_CREDENTIALS.unpack(data)
     try:

@@ -1,4 +1,4 @@
-"""The conductor of a WDM ring: its light, step by step of a collective. Pure: no I/O, no clock.
+"""Conduct the light of a WDM ring, step by step of a collective. No I/O, no clock.
 
 On a ring every node sends on fixed wavelengths, so which of its flows may send is a matter of the WSSs
 between the nodes, and these are set for all nodes together. A *setting* is the state of all WSSs that one
@@ -48,14 +48,14 @@ class Closed(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """The flow never had light and is over; it may be asked for anew."""
+    """Effect: the flow has ended without light. It may be opened again."""
 
     flow: Flow
     reason: str
 
 
 class Lost(NamedTuple):
-    """The flow's light went out before it was closed, and the flow is over: open it anew."""
+    """Effect: the flow lost its light before it was closed, and has ended. The sender must open a new one."""
 
     flow: Flow
     reason: str
@@ -75,12 +75,12 @@ class _Asked:
 
 
 class Conductor:
-    """Every method returns what is to be done, in order.
+    """State machine of a ring's light. Every method returns the effects to carry out, in order.
 
-    ``steps``: the pairs of each step of one iteration, at least one; the settings for them are 0, 1, …
-    ``resumed``: flows may have been closed before this conductor was made. It then lights nothing until
-    :meth:`settle`, which is called when whoever is there has had the time to ask. ``each_step``: each step,
-    also of a later iteration, gets its setting anew.
+    ``steps``: the pairs of each step of one iteration, at least one; their settings are 0, 1, … ``resumed``:
+    flows may have been closed before this conductor was made. The conductor then lights nothing until
+    :meth:`settle`, which is called when workers have had the time to open their flows. ``each_step``: the
+    setting is made again for each step, also of a later iteration.
     """
 
     def __init__(
@@ -105,24 +105,25 @@ class Conductor:
 
     @property
     def step(self) -> int | None:
-        """The step that is being played, counted on over iterations; None before it is known."""
+        """Present step, continued over iterations; None before it is known."""
         return self._step
 
     @property
     def setting(self) -> int | None:
-        """The setting that stands; None while it changes."""
+        """Setting in place; None while it changes."""
         return self._setting
 
     def flows(self) -> list[tuple[Flow, Pair, int, bool]]:
-        """Open flows in order of arrival: flow, pair, step, whether it is lit."""
-        return [(flow, one.pair, one.step, one.lit) for flow, one in self._flows.items()]
+        """Return the open flows in order of arrival: flow, pair, step, and whether the flow has light."""
+        return [(flow, request.pair, request.step, request.lit) for flow, request in self._flows.items()]
 
-    # What happens
+    # Events
 
     def open(self, flow: Flow, client: Client, pair: Pair, step: int | None = None) -> list[Effect]:
-        """``client`` (a connection) asks for light for ``pair``. ``flow`` is not open.
+        """Open a flow for which ``client`` (a connection) requests light for ``pair``. Return the effects.
 
-        ``step`` is counted on over iterations; it may be left out where there is only one (a link test).
+        ``flow`` must not be open. ``step`` is continued over iterations; it may be left out if there is only
+        one step (a link test).
         """
         if step is None:
             if len(self._steps) > 1:
@@ -135,15 +136,15 @@ class Conductor:
         return self._next()
 
     def close(self, flow: Flow) -> list[Effect]:
-        """Close an open flow: all of it is acknowledged, or it is no longer wanted."""
-        asked = self._flows.pop(flow)
-        if self._step is None or asked.step >= self._step:
-            self._done.setdefault(asked.step, set()).add(asked.pair)
+        """Close an open flow that is fully acknowledged or no longer wanted. Return the effects."""
+        request = self._flows.pop(flow)
+        if self._step is None or request.step >= self._step:
+            self._done.setdefault(request.step, set()).add(request.pair)
         return [Closed(flow), *self._next()]
 
     def gone(self, client: Client) -> list[Effect]:
-        """A connection has ended; its flows are no longer wanted, though they may come again."""
-        mine = [flow for flow, asked in self._flows.items() if asked.client == client]
+        """Forget the flows of a connection that has ended; they may be opened again. Return the effects."""
+        mine = [flow for flow, request in self._flows.items() if request.client == client]
         if not mine:
             return []
         for flow in mine:
@@ -152,38 +153,38 @@ class Conductor:
         return self._next()
 
     def settle(self) -> list[Effect]:
-        """Whoever has something to ask has had the time for it. Without effect unless ``resumed``."""
+        """End the time in which workers may still open flows. Return the effects, none unless ``resumed``."""
         if not self._holding:
             return []
         self._holding = False
         return self._next()
 
     def configured(self) -> list[Effect]:
-        """The setting that was asked for stands."""
+        """Record that the requested setting is in place. Return the effects."""
         assert self._wanted is not None
         self._setting, self._wanted = self._wanted, None
         return self._next()
 
     def unconfigured(self, reason: str) -> list[Effect]:
-        """The setting that was asked for could not be made: who waits for it is told."""
+        """Fail the flows that wait for the requested setting, which could not be made. Return the effects."""
         assert self._wanted is not None
-        wanted, self._wanted = self._wanted, None
-        waiting = [f for f, asked in self._flows.items() if asked.step % len(self._steps) == wanted]
+        setting, self._wanted = self._wanted, None
+        waiting = [f for f, request in self._flows.items() if request.step % len(self._steps) == setting]
         for flow in waiting:
             del self._flows[flow]
         return [*(Failed(flow, reason) for flow in waiting), *self._next()]
 
     def darkened(self, reason: str) -> list[Effect]:
-        """The setting that stood stands no longer."""
+        """Take the light from the flows that have it, because the setting was lost. Return the effects."""
         if self._wanted is not None:
             return []
         self._setting = None
-        lit = [flow for flow, asked in self._flows.items() if asked.lit]
-        for flow in lit:
+        lit_flows = [flow for flow, request in self._flows.items() if request.lit]
+        for flow in lit_flows:
             del self._flows[flow]
-        return [*(Lost(flow, reason) for flow in lit), *self._next()]
+        return [*(Lost(flow, reason) for flow in lit_flows), *self._next()]
 
-    # How it goes on
+    # Transitions
 
     def _loosen(self, iterations: int) -> None:
         if self._step is not None:
@@ -193,7 +194,7 @@ class Conductor:
     def _next(self) -> list[Effect]:
         if self._holding or self._wanted is not None:
             return []
-        if not any(asked.lit for asked in self._flows.values()):
+        if not any(request.lit for request in self._flows.values()):
             # Else who belongs to what is lit may join; everybody else waits for its end.
             self._serving = self._choose()
         if self._serving is None:
@@ -203,15 +204,15 @@ class Conductor:
             self._setting, self._wanted, self._set_for = None, setting, self._serving
             return [Configure(setting, self._serving)]
         effects: list[Effect] = []
-        for flow, asked in self._flows.items():
-            if not asked.lit and asked.step == self._serving:
-                asked.lit = True
+        for flow, request in self._flows.items():
+            if not request.lit and request.step == self._serving:
+                request.lit = True
                 effects.append(Lit(flow))
         return effects
 
     def _choose(self) -> int | None:
-        """The step whose turn it is, when nothing is lit."""
-        least = min((asked.step for asked in self._flows.values()), default=None)
+        """Return the step whose turn it is, when nothing is lit; None if there is none."""
+        least = min((request.step for request in self._flows.values()), default=None)
         if least is None:
             return None
         if self._step is None:

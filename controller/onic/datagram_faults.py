@@ -1,4 +1,4 @@
-"""A control network that delays, loses, copies, reorders and partitions, for experiments and tests.
+"""Emulate a control network that delays, loses, copies, reorders and partitions datagrams.
 
 Acts on what an agent sends, and for ``blocked`` peers also on what it receives. Seeded, so a run can be
 repeated. Not imported unless the agent was started with faults allowed.
@@ -35,10 +35,13 @@ class FaultSettings(ControlFaults):
                 raise ValueError(f"{name} must be from 0 to 60 seconds")
 
 
-def changed(settings: FaultSettings, wanted: Mapping[str, Any]) -> FaultSettings:
-    """``settings`` with what ``wanted`` names. Raises ValueError for an unknown name or a bad value."""
+def changed(settings: FaultSettings, changes: Mapping[str, Any]) -> FaultSettings:
+    """Return ``settings`` with the values in ``changes``.
+
+    Raises ValueError for an unknown name or a bad value.
+    """
     values: dict[str, Any] = {}
-    for name, value in wanted.items():
+    for name, value in changes.items():
         if name == "blocked":
             values[name] = frozenset(_addresses(value))
         elif name == "seed":
@@ -99,13 +102,16 @@ class Faults:
             heapq.heappush(self._flying, (due_s, self._number, data, peer))
 
     def blocks(self, peer: Address) -> bool:
-        """Whether nothing passes to or from ``peer``; counts it."""
+        """Return whether all datagrams to and from ``peer`` are dropped, and count the
+        datagram if they are.
+        """
         if peer not in self.settings.blocked:
             return False
         self.counts["blocked"] += 1
         return True
 
     def next_deadline(self) -> float | None:
+        """Return the time in seconds at which :meth:`due` must be called next; None without datagrams."""
         return self._flying[0][0] if self._flying else None
 
     def due(self, now_s: float) -> Iterable[tuple[bytes, Address]]:

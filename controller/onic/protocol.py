@@ -1,4 +1,4 @@
-"""The state machine of one O-NIC's control unit: who may light which receiver, and for how long.
+"""State machine of one O-NIC's control unit, which grants the light to each receiver for a time.
 
 No I/O, no clock, no randomness: every method is handed the time (seconds of this O-NIC's own steady clock)
 and returns effects in the order in which they must be carried out. The agent runs it on sockets, the
@@ -36,7 +36,7 @@ KINDS = {
     RENEW: "renew",
     RENEWED: "renewed",
 }
-#: What only the source of a flow sends, and what only its destination answers.
+#: Kinds of message that only the source of a flow sends, and only its destination answers.
 FROM_SOURCE = frozenset({REQUEST, CONFIRM, RELEASE, RENEW})
 
 NO_MAP, QUEUE_FULL, UNKNOWN_GRANT = 1, 2, 3
@@ -61,12 +61,12 @@ _NEVER = float("inf")
 
 
 class Message(NamedTuple):
-    """One control message.
+    """Control message.
 
-    ``epoch``: the sender's. ``flow_epoch`` and ``seq``: the flow, numbered by its source in that epoch of the
-    source. ``stamp_s``: the source's clock when it sent the REQUEST or RENEW that this answers; for the
-    destination it is only something to echo. ``value_s``: lease (GRANT, RENEWED) or when to try again (DENY),
-    seconds. ``detail``: requests ahead (QUEUED) or reason (DENY).
+    ``epoch``: the sender's epoch. ``flow_epoch`` and ``seq``: the flow, numbered by its source in that epoch
+    of the source. ``stamp_s``: the source's clock when it sent the REQUEST or RENEW that this message
+    answers; the destination only echoes it. ``value_s``: lease (GRANT, RENEWED) or time to retry (DENY),
+    seconds. ``detail``: number of requests ahead (QUEUED) or reason (DENY).
     """
 
     kind: int
@@ -126,7 +126,7 @@ class Failed(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """The flow's light went out before it was closed, and the flow is over: open it anew."""
+    """Effect: the flow lost its light before it was closed, and has ended. The sender must open a new one."""
 
     flow: Flow
     peer: Peer
@@ -134,10 +134,11 @@ class Lost(NamedTuple):
 
 
 class Finished(NamedTuple):
-    """The life of a flow that had light, seconds; told when the receiver has confirmed its release.
+    """Effect: times in the life of a flow that had light, seconds, after the receiver has confirmed its
+    release.
 
-    ``released_s`` is None when the receiver was never heard again. ``waited``: it stood in a queue, here or
-    at the receiver.
+    ``released_s``: None if the receiver never answered again. ``waited``: the flow was in a queue, here or at
+    the receiver.
     """
 
     flow: Flow
@@ -184,12 +185,14 @@ class Times:
 
     @property
     def confirm_s(self) -> float:
-        """How long light is on before its source confirms it; the receiver repeats its GRANT later."""
+        """Seconds for which light is on before its source confirms it; the receiver
+        repeats its GRANT later.
+        """
         return self.retry_s / 4
 
     @classmethod
     def dilated(cls, lease_s: float, dilation: float) -> Times:
-        """Durations for a lease (emulated seconds) in a run that is ``dilation`` times slower."""
+        """Return the durations for a lease (emulated seconds) in a run that is ``dilation`` times slower."""
         usual = cls()
         return cls(
             lease_s=lease_s * dilation,
@@ -271,10 +274,10 @@ class _Receiver:
 
 
 class Onic:
-    """One control unit. ``epoch`` must be greater than in any earlier life of this O-NIC.
+    """Control unit of one O-NIC. ``epoch`` must be greater than in any earlier life of this O-NIC.
 
     ``quarantine``: grant nothing for one lease and guard, because a grant of an earlier life may still be in
-    use. All lasers must be dark when this is made.
+    use. All lasers must be dark when the control unit is created.
     """
 
     __slots__ = ("_epochs", "_flows", "_quiet_s", "_reach", "_rx", "_seq", "_tx", "counts", "epoch", "times")
@@ -295,13 +298,13 @@ class Onic:
         self._tx = [_Transmitter(deque(), None, {}) for _ in range(ports)]
         self._rx = [_Receiver(None, {}, {}) for _ in range(ports)]
 
-    # What the O-NIC's own side asks for.
+    # Requests of the O-NIC's own side.
 
     def set_map(self, now_s: float, reach: Mapping[Peer, Reach]) -> list[Effect]:
-        """The peers of the job and how to reach them; flows to peers that left or moved are over.
+        """Set the peers of the job and the way to reach each. Return the effects.
 
-        Grants given away stay until released or run out: their light may be on. ``reach`` is kept as it is
-        and must not change.
+        Flows to peers that left or moved fail. Grants stay until they are released or expire, because their
+        light may be on. ``reach`` is kept as it is and must not change.
         """
         out: list[Effect] = []
         moved = {peer for peer, way in self._reach.items() if reach.get(peer) != way}
@@ -317,7 +320,10 @@ class Onic:
         return out
 
     def open(self, now_s: float, flow: Flow, peer: Peer) -> list[Effect]:
-        """Asks for light to ``peer``. Raises ValueError when the flow is open."""
+        """Request light to ``peer`` for a new flow.
+
+        Return the effects. Raises ValueError if the flow is open.
+        """
         if flow in self._flows:
             raise ValueError(f"flow {flow!r} is already open")
         out: list[Effect] = []
@@ -334,7 +340,10 @@ class Onic:
         return out
 
     def close(self, now_s: float, flow: Flow) -> list[Effect]:
-        """The flow has sent all it had, or is given up. A flow that is already over is ignored."""
+        """Close a flow that has sent everything or is abandoned.
+
+        Return the effects, none if the flow has already ended.
+        """
         out: list[Effect] = []
         port = self._flows.get(flow)
         if port is None:
@@ -352,7 +361,7 @@ class Onic:
         return out
 
     def tuned(self, now_s: float, port: int, ready_s: float) -> list[Effect]:
-        """The laser of ``port`` has been set, and is (or will be) ready at ``ready_s``."""
+        """Record that the laser of ``port`` has been set and is ready at ``ready_s``. Return the effects."""
         out: list[Effect] = []
         active = self._tx[port].active
         if active is not None and active.phase == TUNING:
@@ -362,13 +371,13 @@ class Onic:
         return out
 
     def untuned(self, now_s: float, port: int, reason: str) -> list[Effect]:
-        """The laser of ``port`` could not be set."""
+        """End the flow on ``port``, whose laser could not be set. Return the effects."""
         out: list[Effect] = []
         if self._tx[port].active is not None:
             self._end(now_s, port, out, reason)
         return out
 
-    # What the peers say.
+    # Messages of the peers.
 
     def receive(self, now_s: float, sender: Peer, message: Message) -> list[Effect]:
         out: list[Effect] = []
@@ -392,7 +401,7 @@ class Onic:
         return out
 
     def other_version(self, now_s: float, sender: Peer, version: int, own: int) -> list[Effect]:
-        """``sender`` speaks another version of the protocol: what was asked of it fails."""
+        """End the flows to ``sender``, which uses another version of the protocol. Return the effects."""
         out: list[Effect] = []
         for port, tx in enumerate(self._tx):
             if tx.active is not None and tx.active.peer == sender:
@@ -402,7 +411,9 @@ class Onic:
     # Time.
 
     def next_deadline(self) -> float | None:
-        """Time at which :meth:`timer` has something to do if nothing else happens; None: never."""
+        """Return the time in seconds at which :meth:`timer` must be called if nothing else happens; None:
+        never.
+        """
         first = _NEVER
         for tx in self._tx:
             active = tx.active
@@ -420,7 +431,7 @@ class Onic:
         return None if first == _NEVER else first
 
     def timer(self, now_s: float) -> list[Effect]:
-        """Does what is due; harmless when nothing is."""
+        """Perform everything that is due; nothing if called early. Return the effects."""
         out: list[Effect] = []
         for port, tx in enumerate(self._tx):
             for seq, leaving in list(tx.leaving.items()):
@@ -466,7 +477,7 @@ class Onic:
         out.append(Send(active.peer, Message(REQUEST, port, self.epoch, self.epoch, active.seq, now_s)))
 
     def _answered(self, now_s: float, sender: Peer, message: Message, out: list[Effect]) -> None:
-        """A destination's word about a flow of this O-NIC."""
+        """Process a destination's message about a flow of this O-NIC."""
         kind, port, _, flow_epoch, seq, stamp_s, value_s, detail = message
         tx = self._tx[port]
         active = tx.active
@@ -528,7 +539,9 @@ class Onic:
         out.append(Extend(port, active.wavelength, until_s))
 
     def _renew_at(self, now_s: float, active: _Outgoing, half_s: float) -> None:
-        """Ask for a longer lease at ``half_s``, or soon where a late grant has left less than half of it."""
+        """Schedule the renewal at ``half_s``, or soon if a late grant has left less than
+        half of the lease.
+        """
         active.interval_s = self.times.retry_s / 2
         active.deadline_s = max(half_s, now_s + active.interval_s)
 
@@ -568,7 +581,7 @@ class Onic:
     def _end(
         self, now_s: float, port: int, out: list[Effect], reason: str, retry_after_s: float | None = None
     ) -> None:
-        """The active flow is over before it was closed; the next one has the transmitter."""
+        """End the active flow before it was closed, and give the transmitter to the next one."""
         active = self._tx[port].active
         assert active is not None
         self._let_go(now_s, port, out)
@@ -586,7 +599,7 @@ class Onic:
         out.append(Failed(flow, peer, reason, retry_after_s))
 
     def _let_go(self, now_s: float, port: int, out: list[Effect]) -> None:
-        """Darkens, then says so: a RELEASE is a promise that this flow number is never lit again."""
+        """Darken the laser, then send a RELEASE: a promise that this flow number is never lit again."""
         tx = self._tx[port]
         active = tx.active
         assert active is not None
@@ -622,7 +635,7 @@ class Onic:
     # Receiver.
 
     def _asked(self, now_s: float, source: Peer, message: Message, out: list[Effect]) -> None:
-        """A source's word about a flow to this O-NIC."""
+        """Process a source's message about a flow to this O-NIC."""
         kind, port, _, flow_epoch, seq, stamp_s, _, _ = message
         rx = self._rx[port]
         grant = rx.grant
@@ -727,7 +740,7 @@ class Onic:
     # Peers.
 
     def _answer_stranger(self, sender: Peer, message: Message, out: list[Effect]) -> None:
-        """An O-NIC of no job of ours: nothing about it is kept."""
+        """Answer an O-NIC that belongs to no job here, without keeping any state about it."""
         if message.kind in (REQUEST, RENEW, CONFIRM):
             reason = NO_MAP if message.kind == REQUEST else UNKNOWN_GRANT
             self._deny(sender, message, reason, self.times.refresh_s, out)
@@ -739,7 +752,7 @@ class Onic:
             out.append(Send(sender, release))
 
     def _forget(self, now_s: float, peer: Peer, out: list[Effect]) -> None:
-        """``peer`` has restarted: it darkened its lasers first, and knows nothing of before."""
+        """Forget the state of ``peer``, which has restarted with dark lasers and without memory."""
         for port, (tx, rx) in enumerate(zip(self._tx, self._rx, strict=True)):
             rx.done.pop(peer, None)
             rx.queue.pop(peer, None)
@@ -758,7 +771,7 @@ class Onic:
     # For people and tests.
 
     def flows(self) -> Iterator[tuple[Flow, Peer, int, str]]:
-        """(flow, peer, port, "queued" | "asking" | "tuning" | "lit") of every open flow."""
+        """Yield (flow, peer, port, "queued" | "asking" | "tuning" | "lit") of every open flow."""
         for port, tx in enumerate(self._tx):
             if tx.active is not None:
                 yield tx.active.flow, tx.active.peer, port, PHASES[tx.active.phase]
@@ -766,16 +779,16 @@ class Onic:
                 yield flow, peer, port, "queued"
 
     def holder(self, port: int) -> Peer | None:
-        """The source that the receiver of ``port`` is granted to."""
+        """Return the source that the receiver of ``port`` is granted to; None if there is no grant."""
         grant = self._rx[port].grant
         return None if grant is None else grant.source
 
     def waiting(self, port: int) -> tuple[Peer, ...]:
-        """The sources that wait for the receiver of ``port``, first come first."""
+        """Return the sources that wait for the receiver of ``port``, in order of arrival."""
         return tuple(self._rx[port].queue)
 
     def idle(self) -> bool:
-        """No flow, grant, request or unanswered release is left."""
+        """Return whether no flow, grant, request or unanswered release is left."""
         return all(
             tx.active is None and not tx.queue and not tx.leaving and rx.grant is None and not rx.queue
             for tx, rx in zip(self._tx, self._rx, strict=True)

@@ -25,7 +25,7 @@ PORTS = 2
 
 
 def parse_address(text: object) -> tuple[str, int]:
-    """``"10.83.0.3:7900"`` as a socket address. Raises ValueError."""
+    """Return ``"10.83.0.3:7900"`` as a socket address. Raises ValueError."""
     host, _, port = str(text).rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise ValueError(f"{text!r} is not HOST:PORT")
@@ -40,13 +40,13 @@ class OtherVersion(NamedTuple):
 
 
 def encode(message: Message) -> bytes:
-    """48 bytes. Raises struct.error when a field does not fit."""
+    """Return a message as 48 bytes. Raises struct.error if a field does not fit."""
     kind, port, epoch, flow_epoch, seq, stamp_s, value_s, detail = message
     return _MESSAGE.pack(MAGIC, VERSION, kind, port, detail, epoch, flow_epoch, seq, stamp_s, value_s)
 
 
 def decode(data: bytes) -> Message | OtherVersion | None:
-    """What a datagram says; None when it is malformed. Never raises."""
+    """Return the message in a datagram; None if the datagram is malformed. Never raises."""
     if len(data) != MESSAGE_BYTES or data[:3] != b"RL\x01":
         return _decode_other(data)
     _, _, kind, port, detail, epoch, flow_epoch, seq, stamp_s, value_s = _MESSAGE.unpack(data)

@@ -1,7 +1,7 @@
-"""What a fast path has carried beside the switches, by their flow tables, as a testbed may have one.
+"""Read the traffic that a testbed's fast path carries past the switches, by their flow tables.
 
-The switches' own counters have none of it, so it is added to what they answer. The fast path answers on a
-Unix socket, one line of JSON for each line of text.
+The switches' own counters do not include this traffic, so it is added to their answers. The fast path answers
+on a Unix socket, one line of JSON for each line of text.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class Carried:
     def add_to(self, dpid: int, replies: Sequence[Any]) -> None:
         """Add what was carried to a switch's answers about flows, groups, tables or ports."""
         of_ports = isinstance(replies[0], parser.OFPPortStatsReply)
-        said = self._ask(f"{'ports' if of_ports else 'counts'} {dpid}")
-        flows = {(one[0], bytes.fromhex(one[1])): one[2:] for one in said.get("flows", ())}
-        groups = {(one[0], one[1]): one[2:] for one in said.get("groups", ())}
-        ports = {one[0]: one[1:] for one in said.get("ports", ())}
+        counters = self._ask(f"{'ports' if of_ports else 'counts'} {dpid}")
+        flows = {(row[0], bytes.fromhex(row[1])): row[2:] for row in counters.get("flows", ())}
+        groups = {(row[0], row[1]): row[2:] for row in counters.get("groups", ())}
+        ports = {row[0]: row[1:] for row in counters.get("ports", ())}
         matched = sum(packets for packets, _ in flows.values())
         for reply in replies:
             if isinstance(reply, parser.OFPFlowStatsReply):
@@ -69,17 +69,17 @@ class Carried:
                     self._connection.settimeout(_ANSWER_S)
                     self._connection.connect(str(self._path))
                 self._connection.sendall(f"{line}\n".encode())
-                said = bytearray()
-                while not said.endswith(b"\n"):
+                received = bytearray()
+                while not received.endswith(b"\n"):
                     part = self._connection.recv(_READ_BYTES)
-                    if not part or len(said) > _LONGEST:
+                    if not part or len(received) > _LONGEST:
                         raise ConnectionResetError("it hung up")
-                    said += part
-                found: dict[str, Any] = json.loads(said)
+                    received += part
+                reply: dict[str, Any] = json.loads(received)
             except (OSError, ValueError) as error:
                 self._hang_up()
                 raise NotConnectedError(f"the fast path at {self._path} does not answer: {error}") from error
-            return found
+            return reply
 
     def _hang_up(self) -> None:
         if self._connection is not None:
@@ -95,7 +95,7 @@ def _add(entry: Any, count: Sequence[int]) -> None:
 
 
 def _more_matched(table: Any, packets: int) -> Any:
-    """A table's counters with packets that met one of its flows."""
+    """Return a table's counters, increased by packets that met one of its flows."""
     if table.table_id:
         return table
     return table._replace(
@@ -104,7 +104,7 @@ def _more_matched(table: Any, packets: int) -> Any:
 
 
 def _more_passed(port: Any, lacks: Sequence[int] | None) -> Any:
-    """A port's counters with what they lack: packets and bytes that came, and that left."""
+    """Return a port's counters, increased by packets and bytes received, and sent, past the switch."""
     if lacks is None:
         return port
     names = ("rx_packets", "rx_bytes", "tx_packets", "tx_bytes")

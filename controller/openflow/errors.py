@@ -1,16 +1,15 @@
-"""What can go wrong between the controller and a packet switch. Every message is one line."""
+"""Errors between the controller and a packet switch. Every message is one line."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-#: Why a switch refused: it cannot be done as asked, what it names is not there, or the switch has no such
-#: thing at all.
+#: Reason for a refusal: the request is invalid, its object is missing, or the switch does not support it.
 Reason = Literal["bad", "absent", "unsupported"]
 
 
 class OpenFlowError(RuntimeError):
-    """Base of every error of this package. ``status`` is the HTTP status of the answer that tells it."""
+    """Base of every error of this package. ``status``: HTTP status of the response that reports it."""
 
     status = 503
 

@@ -1,4 +1,4 @@
-"""The handlers of OpenFlow messages: os-ken's handshake, and replies handed to who asked."""
+"""Handlers of OpenFlow messages: os-ken's handshake, and delivery of replies to the waiting request."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ class _TableFeatures(parser.OFPTableFeaturesStats):  # type: ignore[misc]
         table.metadata_match, table.metadata_write, table.config, table.max_entries = rest
         table.name = name.rstrip(b"\0")
         end = offset + table.length
-        at = offset + ofp.OFP_TABLE_FEATURES_SIZE
+        position = offset + ofp.OFP_TABLE_FEATURES_SIZE
         table.properties = []
-        while at < end:
-            _, length = struct.unpack_from("!HH", buf, at)
+        while position < end:
+            _, length = struct.unpack_from("!HH", buf, position)
             padded = (max(length, 4) + 7) // 8 * 8
-            table.properties.append(_table_property(bytes(buf[at : at + padded])))
-            at += padded
+            table.properties.append(_table_property(bytes(buf[position : position + padded])))
+            position += padded
         return table
 
 
@@ -86,9 +86,9 @@ class _FlowStats(parser.OFPFlowStats):  # type: ignore[misc]
     def parser(cls, buf: Any, offset: int) -> _FlowStats:
         head = struct.unpack_from(ofp.OFP_FLOW_STATS_0_PACK_STR, buf, offset)
         length, table, seconds, nanoseconds, priority, idle, hard, flags, cookie, packets, size = head
-        at = offset + ofp.OFP_FLOW_STATS_0_SIZE
-        middle = at + (struct.unpack_from("!H", buf, at + 2)[0] + 7) // 8 * 8
-        match, instructions = bytes(buf[at:middle]), bytes(buf[middle : offset + length])
+        position = offset + ofp.OFP_FLOW_STATS_0_SIZE
+        middle = position + (struct.unpack_from("!H", buf, position + 2)[0] + 7) // 8 * 8
+        match, instructions = bytes(buf[position:middle]), bytes(buf[middle : offset + length])
         flow = cls(
             *(table, seconds, nanoseconds, priority, idle, hard, flags, cookie, packets, size),
             *(flow_match(match), flow_instructions(instructions), length),
@@ -99,25 +99,27 @@ class _FlowStats(parser.OFPFlowStats):  # type: ignore[misc]
 
 @functools.lru_cache(maxsize=8192)
 def flow_match(data: bytes) -> Any:
-    """A match as os-ken has it; not to be changed."""
+    """Return a match as os-ken's object, which must not be changed."""
     return parser.OFPMatch.parser(data, 0)
 
 
 @functools.lru_cache(maxsize=8192)
 def flow_instructions(data: bytes) -> Any:
-    """A flow's instructions as os-ken has them; not to be changed."""
-    found, at = [], 0
-    while at < len(data):
-        found.append(parser.OFPInstruction.parser(data, at))
-        at += found[-1].len
-    return found
+    """Return a flow's instructions as a list of os-ken's objects, which must not be changed."""
+    instructions, position = [], 0
+    while position < len(data):
+        instructions.append(parser.OFPInstruction.parser(data, position))
+        position += instructions[-1].len
+    return instructions
 
 
 parser.OFPFlowStatsReply.cls_stats_body_cls = _FlowStats
 
 
 class Handlers(OFPHandler):  # type: ignore[misc]
-    """Runs on each connection's receive thread; no event queue and no thread of its own."""
+    """Message handlers that run on each connection's receive thread, without an event queue and a thread of
+    their own.
+    """
 
     def __init__(self, on_port: Callable[[Any, int, Any], None], on_flows: Callable[[Any], None]) -> None:
         super().__init__()
@@ -176,8 +178,11 @@ class Handlers(OFPHandler):  # type: ignore[misc]
         self._on_port(event.msg.datapath, event.msg.reason, event.msg.desc)
 
     def on_flow_monitor(self, switch: Any, message: bytes | bytearray) -> None:
-        """Take what a flow monitor says unasked. A message comes for each flow that we write, and os-ken
-        would take four times as long to read it."""
+        """Process an unsolicited message of a flow monitor.
+
+        A message arrives for each flow that the controller writes, and os-ken would take four times as long
+        to read it.
+        """
         if len(message) < ofp.OFP_MULTIPART_REPLY_SIZE + 8:
             return
         kind, experimenter, event = struct.unpack_from("!H6xII", message, ofproto_common.OFP_HEADER_SIZE)
@@ -187,12 +192,14 @@ class Handlers(OFPHandler):  # type: ignore[misc]
 
 
 def _tells_of_others(updates: bytes | bytearray) -> bool:
-    """Whether a flow monitor's updates have one that is not of our own writing, of which it gives the number
-    alone."""
-    at = 0
-    while at + 4 <= len(updates):
-        length, event = struct.unpack_from("!HH", updates, at)
+    """Return whether a flow monitor's updates include a change by another client.
+
+    Changes by the controller itself are given only as a transaction number.
+    """
+    position = 0
+    while position + 4 <= len(updates):
+        length, event = struct.unpack_from("!HH", updates, position)
         if event != ofp.ONFFME_ABBREV:
             return True
-        at += max(length, 4)
+        position += max(length, 4)
     return False

@@ -1,4 +1,4 @@
-"""What the plane hands in and out: plain values, free of os-ken."""
+"""Plain values that the plane accepts and returns, free of os-ken."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ Command = Literal["add", "modify", "modify_strict", "delete", "delete_strict"]
 
 @dataclass(frozen=True)
 class FlowMod:
-    """One change of a flow table. ``match`` uses OXM names (``in_port``, ``eth_type``, ``ipv4_dst``, …).
+    """Change of a flow table. ``match`` uses OXM names (``in_port``, ``eth_type``, ``ipv4_dst``, …).
 
-    ``out_ports``: port numbers to output to, in order; none means drop. ``cookie`` marks the owner.
+    ``out_ports``: port numbers to output to, in order; none means drop. ``cookie``: mark of the owner.
     """
 
     command: Command
@@ -26,7 +26,10 @@ class FlowMod:
 
 @dataclass(frozen=True)
 class Wire:
-    """What a flow is as the switch writes it: to be compared, kept and written again. Timeouts in seconds."""
+    """Flow in the switch's own encoding, which can be compared, kept and written again.
+
+    Timeouts in seconds.
+    """
 
     idle_s: int
     hard_s: int
@@ -37,7 +40,7 @@ class Wire:
 
 @dataclass(frozen=True)
 class Rewrite:
-    """One flow of a switch written again as it was, or removed."""
+    """Flow of a switch that is written again unchanged, or removed."""
 
     command: Literal["add", "delete_strict"]
     priority: int
@@ -48,9 +51,10 @@ class Rewrite:
 
 @dataclass(frozen=True)
 class FlowEntry:
-    """One flow as the switch reports it. ``duration_s``: seconds since it was installed.
+    """Flow as the switch reports it. ``duration_s``: seconds since it was installed.
 
-    A masked match value reads ``"value/mask"``. ``plain``: it has no timeouts, and does nothing but output.
+    A masked match value reads ``"value/mask"``. ``plain``: the flow has no timeouts, and does nothing but
+    output.
     """
 
     priority: int

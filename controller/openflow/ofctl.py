@@ -25,7 +25,7 @@ from ringlight.controller.openflow.errors import (
 )
 from ringlight.controller.openflow.switch import Switch
 
-#: What the library raises on an entry that it cannot read.
+#: Exceptions that the library raises on an entry that it cannot read.
 _UNREADABLE = (
     ofctl_utils.netaddr.AddrFormatError,
     ArithmeticError,
@@ -96,7 +96,7 @@ _Amend = Callable[[int, Sequence[Any]], None]
 
 
 class _Exchange:
-    """What the library takes for a datapath."""
+    """Substitute for the datapath object that the library expects."""
 
     ofproto = ofproto_v1_3
     ofproto_parser = ofproto_v1_3_parser
@@ -140,35 +140,37 @@ class _HasSwitches(Protocol):
 
 
 class OfctlMixin:
-    """``ofctl_*`` of the plane. All raise the errors of ``controller.openflow.errors``.
+    """Methods ``ofctl_*`` of the plane. All raise the errors of ``controller.openflow.errors``.
 
-    ``timeout_s`` (5 s where it is not asked for) is for the whole call, however many questions to the switch
-    it takes.
+    ``timeout_s`` (default 5 s) bounds the whole call, regardless of the number of requests to the switch.
     """
 
     def ofctl_read(
         self: _HasSwitches, dpid: int, what: str, *, timeout_s: float = 5.0, **narrowed: Any
     ) -> dict[str, Any]:
-        """What a switch answers, as ``{"1": …}``. ``what``: the word in ``/stats/<what>/<dpid>``.
+        """Query a switch. Return its reply as ``{"<dpid>": …}``.
 
-        ``narrowed``: ``flow`` (a filter), ``port``, ``queue_id``, ``group_id`` or ``meter_id``; None for all.
+        ``what``: the word in ``/stats/<what>/<dpid>``. ``narrowed``: ``flow`` (a filter), ``port``,
+        ``queue_id``, ``group_id`` or ``meter_id``; None for all.
         """
         exchange = _Exchange(self._switch(dpid), timeout_s, self._amend)
-        if (wanted := narrowed.get("flow")) is not None:
-            _check_flow(exchange, wanted)
-            narrowed["flow"] = copy.deepcopy(dict(wanted))
+        if (flow_filter := narrowed.get("flow")) is not None:
+            _check_flow(exchange, flow_filter)
+            narrowed["flow"] = copy.deepcopy(dict(flow_filter))
         if what == "queueconfig" and narrowed.get("port") is None:
             return _all_queues(exchange)
         # Before OpenFlow 1.5 a switch describes all its ports or groups, never one.
-        one = None
+        number = None
         if what in ("portdesc", "groupdesc"):
             key = "port_no" if what == "portdesc" else "group_id"
-            one = narrowed.pop("port" if what == "portdesc" else "group_id", None)
+            number = narrowed.pop("port" if what == "portdesc" else "group_id", None)
         read = _summed if what == "aggregateflow" and self.carried is not None else _READS[what]
-        found = dict(_reading(what, lambda: read(exchange, exchange.waiters, **narrowed)))
-        if one is not None:
-            found = {name: [e for e in entries if str(e[key]) == str(one)] for name, entries in found.items()}
-        return found
+        reply = dict(_reading(what, lambda: read(exchange, exchange.waiters, **narrowed)))
+        if number is not None:
+            reply = {
+                name: [e for e in entries if str(e[key]) == str(number)] for name, entries in reply.items()
+            }
+        return reply
 
     def ofctl_write(
         self: _HasSwitches,
@@ -207,8 +209,8 @@ class OfctlMixin:
         number = _number(entry["port_no"], "OFPP_")
         before = _port(exchange, number)
         mask, config = _number(entry.get("mask", 0)), _number(entry.get("config", 0))
-        wanted = {"hw_addr": before["hw_addr"], "advertise": before["advertised"], **entry}
-        _reading("the port", lambda: ofctl_v1_3.mod_port_behavior(exchange, wanted))
+        settings = {"hw_addr": before["hw_addr"], "advertise": before["advertised"], **entry}
+        _reading("the port", lambda: ofctl_v1_3.mod_port_behavior(exchange, settings))
         if (after := _port(exchange, number)["config"]) & mask != config & mask:
             raise NotKeptError(
                 f"switch {dpid} confirmed the change of port {number}; its config is {after:#x}"
@@ -226,14 +228,17 @@ class OfctlMixin:
 
 
 def _summed(exchange: _Exchange, waiters: Any, **narrowed: Any) -> dict[str, Any]:
-    """What a switch would answer about flows added up, from its answer about each of them."""
+    """Return a switch's reply about aggregated flows, added up from its reply about each flow."""
     (flows,) = ofctl_v1_3.get_flow_stats(exchange, waiters, to_user=False, **narrowed).values()
     sums = {key: sum(flow[key] for flow in flows) for key in ("packet_count", "byte_count")}
     return {str(exchange.id): [{**sums, "flow_count": len(flows)}]}
 
 
 def _reading(part: str, work: Callable[[], Any], value: Any = None) -> Any:
-    """What the work returns; UnreadableError naming the part where the library cannot make sense of it."""
+    """Return the result of ``work``.
+
+    Raises UnreadableError naming the part if the library cannot parse it.
+    """
     try:
         return work()
     except _UNREADABLE as error:
@@ -248,7 +253,10 @@ def _short(value: Any) -> str:
 
 
 def _check_flow(exchange: _Exchange, entry: Mapping[str, Any]) -> None:
-    """Raises UnreadableError naming the first match field or action that the library cannot read."""
+    """Check a flow's match and actions.
+
+    Raises UnreadableError naming the first that the library cannot read.
+    """
     match = entry.get("match") or {}
     for key, value in match.items():
         # "tp_src" and "tp_dst" can be read only with the match's protocol, TCP or UDP.
@@ -258,8 +266,8 @@ def _check_flow(exchange: _Exchange, entry: Mapping[str, Any]) -> None:
         if not fields:
             raise UnreadableError(f"match.{key} is no match field of OpenFlow 1.3")
         # A number that is too long would be cut to fit.
-        found = fields[-1]["OXMTlv"]["value"]
-        if isinstance(value, int) and found not in (value, value | ofproto_v1_3.OFPVID_PRESENT):
+        parsed = fields[-1]["OXMTlv"]["value"]
+        if isinstance(value, int) and parsed not in (value, value | ofproto_v1_3.OFPVID_PRESENT):
             raise UnreadableError(f"match.{key}: {_short(value)} does not fit")
     _check_actions(exchange, "actions", entry.get("actions") or ())
 
@@ -274,17 +282,20 @@ def _check_actions(exchange: _Exchange, where: str, actions: Any) -> None:
     for index, action in enumerate(actions):
         made = _reading(
             f"{where}.{index}",
-            lambda one=action: ofctl_v1_3.to_actions(exchange, [copy.deepcopy(one)]),  # type: ignore[misc]
+            lambda item=action: ofctl_v1_3.to_actions(exchange, [copy.deepcopy(item)]),  # type: ignore[misc]
             action,
         )
         if not made:
             raise UnreadableError(f"{where}.{index}: {_short(action)} is no action of OpenFlow 1.3")
         for instruction in made:
-            _reading(f"{where}.{index}", lambda one=instruction: one.serialize(bytearray(), 0), action)  # type: ignore[misc]
+            _reading(f"{where}.{index}", lambda item=instruction: item.serialize(bytearray(), 0), action)  # type: ignore[misc]
 
 
 def _number(value: Any, prefix: str | None = None) -> int:
-    """A number, written in decimal or as ``0x…``, or with a prefix a reserved name (``LOCAL``)."""
+    """Return a number written in decimal or as ``0x…``, or with a prefix a reserved name (``LOCAL``).
+
+    Raises UnreadableError.
+    """
     try:
         return int(str(value), 0)
     except ValueError:
@@ -295,8 +306,8 @@ def _number(value: Any, prefix: str | None = None) -> int:
 
 
 def _ports(exchange: _Exchange) -> list[dict[str, Any]]:
-    found = ofctl_v1_3.get_port_desc(exchange, exchange.waiters, to_user=False)
-    return list(found[exchange.id])
+    descriptions = ofctl_v1_3.get_port_desc(exchange, exchange.waiters, to_user=False)
+    return list(descriptions[exchange.id])
 
 
 def _port(exchange: _Exchange, number: int) -> dict[str, Any]:
@@ -307,7 +318,9 @@ def _port(exchange: _Exchange, number: int) -> dict[str, Any]:
 
 
 def _all_queues(exchange: _Exchange) -> dict[str, Any]:
-    """The queues of every port, asked one by one: before OpenFlow 1.4 "any port" is no port to ask for."""
+    """Return the queues of every port, read one by one: before OpenFlow 1.4 a request
+    cannot name "any port".
+    """
     configs = [
         config
         for port in _ports(exchange)

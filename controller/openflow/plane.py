@@ -60,12 +60,12 @@ T = TypeVar("T")
 #: Connections, those that are no switch yet, how long one of these may take to become one, and how long it
 #: is not closed for another, seconds.
 _MOST, _MOST_NEW, _NEW_S, _LEAST_S = 1024, 128, 10.0, 0.25
-#: How long a connected switch has to answer before another one may have its datapath id, seconds.
+#: Time for a connected switch to answer before another one may have its datapath id, seconds.
 _STILL_THERE_S = 1.0
 #: For how long a refused switch is told of; Open vSwitch tries again every 8 s at the latest.
 _REFUSED_S = 30.0
 
-#: What a message needs to know of the connection to be written.
+#: Properties of the connection that are needed to write a message.
 _PROTOCOL = ProtocolDesc(ofp.OFP_VERSION)
 _COMMANDS = {
     "add": ofp.OFPFC_ADD,
@@ -91,11 +91,11 @@ _PORT_EVENTS = {
 
 
 class OpenFlowPlane(OfctlMixin):
-    """Listens for switches on ``host:port`` and speaks OpenFlow 1.3 with them.
+    """Server for switches on ``host:port``, using OpenFlow 1.3.
 
-    ``start`` raises ListenError naming the port when it is taken. ``stop`` leaves every flow where it is.
-    ``tls``: how switches are met that must show a certificate; None for plain TCP. ``listener``: the port's
-    socket, where it is open.
+    ``start`` raises ListenError naming the port if it is taken. ``stop`` leaves every flow where it is.
+    ``tls``: context with which switches must present a certificate; None for plain TCP. ``listener``: the
+    port's socket, if it is already open.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class OpenFlowPlane(OfctlMixin):
         self.host = host
         self.port = port
         self._tls = tls
-        #: What is carried beside the switches, where something is.
+        #: Traffic that is carried past the switches, if there is any.
         self.carried: Carried | None = None
         self._front: TlsFront | None = None
         self._handlers = Handlers(self._port_status, self._flows_changed)
@@ -176,21 +176,23 @@ class OpenFlowPlane(OfctlMixin):
 
     def wait_for(self, dpids: Iterable[int], timeout_s: float) -> None:
         """Wait until all these switches are connected. Raises NotConnectedError naming the missing ones."""
-        wanted = frozenset(dpids)
+        expected = frozenset(dpids)
         with self._changed:
-            if not self._changed.wait_for(lambda: wanted <= self._switches.keys(), timeout_s):
-                missing = ", ".join(str(d) for d in sorted(wanted - self._switches.keys()))
+            if not self._changed.wait_for(lambda: expected <= self._switches.keys(), timeout_s):
+                missing = ", ".join(str(d) for d in sorted(expected - self._switches.keys()))
                 raise NotConnectedError(
                     f"switch {missing} did not connect to {self.host}:{self.port} within {timeout_s:g} s"
                 )
 
     def connected(self) -> frozenset[int]:
-        """Datapath ids of the switches connected now."""
+        """Return the datapath ids of the switches that are connected now."""
         with self._changed:
             return frozenset(self._switches)
 
     def refused(self) -> dict[int, str]:
-        """Datapath ids that a second switch claimed in the last 30 s, with its address."""
+        """Return the datapath ids that a second switch claimed in the last 30 s, with
+        that switch's address.
+        """
         since = time.monotonic() - _REFUSED_S
         with self._changed:
             return {dpid: address for dpid, (t, address) in self._refused.items() if t > since}
@@ -222,9 +224,9 @@ class OpenFlowPlane(OfctlMixin):
     def send_all(
         self, mods: Mapping[int, Sequence[FlowMod | Rewrite]], *, timeout_s: float
     ) -> dict[int, OpenFlowError]:
-        """Send flows to several switches at once, like :meth:`send_flows`; returns the failures by switch.
+        """Send flows to several switches at once, like :meth:`send_flows`. Return the failures by switch.
 
-        They act when this returns, on packets that are carried beside the switches, too.
+        The flows are in effect when this returns, also for packets that are carried past the switches.
         """
 
         def messages(switch: Switch, dpid: int) -> list[Any]:
@@ -236,18 +238,22 @@ class OpenFlowPlane(OfctlMixin):
         return failed
 
     def flows(self, dpid: int, *, timeout_s: float, counted: bool = False) -> list[FlowEntry]:
-        """Every flow of every table, as the switch has them now; ``counted`` as for :meth:`flow_tables`."""
-        found, failed = self.flow_tables([dpid], timeout_s=timeout_s, counted=counted)
+        """Return every flow of every table, as the switch has them now.
+
+        ``counted``: the counters include the traffic that was carried past the switches. Raises
+        OpenFlowError.
+        """
+        tables, failed = self.flow_tables([dpid], timeout_s=timeout_s, counted=counted)
         for error in failed.values():
             raise error
-        return found[dpid]
+        return tables[dpid]
 
     def flow_tables(
         self, dpids: Iterable[int], *, timeout_s: float, counted: bool = False
     ) -> tuple[dict[int, list[FlowEntry]], dict[int, OpenFlowError]]:
-        """Read several switches at once, like :meth:`flows`; returns the failures by switch, too.
+        """Read several switches at once, like :meth:`flows`. Return the flows and the failures by switch.
 
-        ``counted``: the counters are wanted with what was carried beside the switches.
+        ``counted``: the counters include the traffic that was carried past the switches.
         """
 
         def request(switch: Switch, _: int) -> list[Any]:
@@ -262,8 +268,11 @@ class OpenFlowPlane(OfctlMixin):
         return self._at_once(dpids, request, timeout_s, entries)
 
     def monitor_flows(self, dpid: int, *, timeout_s: float) -> None:
-        """Have a switch say at once what others change in its flow tables, as event ``flows_changed``; until
-        it disconnects. Raises SwitchRefusedError where it knows no flow monitor (ONF extension 187)."""
+        """Make a switch report others' changes of its flow tables at once, as event ``flows_changed``.
+
+        Lasts until the switch disconnects. Raises SwitchRefusedError if the switch has no flow monitor (ONF
+        extension 187).
+        """
         switch = self._switch(dpid)
         switch.transact([parser.OFPExperimenterStatsRequest(switch, 0, *MONITOR, _MONITORED)], timeout_s)
 
@@ -274,11 +283,14 @@ class OpenFlowPlane(OfctlMixin):
         timeout_s: float,
         take: Callable[[int, list[Any]], T],
     ) -> tuple[dict[int, T], dict[int, OpenFlowError]]:
-        """What ``take`` makes of the replies to the last of each switch's messages, all sent before any is
-        waited for; and errors."""
+        """Return the values that ``take`` makes of each switch's replies to its last message, and the errors
+        by switch.
+
+        The messages to all switches are sent before any reply is awaited.
+        """
         deadline = time.monotonic() + timeout_s
         begun: dict[int, tuple[Switch, Pending]] = {}
-        found: dict[int, T] = {}
+        results: dict[int, T] = {}
         failed: dict[int, OpenFlowError] = {}
         for dpid in dpids:
             try:
@@ -288,24 +300,25 @@ class OpenFlowPlane(OfctlMixin):
                 failed[dpid] = error
         for dpid, (switch, pending) in begun.items():
             try:
-                found[dpid] = take(dpid, switch.finish(pending, max(0.0, deadline - time.monotonic())))
+                results[dpid] = take(dpid, switch.finish(pending, max(0.0, deadline - time.monotonic())))
             except OpenFlowError as error:
                 failed[dpid] = error
-        return found, failed
+        return results, failed
 
     def port_stats(self, dpid: int, *, timeout_s: float) -> list[PortStats]:
-        """Counters of every port, the switch's own local port left out."""
-        found, failed = self.all_port_stats([dpid], timeout_s=timeout_s)
+        """Return the counters of every port except the switch's own local port. Raises OpenFlowError."""
+        stats, failed = self.all_port_stats([dpid], timeout_s=timeout_s)
         for error in failed.values():
             raise error
-        return found[dpid][1]
+        return stats[dpid][1]
 
     def all_port_stats(
         self, dpids: Iterable[int], *, timeout_s: float
     ) -> tuple[dict[int, tuple[float, list[PortStats]]], dict[int, OpenFlowError]]:
-        """Ask several switches at once, like :meth:`port_stats`; the failures by switch, too.
+        """Read the port counters of several switches at once. Return the counters and the errors by switch.
 
-        With the counters comes when they were there, CLOCK_MONOTONIC seconds.
+        Each switch's counters come with the time of their arrival, CLOCK_MONOTONIC seconds. The switches' own
+        local ports are left out.
         """
 
         def request(switch: Switch, _: int) -> list[Any]:
@@ -319,14 +332,14 @@ class OpenFlowPlane(OfctlMixin):
         return self._at_once(dpids, request, timeout_s, counters)
 
     def ports(self, dpid: int, *, timeout_s: float = 5.0) -> list[PortDescription]:
-        """The ports of a switch by number, its own local port left out."""
+        """Return the ports of a switch by number, without its own local port. Raises OpenFlowError."""
         switch = self._switch(dpid)
         replies = switch.transact([parser.OFPPortDescStatsRequest(switch, 0)], timeout_s)
-        found = [_port(p) for reply in replies for p in reply.body if p.port_no <= ofp.OFPP_MAX]
-        return sorted(found, key=lambda port: port.number)
+        descriptions = [_port(p) for reply in replies for p in reply.body if p.port_no <= ofp.OFPP_MAX]
+        return sorted(descriptions, key=lambda port: port.number)
 
     def desc(self, dpid: int, *, timeout_s: float = 5.0) -> Description:
-        """Manufacturer's description of the switch."""
+        """Return the manufacturer's description of the switch. Raises OpenFlowError."""
         switch = self._switch(dpid)
         body = switch.transact([parser.OFPDescStatsRequest(switch, 0)], timeout_s)[0].body
         texts = (body.mfr_desc, body.hw_desc, body.sw_desc, body.serial_num, body.dp_desc)
@@ -337,11 +350,11 @@ class OpenFlowPlane(OfctlMixin):
             try:
                 self.carried.settle()
             except NotConnectedError as error:
-                # What is written is written.
+                # The flows are written nevertheless.
                 log.warning("%s", error)
 
     def _amend(self, dpid: int, replies: Sequence[Any]) -> None:
-        """Add what was carried beside a switch to its counters. Raises NotConnectedError."""
+        """Add the traffic that was carried past a switch to its counters. Raises NotConnectedError."""
         if self.carried is not None:
             self.carried.add_to(dpid, replies)
 
@@ -356,7 +369,7 @@ class OpenFlowPlane(OfctlMixin):
 
     @property
     def complaint(self) -> str | None:
-        """A line about connections that were closed because there were too many; None without any."""
+        """One line about connections that were closed because there were too many; None without any."""
         return self._sent_away.complaint
 
     def _accept(self, listener: socket.socket) -> None:
@@ -449,7 +462,9 @@ class OpenFlowPlane(OfctlMixin):
         self._events.put(SwitchEvent(kind, dpid, time.monotonic()))  # type: ignore[arg-type]
 
     def _is_taken(self, dpid: int) -> bool:
-        """Whether a switch with this datapath id is connected and answers; one that reconnected does not."""
+        """Return whether a switch with this datapath id is connected and answers; a stale connection does
+        not.
+        """
         with self._changed:
             older = self._switches.get(dpid)
         if older is None:
@@ -519,7 +534,10 @@ def _flow_mod_text(
     cookie: int,
     table_id: int,
 ) -> bytes:
-    """Kept, because os-ken takes 0.3 ms to write one, and light that changes brings the same rules again."""
+    """Return a flow change in wire format, cached.
+
+    os-ken takes 0.3 ms to write a flow change, and changing light needs the same rules again.
+    """
     actions = [parser.OFPActionOutput(port) for port in out_ports]
     adds = command in ("add", "modify", "modify_strict")
     instructions = (
@@ -553,7 +571,7 @@ def _rewrite(flow: Rewrite) -> _Written:
 
 
 def _match_value(value: int | str) -> Any:
-    """``"value/mask"`` as os-ken takes it; anything else as it is."""
+    """Return ``"value/mask"`` as os-ken expects it; any other value unchanged."""
     if not isinstance(value, str) or "/" not in value:
         return value
     parts = value.split("/", 1)
@@ -584,15 +602,15 @@ def _flow_entry(stats: Any) -> FlowEntry:
 
 @functools.lru_cache(maxsize=8192)
 def _meaning(match: bytes, instructions: bytes) -> tuple[Mapping[str, int | str], tuple[int, ...], bool]:
-    """A flow's match, where it outputs to, and whether it does nothing else."""
+    """Return a flow's match, its output ports, and whether it does nothing else."""
     fields = {
         key: f"{value[0]}/{value[1]}" if isinstance(value, tuple) else value
         for key, value in flow_match(match).items()
     }
-    found = flow_instructions(instructions)
-    actions = [action for flow in found for action in getattr(flow, "actions", ())]
+    parsed = flow_instructions(instructions)
+    actions = [action for flow in parsed for action in getattr(flow, "actions", ())]
     outputs = tuple(action.port for action in actions if isinstance(action, parser.OFPActionOutput))
-    at_once = all(flow.type == ofp.OFPIT_APPLY_ACTIONS for flow in found)
+    at_once = all(flow.type == ofp.OFPIT_APPLY_ACTIONS for flow in parsed)
     return MappingProxyType(fields), outputs, at_once and len(outputs) == len(actions)
 
 

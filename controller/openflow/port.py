@@ -1,4 +1,4 @@
-"""The TCP port that switches connect to. It may be open before anybody answers there: who is early, waits."""
+"""The TCP port that switches connect to. It may be open before the plane runs: early switches wait."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ringlight.controller.openflow.errors import ListenError
 
 
 def open_port(host: str, port: int) -> socket.socket:
-    """A socket that listens; port 0 is any. Raises ListenError naming the port."""
+    """Return a listening socket; port 0 is any. Raises ListenError naming the port."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -33,8 +33,8 @@ log = logging.getLogger(__name__)
 
 _HEAD_BYTES = ofproto_common.OFP_HEADER_SIZE
 _READ_BYTES = 1 << 16
-#: How long a connection may take to become a switch, how long a switch is silent before it is asked whether
-#: it is there, and how long it may be before it is taken for gone, seconds.
+#: Time for a connection to become a switch, silence after which a switch is sent an echo request, and silence
+#: after which the switch counts as gone, seconds.
 NEW_S, ASK_S, GONE_S = 10.0, 30.0, 90.0
 
 
@@ -64,7 +64,9 @@ class Switch(Datapath):  # type: ignore[misc]
         self.ofp_brick = brick
 
     def set_xid(self, msg: Any) -> int:
-        """os-ken's own counter is not safe when several threads send."""
+        """Give a message the next transaction id and return the id. os-ken's own counter is not safe with
+        several threads.
+        """
         xid = next(self._xids) & 0xFFFFFFFF
         msg.set_xid(xid)
         return xid
@@ -78,7 +80,7 @@ class Switch(Datapath):  # type: ignore[misc]
             self._on_state(self, state)
 
     def serve(self) -> None:
-        """Greet the switch and take what it says until the connection ends."""
+        """Greet the switch and process its messages until the connection ends."""
         try:
             self.send_msg(self.ofproto_parser.OFPHello(self))
             self._recv_loop()
@@ -89,7 +91,7 @@ class Switch(Datapath):  # type: ignore[misc]
 
     def _recv_loop(self) -> None:
         received = bytearray()
-        heard = asked = began = time.monotonic()
+        heard = echo_sent_s = began = time.monotonic()
         while self.state != DEAD_DISPATCHER:
             now = time.monotonic()
             if self.state != MAIN_DISPATCHER and now - began > NEW_S:
@@ -101,8 +103,8 @@ class Switch(Datapath):  # type: ignore[misc]
                 if now - heard > GONE_S:
                     log.warning("switch %s has said nothing for %g s", self.id, GONE_S)
                     return
-                if self.state == MAIN_DISPATCHER and now - max(heard, asked) > ASK_S:
-                    asked = now
+                if self.state == MAIN_DISPATCHER and now - max(heard, echo_sent_s) > ASK_S:
+                    echo_sent_s = now
                     self.send_msg(self.ofproto_parser.OFPEchoRequest(self))
                 continue
             except OSError:
@@ -111,15 +113,17 @@ class Switch(Datapath):  # type: ignore[misc]
                 return
             heard = time.monotonic()
             received += data
-            at = 0
-            while len(received) - at >= _HEAD_BYTES:
-                version, kind, length, xid = ofproto_parser.header(received[at : at + _HEAD_BYTES])
-                end = at + max(length, _HEAD_BYTES)
+            position = 0
+            while len(received) - position >= _HEAD_BYTES:
+                version, kind, length, xid = ofproto_parser.header(
+                    received[position : position + _HEAD_BYTES]
+                )
+                end = position + max(length, _HEAD_BYTES)
                 if end > len(received):
                     break
-                self._take(version, kind, xid, received[at:end])
-                at = end
-            del received[:at]
+                self._take(version, kind, xid, received[position:end])
+                position = end
+            del received[:position]
 
     def _take(self, version: int, kind: int, xid: int, text: bytearray) -> None:
         if kind == ofp.OFPT_MULTIPART_REPLY and not xid and self.state == MAIN_DISPATCHER:
@@ -133,14 +137,14 @@ class Switch(Datapath):  # type: ignore[misc]
             handle(event)
 
     def send(self, buf: bytes, close_socket: bool = False) -> bool:
-        """Send whole messages; whether that was done. ``close_socket``: they are the last."""
+        """Send whole messages. Return whether they were sent. ``close_socket``: they are the last."""
         try:
             with self._sending:
                 self.socket.sendall(buf)
                 if close_socket:
                     self.socket.shutdown(socket.SHUT_WR)
         except OSError as error:
-            # What follows half a message would not be understood.
+            # The peer would not understand the bytes after half a message.
             log.debug("switch %s: nothing can be sent: %s", self.id, error)
             self.hang_up()
             return False
@@ -153,17 +157,18 @@ class Switch(Datapath):  # type: ignore[misc]
             self.socket.shutdown(socket.SHUT_RDWR)
 
     def transact(self, messages: Sequence[Any], timeout_s: float) -> list[Any]:
-        """Send the messages as one burst; the replies to the last one, once they are complete.
+        """Send the messages as one burst. Return the replies to the last message, once they are complete.
 
-        An error of the switch about any of the messages raises SwitchRefusedError. Raises
-        NotConnectedError when the connection ends first and SwitchTimeoutError after ``timeout_s``.
+        Raises SwitchRefusedError if the switch reports an error about any of the messages, NotConnectedError
+        if the connection ends first, SwitchTimeoutError after ``timeout_s`` seconds.
         """
         return self.finish(self.begin(messages, timeout_s), timeout_s)
 
     def begin(self, messages: Sequence[Any], timeout_s: float) -> Pending:
-        """The first half of :meth:`transact`, so that several switches can be asked at once.
+        """Send the messages of a :meth:`transact`. Return the pending request for :meth:`finish`.
 
-        Sends nothing where no time is left for an answer.
+        Requests to several switches can thus be pending at once. Sends nothing if no time is left for an
+        answer. Raises SwitchTimeoutError then, NotConnectedError if the switch is not connected.
         """
         if timeout_s <= 0:
             raise SwitchTimeoutError(f"switch {self.id} was not asked: no time was left for its answer")
@@ -183,7 +188,11 @@ class Switch(Datapath):  # type: ignore[misc]
         return pending
 
     def finish(self, pending: Pending, timeout_s: float) -> list[Any]:
-        """The second half of :meth:`transact`; it must follow the first."""
+        """Wait for a request that :meth:`begin` sent. Return the replies to its last message.
+
+        Must be called after :meth:`begin`. Raises SwitchRefusedError, NotConnectedError, and
+        SwitchTimeoutError after ``timeout_s`` seconds.
+        """
         try:
             pending.done.wait(timeout_s)
         finally:

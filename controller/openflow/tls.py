@@ -1,4 +1,4 @@
-"""TLS for the OpenFlow plane: authenticates switches by their certificates, encrypts messages.
+"""TLS for the OpenFlow plane: authenticate switches by their certificates, encrypt messages.
 
 os-ken reads and writes a switch's socket on two threads, which a TLS connection of Python does not bear. So
 what comes is decrypted here and handed on over loopback, one connection for each switch.
@@ -26,14 +26,17 @@ _PIECE = 1 << 16
 
 
 class TlsFront:
-    """Listens on ``host:port`` and hands on to ``port_within`` of loopback. ``context`` asks who is there."""
+    """TLS server on ``host:port`` that forwards to ``port_within`` on loopback.
+
+    ``context`` authenticates the clients.
+    """
 
     def __init__(
         self, host: str, port: int, context: ssl.SSLContext, port_within: int, sent_away: SentAway
     ) -> None:
         self.port = port
         self._sent_away = sent_away
-        #: What carries the bytes of those that have not shown a certificate, the earliest first.
+        #: Carrying transports of clients that have not shown a certificate, the earliest first.
         self._new: dict[TlsSession, asyncio.Transport] = {}
         self._host, self._context, self._within = host, context, port_within
         self._loop = asyncio.new_event_loop()
@@ -42,7 +45,7 @@ class TlsFront:
         self._joined: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        """Raises ListenError naming the port."""
+        """Start listening. Raises ListenError naming the port."""
         self._thread.start()
         opening = self._loop.create_server(self._session, self._host, self.port)
         try:
@@ -118,9 +121,9 @@ class TlsFront:
             log.warning("the connection of a switch at %s ended: %s", peer, error)
         finally:
             self._joined.discard(task)
-            for one in (inner, writer):
-                if one is not None:
-                    one.transport.abort()
+            for stream in (inner, writer):
+                if stream is not None:
+                    stream.transport.abort()
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -131,7 +134,8 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 def _subject(writer: asyncio.StreamWriter) -> str:
-    found = writer.get_extra_info("peercert") or {}
+    certificate = writer.get_extra_info("peercert") or {}
     return (
-        ", ".join(f"{key}={value}" for part in found.get("subject", ()) for key, value in part) or "no name"
+        ", ".join(f"{key}={value}" for part in certificate.get("subject", ()) for key, value in part)
+        or "no name"
     )

@@ -98,14 +98,14 @@ class Deadline:
         return self.at - time.monotonic()
 
     def check(self) -> float:
-        """Seconds to go. Raises DeadlineExceeded when there are none."""
+        """Return the seconds that are left. Raises DeadlineExceeded if there are none."""
         left = self.left_s
         if left <= 0:
             raise DeadlineExceeded("the deadline has passed")
         return left
 
     def within(self, limit_s: float) -> Deadline:
-        """The earlier of this and ``limit_s`` seconds from now."""
+        """Return the earlier of this deadline and ``limit_s`` seconds from now."""
         return self if self.left_s < limit_s else Deadline(limit_s)
 
     def sleep_until(self, when: float) -> None:
@@ -119,8 +119,11 @@ class Deadline:
 
 @contextmanager
 def after_others(begun: bool = True) -> Iterator[None]:
-    """One of several requests that are one write. ``begun``: others of it were carried out, so that trouble
-    before this one is sent does not mean that nothing was: Indeterminate in place of it."""
+    """Yield around one of several requests that form one write.
+
+    ``begun``: earlier requests of the write were carried out, so an error before this request is sent does
+    not mean that nothing was changed. Raises Indeterminate instead of Unreachable and DeadlineExceeded then.
+    """
     try:
         yield
     except (Unreachable, DeadlineExceeded) as error:
@@ -150,12 +153,14 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Timing:
-    """Declared timing. ``command``: from a write until it takes effect, to which each cross-connect in it
-    adds ``per_cross_connect_s`` seconds. ``dark``: from there until a new cross-connect passes packets, the
-    far receiver's re-training included. ``after_answer_s``: what is left of that when the switch answers,
-    where it answers once its own part is done; None where an answer says nothing about light. ``settle_s``:
-    after the last write, how long something may still vanish that the switch has shown; it is read back once
-    more then."""
+    """Declared timing.
+
+    ``command``: from a write until it takes effect; each cross-connect adds ``per_cross_connect_s`` seconds.
+    ``dark``: from there until a new cross-connect passes packets, the far receiver's re-training included.
+    ``after_answer_s``: remainder of that time when the switch answers, if it answers once its own part is
+    done; None if an answer implies nothing about light. ``settle_s``: seconds after the last write in which a
+    displayed cross-connect may still vanish; the switch is read back once more then.
+    """
 
     command: Bounds = Bounds()
     per_cross_connect_s: float = 0.0
@@ -165,7 +170,7 @@ class Timing:
 
     @classmethod
     def from_profile(cls, profile: Mapping[str, Any]) -> Timing:
-        """Read an inventory entry's ``profile`` (its ``…_s`` keys; absent ones are zero)."""
+        """Return the timing in an inventory entry's ``profile`` (its ``…_s`` keys; absent keys are zero)."""
 
         def seconds(key: str, default: float = 0.0) -> float:
             return float(profile.get(key, default))
@@ -177,21 +182,21 @@ class Timing:
         return cls(Bounds(command, command, command), per, Bounds(least, typical, most))
 
     def lit_after_s(self, count: int) -> float:
-        """Seconds after which a write of ``count`` cross-connects has surely given light."""
+        """Return the seconds after which a write of ``count`` cross-connects has certainly given light."""
         return self.command.most_s + count * self.per_cross_connect_s + self.dark.most_s
 
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What a switch has and can do.
+    """Abilities of an optical switch.
 
-    ``ingress`` and ``egress`` are its port numbers (a single-sided switch has each port in both).
-    ``reach`` names the egresses of those ingresses that cannot reach all. ``max_batch``: cross-connects
-    per write; ``max_remove``: of a write that removes, where that takes fewer (0: as many).
-    ``max_replace``: largest whole set that one write can put in the place of what stands, 0 where
-    there is no such write. ``power``: ports with a power meter. ``wavelengths``: channels it tells apart, 0
-    for none. ``ownership``: it records who made a cross-connect. ``light``: it tells where light is missing,
-    by meters or otherwise.
+    ``ingress`` and ``egress``: port numbers (a single-sided switch has each port in both). ``reach``:
+    egresses of each ingress that cannot reach all of them. ``max_batch``: largest number of cross-connects
+    per write. ``max_remove``: the same for a write that removes, if that is smaller (0: equal).
+    ``max_replace``: largest whole set that one write can substitute for the present one, 0 if there is no
+    such write. ``power``: ports with a power meter. ``wavelengths``: number of channels that the switch
+    distinguishes, 0 for none. ``ownership``: the switch records who made a cross-connect. ``light``: the
+    switch reports missing light, by meters or otherwise.
     """
 
     ingress: frozenset[int]
@@ -209,8 +214,10 @@ class Capabilities:
 
     @classmethod
     def dual_sided(cls, size: int, max_batch: int, profile: Mapping[str, Any], **more: Any) -> Capabilities:
-        """Those of a switch with ingress ports 1..size and egress ports size+1..2*size, a power meter at each
-        and the ``profile``'s timing."""
+        """Return the abilities of a switch with ingress ports 1..size and egress ports size+1..2*size.
+
+        Each port has a power meter, and the timing is the timing of the ``profile``.
+        """
         ingress, egress = dual_sided(size)
         timing = Timing.from_profile(profile)
         return cls(ingress, egress, max_batch, timing, power=ingress | egress, **more)
@@ -220,12 +227,12 @@ class Capabilities:
         return self.ingress | self.egress
 
     def egresses(self, ingress: int) -> frozenset[int]:
-        """What the ingress can be joined to."""
+        """Return the egresses to which the ingress can be connected."""
         return self.reach.get(ingress, self.egress) - {ingress}
 
 
 def dual_sided(size: int) -> tuple[frozenset[int], frozenset[int]]:
-    """Ingress ports 1..size and egress ports size+1..2*size."""
+    """Return the ingress ports 1..size and the egress ports size+1..2*size."""
     return frozenset(range(1, size + 1)), frozenset(range(size + 1, 2 * size + 1))
 
 
@@ -239,7 +246,7 @@ class PortStatus:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One reading of a switch. ``foreign``: cross-connects that the switch says belong to another owner."""
+    """Reading of a switch. ``foreign``: cross-connects that the switch attributes to another owner."""
 
     switch: str
     cross_connects: Mapping[CrossConnect, CrossConnectState]
@@ -249,7 +256,7 @@ class Snapshot:
 
     @cached_property
     def revision(self) -> str:
-        """A digest of which cross-connects stand; equal for two readings that show the same ones."""
+        """Digest of the present cross-connects; equal for two readings with the same cross-connects."""
         order = sorted(
             (xc.ingress, xc.egress, -1 if xc.wavelength is None else xc.wavelength)
             for xc in self.cross_connects
@@ -267,10 +274,10 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Plan:
-    """A change from one state of a switch to another, as data.
+    """Change from one state of a switch to another, as data.
 
-    ``absent``: ingresses that were to be deleted and carry nothing. ``anew``: everything wanted is made anew,
-    what stands included; then removals and additions are never one write.
+    ``absent``: ingresses that were to be deleted and carry nothing. ``anew``: every wanted cross-connect is
+    made again, even if present; removals and additions are never one write then.
     """
 
     base_revision: str
@@ -292,11 +299,11 @@ class Plan:
 
 @dataclass(frozen=True)
 class CrossConnectResult:
-    """What became of one cross-connect of a plan.
+    """Outcome for one cross-connect of a plan.
 
-    ``reason`` is empty when it is as wanted. ``wavelength``: its channel on a WSS. ``t_dark``: when its
-    ports lost light (of its wavelength; None: they had none);
-    ``t_lit``: when it was read back as connected (None: it is not). Monotonic seconds.
+    ``reason``: empty if the cross-connect is as wanted. ``wavelength``: its channel on a WSS. ``t_dark``:
+    time at which its ports lost light (of its wavelength; None: they had none). ``t_lit``: time at which it
+    was read back as connected (None: it is not). Times in monotonic seconds.
     """
 
     ingress: int
@@ -312,9 +319,9 @@ class CrossConnectResult:
 
 @dataclass(frozen=True)
 class ApplyResult:
-    """Outcome of a plan: one entry per cross-connect, and the reading that says so.
+    """Outcome of a plan: one entry per cross-connect, and the reading that shows it.
 
-    ``writes``: how many batches the switch acknowledged.
+    ``writes``: number of batches that the switch acknowledged.
     """
 
     plan: Plan
@@ -330,7 +337,7 @@ class ApplyResult:
 
 @dataclass(frozen=True)
 class Alarm:
-    """Something a person should know. ``port`` is None where it concerns the whole switch."""
+    """Condition that a person should know. ``port`` is None if it concerns the whole switch."""
 
     kind: Literal["LOS", "PORT_FAILED", "PORT_DISABLED", "SWITCH"]
     port: int | None
@@ -343,17 +350,19 @@ def _order(cross_connect: CrossConnect) -> tuple[int, int, int]:
 
 
 def _spots(xc: CrossConnect) -> tuple[tuple[int, int | None], ...]:
-    """Port and wavelength of both ends of a cross-connect."""
+    """Return port and wavelength of both ends of a cross-connect."""
     return (xc.ingress, xc.wavelength), (xc.egress, xc.wavelength)
 
 
 def _touched(changed: Iterable[CrossConnect]) -> int:
-    """How many cross-connects a switch has to do with in a write: one that moves is one, not two."""
+    """Return the number of cross-connects that a switch handles in a write: a moved cross-connect counts
+    once.
+    """
     return len({(xc.ingress, xc.wavelength) for xc in changed})
 
 
 def check_cross_connect(capabilities: Capabilities, xc: CrossConnect) -> None:
-    """Raises NoSuchPort, WrongSide or Unsupported if the switch could never make this cross-connect."""
+    """Check that the switch could make this cross-connect. Raises NoSuchPort, WrongSide or Unsupported."""
     for port in (xc.ingress, xc.egress):
         if port not in capabilities.ports:
             raise NoSuchPort(port, f"cross-connect {xc}: there is no port {port}")
@@ -372,7 +381,7 @@ def check_cross_connect(capabilities: Capabilities, xc: CrossConnect) -> None:
 
 
 def check_ports_usable(snapshot: Snapshot, cross_connects: Iterable[CrossConnect]) -> None:
-    """Raises PortDisabled or PortFailed for the first port that cannot carry light."""
+    """Check that all ports can carry light. Raises PortDisabled or PortFailed for the first that cannot."""
     for xc in cross_connects:
         for port in (xc.ingress, xc.egress):
             status = snapshot.ports[port]
@@ -383,48 +392,50 @@ def check_ports_usable(snapshot: Snapshot, cross_connects: Iterable[CrossConnect
 
 
 def los_alarms(snapshot: Snapshot, powers: Mapping[int, float | None]) -> Iterator[Alarm]:
-    """Ingresses of cross-connects without light; and egresses without, where light comes in and the mirrors
-    are set. ``powers``: dBm by port, None or no entry for a port without a meter, -inf for no light."""
+    """Yield alarms for ingresses of cross-connects that receive no light, and egresses that send none.
+
+    Egresses are checked only if light comes in and the mirrors are set. ``powers``: dBm by port, None or no
+    entry for a port without a meter, -inf for no light.
+    """
     wires = snapshot.cross_connects
     known = {port: power for port, power in powers.items() if power is not None}
     dark = {port: power for port, power in known.items() if power < LOSS_OF_SIGNAL_DBM}
 
-    def told(port: int) -> str:
+    def power_text(port: int) -> str:
         return "nothing" if dark[port] == -math.inf else f"{dark[port]:.1f} dBm"
 
     for port in sorted({xc.ingress for xc in wires} & dark.keys()):
-        yield Alarm("LOS", port, f"port {port} receives {told(port)}: no light")
-    lit = {
+        yield Alarm("LOS", port, f"port {port} receives {power_text(port)}: no light")
+    lit_egresses = {
         xc.egress
         for xc in wires
         if xc.ingress not in dark and snapshot.ports[xc.egress].state is PortState.TUNED
     }
-    for port in sorted(lit & dark.keys()):
-        yield Alarm("LOS", port, f"port {port} sends {told(port)}: too little light")
+    for port in sorted(lit_egresses & dark.keys()):
+        yield Alarm("LOS", port, f"port {port} sends {power_text(port)}: too little light")
 
 
 def make_plan(
     capabilities: Capabilities,
     snapshot: Snapshot,
-    wanted: Iterable[CrossConnect],
+    requested: Iterable[CrossConnect],
     mode: Mode,
     delete: Iterable[int] = (),
     owned: Iterable[CrossConnect] | None = None,
     anew: bool = False,
 ) -> Plan:
-    """The smallest change from ``snapshot`` to one where everything ``wanted`` stands. Pure.
+    """Return the smallest change from ``snapshot`` to a state in which everything ``requested`` is connected.
 
-    ``delete``: ingresses that shall carry nothing. ``owned``: the cross-connects that may be removed
-    (default: all that the switch does not say are someone else's); others are removed in REPLACE mode
-    only. A wanted cross-connect that the switch reports as broken is removed and made again; with ``anew``
-    every one.
-    Raises a :class:`~controller.optical.errors.Rejected` naming the port.
+    ``delete``: ingresses that must carry nothing. ``owned``: cross-connects that may be removed (default: all
+    that the switch does not attribute to others); other cross-connects are removed in REPLACE mode only. A
+    requested cross-connect that the switch reports as broken is removed and made again; with ``anew`` every
+    requested one. No I/O. Raises a :class:`~controller.optical.errors.Rejected` naming the port.
     """
-    wanted = tuple(wanted)
-    for xc in wanted:
+    requested = tuple(requested)
+    for xc in requested:
         check_cross_connect(capabilities, xc)
     try:
-        target = check_matching(wanted)
+        target = check_matching(requested)
     except MatchingError as error:
         raise PortClash(error.port, str(error), error.first, error.second) from None
 
@@ -493,14 +504,14 @@ class OpticalSwitchDriver(ABC):
         #: When the last write began, monotonic seconds.
         self._written_at = 0.0
 
-    # What a driver for one kind of switch writes.
+    # Methods that a driver for one kind of switch implements.
 
     @abstractmethod
     def _read(self, deadline: Deadline) -> Snapshot:
-        """Everything the switch says about its cross-connects and ports.
+        """Return everything that the switch reports about its cross-connects and ports.
 
-        Raises Unreachable, DeadlineExceeded, AuthFailed, PermissionDenied, ProtocolError; never returns
-        less than it was told.
+        Raises Unreachable, DeadlineExceeded, AuthFailed, PermissionDenied, ProtocolError. Never returns less
+        than was reported.
         """
 
     @abstractmethod
@@ -508,8 +519,8 @@ class OpticalSwitchDriver(ABC):
         """Remove exactly these (at most ``max_remove``) and wait for the acknowledgement.
 
         Raises Unreachable or DeadlineExceeded only if nothing was sent, Refused (or PermissionDenied,
-        AuthFailed; StaleRevision if someone else was faster) if the switch said no, Indeterminate in every
-        other case of trouble.
+        AuthFailed; StaleRevision if another client was faster) if the switch rejected the write,
+        Indeterminate in every other case.
         """
 
     @abstractmethod
@@ -524,13 +535,15 @@ class OpticalSwitchDriver(ABC):
     def _write_and_read(
         self, verb: Verb, batch: Sequence[CrossConnect], deadline: Deadline
     ) -> Snapshot | None:
-        """One of the writes above, and what the switch shows once it is done with it, where one message can
-        ask for both; None for it to be read by itself. Raises as `_remove`, and ProtocolError."""
+        """Make a write and return the reading afterwards, if one message can request both, else None.
+
+        Raises the errors of `_remove`, and ProtocolError.
+        """
         self._send(verb, batch, deadline)
         return None
 
     def _open(self, deadline: Deadline) -> Identity:
-        """Start a session and say who is there. Raises Unreachable, AuthFailed, ProtocolError."""
+        """Start a session. Return the switch's identity. Raises Unreachable, AuthFailed, ProtocolError."""
         self._read(deadline)
         return Identity("unknown", type(self).__name__)
 
@@ -542,25 +555,31 @@ class OpticalSwitchDriver(ABC):
         raise Unsupported("ports cannot be disabled")
 
     def _power(self, ports: Sequence[int], deadline: Deadline) -> Mapping[int, float | None]:
-        """Optical power in dBm of ports that have a meter; -inf for no light, None or no entry where the
-        switch does not tell."""
+        """Return the optical power in dBm of ports that have a meter; -inf for no light, None or no entry if
+        not reported.
+        """
         return {}
 
     def _factory_loss(
         self, cross_connects: Sequence[CrossConnect], deadline: Deadline
     ) -> Mapping[CrossConnect, float]:
-        """Insertion loss in dB of paths as their maker measured it; no entry where that is not told."""
+        """Return the insertion loss in dB of paths as measured by the manufacturer; no
+        entry if not reported.
+        """
         return {}
 
     def _alarms(self, snapshot: Snapshot, deadline: Deadline) -> Iterable[Alarm]:
-        """Alarms besides those that follow from the ports' states: light that the meters miss."""
+        """Return the alarms that do not follow from the ports' states: light that the meters miss."""
         metered = sorted(snapshot.used & self._capabilities.power)
         return los_alarms(snapshot, self._power(metered, deadline)) if metered else ()
 
-    # What the controller uses.
+    # Methods that the controller calls.
 
     def open(self, *, timeout_s: float = 5.0) -> Identity:
-        """Start a session. Raises Unreachable, AuthFailed, ProtocolError, DeadlineExceeded."""
+        """Start a session. Return the switch's identity.
+
+        Raises Unreachable, AuthFailed, ProtocolError, DeadlineExceeded.
+        """
         deadline = Deadline(timeout_s)
         with self._device(deadline, reopen=True):
             return self._open(deadline)
@@ -581,14 +600,17 @@ class OpticalSwitchDriver(ABC):
         return self._capabilities
 
     def snapshot(self, *, timeout_s: float = 5.0) -> Snapshot:
-        """What stands in the switch, read now. Raises; never returns an empty answer for a failed read."""
+        """Return the present state of the switch, read now.
+
+        Raises OpticalError if the read fails; never returns an empty state for a failed read.
+        """
         deadline = Deadline(timeout_s)
         with self._device(deadline):
             return self._reading(deadline)
 
     def plan(
         self,
-        wanted: Iterable[CrossConnect],
+        requested: Iterable[CrossConnect],
         mode: Mode = Mode.UPDATE,
         *,
         delete: Iterable[int] = (),
@@ -597,12 +619,17 @@ class OpticalSwitchDriver(ABC):
         timeout_s: float = 5.0,
         anew: bool = False,
     ) -> Plan:
-        """A plan from ``snapshot`` (default: read now); see :func:`make_plan`. Writes nothing."""
+        """Return a plan from ``snapshot`` (default: read now); see :func:`make_plan`. Writes nothing.
+
+        Raises a :class:`~controller.optical.errors.Rejected` naming the port, OpticalError if the switch
+        cannot be read.
+        """
         base = snapshot or self.snapshot(timeout_s=timeout_s)
-        return make_plan(self._capabilities, base, wanted, mode, delete, owned, anew)
+        return make_plan(self._capabilities, base, requested, mode, delete, owned, anew)
 
     def replaces_at_once(self, plan: Plan) -> bool:
-        """Whether :meth:`apply` removes and adds in one write, so that ports are dark for one dark time.
+        """Return whether :meth:`apply` removes and adds in one write, so that ports are dark for one dark
+        time.
 
         Only in REPLACE mode: such a write also removes what someone else has made since the plan.
         """
@@ -617,14 +644,14 @@ class OpticalSwitchDriver(ABC):
     def apply(
         self, plan: Plan, *, timeout_s: float = 10.0, settle: bool = True, seen: Snapshot | None = None
     ) -> ApplyResult:
-        """Carry out a plan and report what the switch shows afterwards.
+        """Carry out a plan. Return the state that the switch shows afterwards.
 
-        ``seen``: the reading of this driver that the plan was made from; the switch is not read again before
-        the first write if it is younger than `FRESH_S` and this driver has written nothing since, save where
-        the plan is one write that would also remove what someone else has made.
-        ``settle=False`` returns without waiting for light; cross-connects may be PENDING_CONNECTION.
-        Raises StaleRevision, PortDisabled, PortFailed, Unreachable, DeadlineExceeded, Refused with nothing
-        changed; PartialApply or ReadBackMismatch with the result in it; Indeterminate.
+        ``seen``: the reading of this driver from which the plan was made. The switch is not read again before
+        the first write if that reading is younger than `FRESH_S` and this driver has written nothing since,
+        except if the plan is one write that would also remove what someone else has made. ``settle=False``
+        returns without waiting for light; cross-connects may be PENDING_CONNECTION. Raises StaleRevision,
+        PortDisabled, PortFailed, Unreachable, DeadlineExceeded or Refused with nothing changed; PartialApply
+        or ReadBackMismatch with the result in it; Indeterminate.
         """
         deadline = Deadline(timeout_s)
         with self._device(deadline):
@@ -632,9 +659,10 @@ class OpticalSwitchDriver(ABC):
             return self._apply(plan, before, deadline, settle)
 
     def set_port_enabled(self, port: int, enabled: bool, *, timeout_s: float = 5.0) -> PortStatus:
-        """Enable or disable a port; its cross-connects stay. Returns what the switch shows afterwards.
+        """Enable or disable a port, keeping its cross-connects. Return the state that the switch shows
+        afterwards.
 
-        Raises NoSuchPort and Unsupported; Unreachable, DeadlineExceeded, Refused (PermissionDenied,
+        Raises NoSuchPort and Unsupported. Raises Unreachable, DeadlineExceeded, Refused (PermissionDenied,
         AuthFailed, StaleRevision) with nothing changed; ReadBackMismatch; Indeterminate.
         """
         if port not in self._capabilities.ports:
@@ -658,56 +686,65 @@ class OpticalSwitchDriver(ABC):
             return status
 
     def power_dbm(self, ports: Iterable[int], *, timeout_s: float = 5.0) -> dict[int, float | None]:
-        """Optical power in dBm; None for a port without a meter or without light to measure. Raises
-        NoSuchPort."""
-        asked = tuple(ports)
-        for port in asked:
+        """Return the optical power in dBm by port; None for a port without a meter or without light to
+        measure.
+
+        Raises NoSuchPort.
+        """
+        requested = tuple(ports)
+        for port in requested:
             if port not in self._capabilities.ports:
                 raise NoSuchPort(port, f"there is no port {port}")
-        metered = [port for port in asked if port in self._capabilities.power]
+        metered = [port for port in requested if port in self._capabilities.power]
         deadline = Deadline(timeout_s)
         with self._device(deadline):
-            found = self._power(metered, deadline) if metered else {}
-        return {port: None if found.get(port) == -math.inf else found.get(port) for port in asked}
+            powers = self._power(metered, deadline) if metered else {}
+        return {port: None if powers.get(port) == -math.inf else powers.get(port) for port in requested}
 
     def factory_loss_db(
         self, cross_connects: Iterable[CrossConnect], *, timeout_s: float = 10.0
     ) -> dict[CrossConnect, float | None]:
-        """Insertion loss in dB of paths as their maker measured it, connected or not; None where the switch
-        does not tell. Raises NoSuchPort and WrongSide."""
-        asked = tuple(cross_connects)
-        for xc in asked:
+        """Return the insertion loss in dB of paths, as measured by the manufacturer, connected or not.
+
+        None for a path whose loss the switch does not report. Raises NoSuchPort and WrongSide.
+        """
+        requested = tuple(cross_connects)
+        for xc in requested:
             check_cross_connect(self._capabilities, xc)
         deadline = Deadline(timeout_s)
         with self._device(deadline):
-            found = self._factory_loss(asked, deadline)
-        return {xc: found.get(xc) for xc in asked}
+            losses = self._factory_loss(requested, deadline)
+        return {xc: losses.get(xc) for xc in requested}
 
     def alarms(self, *, snapshot: Snapshot | None = None, timeout_s: float = 5.0) -> tuple[Alarm, ...]:
-        """What is wrong now, read from the switch; of ports and cross-connects what ``snapshot`` says."""
+        """Return the present alarms, read from the switch.
+
+        Alarms of ports and cross-connects are derived from ``snapshot`` (default: read now). Raises
+        OpticalError if the read fails.
+        """
         deadline = Deadline(timeout_s)
         with self._device(deadline):
             if snapshot is None:
                 snapshot = self._reading(deadline)
-            found = []
+            status_alarms = []
             for port, status in sorted(snapshot.ports.items()):
                 if status.state is PortState.FAILED:
-                    found.append(Alarm("PORT_FAILED", port, f"port {port} has failed"))
+                    status_alarms.append(Alarm("PORT_FAILED", port, f"port {port} has failed"))
                 elif not status.enabled:
-                    found.append(Alarm("PORT_DISABLED", port, f"port {port} is disabled"))
-            return (*found, *self._alarms(snapshot, deadline))
+                    status_alarms.append(Alarm("PORT_DISABLED", port, f"port {port} is disabled"))
+            return (*status_alarms, *self._alarms(snapshot, deadline))
 
     def redact(self, text: str) -> str:
-        """The text with every secret masked."""
+        """Return the text with every secret masked."""
         for secret in self._secrets:
             text = text.replace(secret, "***")
         return text
 
-    # How it does it.
+    # Internals.
 
     @contextmanager
     def _device(self, deadline: Deadline, reopen: bool = False) -> Iterator[None]:
-        """The switch to oneself. Errors that leave carry no secret."""
+        """Yield with the switch locked for this thread. Errors that leave contain no secret."""
         if not self._lock.acquire(timeout=max(0.0, deadline.left_s)):
             raise Busy("busy with another request")
         try:
@@ -729,13 +766,13 @@ class OpticalSwitchDriver(ABC):
         writes[verb](batch, deadline)
 
     def _reading(self, deadline: Deadline) -> Snapshot:
-        """One reading, checked for being possible at all."""
+        """Return a reading, checked for being possible at all. Raises OpticalError."""
         deadline.sleep_until(self._quiet_until)
         deadline.check()
         return self._checked(self._read(deadline))
 
     def _checked(self, snapshot: Snapshot) -> Snapshot:
-        """A reading with its time and the names known here. Raises ProtocolError if it is impossible."""
+        """Return a reading with its time and the known names. Raises ProtocolError if it is impossible."""
         known = self._capabilities.ports
         if snapshot.ports.keys() != known:
             odd = sorted(snapshot.ports.keys() ^ known)
@@ -758,7 +795,9 @@ class OpticalSwitchDriver(ABC):
         return replace(snapshot, cross_connects=labelled, taken_at=time.monotonic())
 
     def _is_fresh(self, seen: Snapshot, plan: Plan) -> bool:
-        """Whether a reading stands for another before the plan's first write."""
+        """Return whether a reading is recent enough to replace another reading before the
+        plan's first write.
+        """
         age_s = time.monotonic() - seen.taken_at
         return age_s <= FRESH_S and seen.taken_at > self._written_at and not self.replaces_at_once(plan)
 
@@ -785,7 +824,7 @@ class OpticalSwitchDriver(ABC):
         refusal: OpticalError | None = None
         done = 0
         lit_by = before.taken_at
-        told: Snapshot | None = None
+        read_back: Snapshot | None = None
         try:
             for number, (verb, batch, changed) in enumerate(batches, start=1):
                 deadline.check()
@@ -800,11 +839,11 @@ class OpticalSwitchDriver(ABC):
                 if number < len(batches) or (plan.add and settle and left_s > 0.0):
                     self._send(verb, batch, deadline)
                 else:
-                    told = self._write_and_read(verb, batch, deadline)
-                if told is None and answered_s is None:
+                    read_back = self._write_and_read(verb, batch, deadline)
+                if read_back is None and answered_s is None:
                     # One that answered later than declared may have begun later, too.
                     lit_by = max(lit_by, time.monotonic() + timing.dark.most_s)
-                elif told is None:
+                elif read_back is None:
                     lit_by = time.monotonic() + left_s
                 done += 1
         except (Refused, PermissionDenied, AuthFailed, StaleRevision) as error:
@@ -821,8 +860,8 @@ class OpticalSwitchDriver(ABC):
         try:
             if refusal is not None:
                 # A part may have been done, and gets the time that it needs; the rest is not waited for.
-                told, lit_by = self._reading(deadline), 0.0
-            after = self._settled(plan, deadline, lit_by, settle, told) if batches else before
+                read_back, lit_by = self._reading(deadline), 0.0
+            after = self._settled(plan, deadline, lit_by, settle, read_back) if batches else before
         except OpticalError as error:
             raise self._unknown(f"written, but the read-back failed: {error}") from error
         self._remember_names(plan, after)
@@ -846,7 +885,11 @@ class OpticalSwitchDriver(ABC):
         return [(verb, batch, batch) for verb, batch in batches]
 
     def _verdict(self, result: ApplyResult, before: Snapshot, refusal: OpticalError | None) -> ApplyResult:
-        """The result, if it is as planned."""
+        """Return the result if it is as planned.
+
+        Raises the refusal if nothing was changed, else PartialApply or ReadBackMismatch with the result in
+        it.
+        """
         if not result.deviations:
             if refusal is not None:
                 log.warning("%s: refused, yet done: %s", self.name, self.redact(str(refusal)))
@@ -860,12 +903,14 @@ class OpticalSwitchDriver(ABC):
         raise ReadBackMismatch(f"{first.ingress}->{first.egress}: {first.reason}{more}", result)
 
     def _settled(
-        self, plan: Plan, deadline: Deadline, lit_by: float, settle: bool, told: Snapshot | None
+        self, plan: Plan, deadline: Deadline, lit_by: float, settle: bool, read_back: Snapshot | None
     ) -> Snapshot:
-        """A reading once all is as planned, or as late as it could still become so. ``told``: the first one,
-        where it came with the last write."""
-        if told is not None:
-            snapshot = self._checked(told)
+        """Return a reading once everything is as planned, or as late as it could still become so.
+
+        ``read_back``: the first reading, if it came with the last write; else None.
+        """
+        if read_back is not None:
+            snapshot = self._checked(read_back)
         else:
             if plan.add and settle:
                 deadline.sleep_until(lit_by)
@@ -891,7 +936,10 @@ class OpticalSwitchDriver(ABC):
                 return snapshot
 
     def _unknown(self, reason: str) -> Indeterminate:
-        """The error for an unknown outcome. Until a command still under way has landed, nothing is read."""
+        """Return the error for an unknown outcome.
+
+        Until a pending command has taken effect, nothing is read.
+        """
         late_s = self._capabilities.timing.lit_after_s(self._capabilities.max_batch)
         self._quiet_until = time.monotonic() + late_s
         return Indeterminate(f"outcome unknown, read before retrying: {reason}")
@@ -909,15 +957,18 @@ def _judge(
     refusal: OpticalError | None,
     settled: bool,
 ) -> tuple[CrossConnectResult, ...]:
-    """Result of each cross-connect of the plan, compared with a reading."""
+    """Return the result of each cross-connect of the plan, compared with a reading."""
     why = str(refusal) if refusal is not None else ""
     results = []
 
     def entry(
-        xc: CrossConnect, action: Literal["keep", "remove", "add", "foreign"], reason: str, lit: bool = False
+        xc: CrossConnect,
+        action: Literal["keep", "remove", "add", "foreign"],
+        reason: str,
+        is_lit: bool = False,
     ) -> CrossConnectResult:
         t_dark = min((dark_at[spot] for spot in _spots(xc) if spot in dark_at), default=None)
-        t_lit = after.taken_at if lit and after.state(xc) is CrossConnectState.CONNECTED else None
+        t_lit = after.taken_at if is_lit and after.state(xc) is CrossConnectState.CONNECTED else None
         return CrossConnectResult(
             xc.ingress, xc.egress, action, after.state(xc), reason, t_dark, t_lit, xc.name, xc.wavelength
         )
@@ -945,7 +996,7 @@ def _judge(
             reason = "no light by the deadline"
         elif state not in fine:
             reason = why or f"{state} after it was made"
-        results.append(entry(xc, "add", reason, lit=True))
+        results.append(entry(xc, "add", reason, is_lit=True))
     if plan.mode is Mode.REPLACE:
         for xc in sorted(
             after.cross_connects.keys() - plan.keep - set(plan.add) - set(plan.remove), key=_order

@@ -58,7 +58,7 @@ def _rows(value: object, what: str) -> list[Mapping[str, Any]]:
 
 
 def parse_ports(value: object) -> tuple[str, ...]:
-    """The names of the ports of ``ports/?id=summary``, in order. Raises ProtocolError."""
+    """Return the names of the ports in ``ports/?id=summary``, in order. Raises ProtocolError."""
     names = []
     for row in _rows(value, "ports"):
         name = str(row.get("port", ""))
@@ -69,7 +69,10 @@ def parse_ports(value: object) -> tuple[str, ...]:
 
 
 def parse_power(value: object) -> float | None:
-    """dBm of ``-1.7`` or ``"-1.70"``; -inf of ``NONE``, None where nothing is told. Raises ProtocolError."""
+    """Return the dBm of ``-1.7`` or ``"-1.70"``; -inf for ``NONE``, None for an empty value.
+
+    Raises ProtocolError.
+    """
     if value is None or value == "":
         return None
     if not isinstance(value, int | float | str) or isinstance(value, bool):
@@ -78,16 +81,19 @@ def parse_power(value: object) -> float | None:
 
 
 def parse_port_powers(value: object) -> dict[str, tuple[float | None, float | None]]:
-    """What comes in and goes out, by port, of ``ports/?id=summary``; one number is what comes in."""
-    found = {}
+    """Return received and sent powers (dBm) in ``ports/?id=summary``, by port name; None if not reported.
+
+    A single number is the received power. Raises ProtocolError.
+    """
+    by_port = {}
     for row in _rows(value, "ports"):
-        told = row.get("power")
-        pair = re.split(r"[,/]", told) if isinstance(told, str) else [told]
+        reported = row.get("power")
+        pair = re.split(r"[,/]", reported) if isinstance(reported, str) else [reported]
         if len(pair) > 2:
-            raise ProtocolError("not an optical power", repr(told))
+            raise ProtocolError("not an optical power", repr(reported))
         powers = [parse_power(part.strip() if isinstance(part, str) else part) for part in pair]
-        found[str(row.get("port", ""))] = powers[0], powers[1] if len(powers) == 2 else None
-    return found
+        by_port[str(row.get("port", ""))] = powers[0], powers[1] if len(powers) == 2 else None
+    return by_port
 
 
 def _state(half: Mapping[str, Any]) -> CrossConnectState:
@@ -98,8 +104,8 @@ def _state(half: Mapping[str, Any]) -> CrossConnectState:
 
 
 def parse_circuits(value: object) -> tuple[Circuit, ...]:
-    """The circuits of ``crossconnects/?id=list``. Raises ProtocolError."""
-    found = []
+    """Return the circuits of ``crossconnects/?id=list``. Raises ProtocolError."""
+    circuits = []
     for row in _rows(value, "crossconnects"):
         first, second = row.get("half1"), row.get("half2")
         if not isinstance(first, dict) or not (second is None or second == "" or isinstance(second, dict)):
@@ -109,39 +115,39 @@ def parse_circuits(value: object) -> tuple[Circuit, ...]:
         if match is None or not PORT_NAME.fullmatch(match[1]) or not PORT_NAME.fullmatch(match[3]):
             raise ProtocolError("not a circuit", repr(conn)[:200])
         ends = match[1], match[3]
-        told = [(ends, first)]
+        directions = [(ends, first)]
         if (match[2] == "-" or row.get("dir") == "bi") and ends[0] != ends[1]:
-            told.append((ends[::-1], second or first))
+            directions.append((ends[::-1], second or first))
         halves = [
             Half(*way, _state(half), parse_power(half.get("inp")), parse_power(half.get("outp")))
-            for way, half in told
+            for way, half in directions
         ]
-        found.append(Circuit(match[0], tuple(halves)))
-    return tuple(found)
+        circuits.append(Circuit(match[0], tuple(halves)))
+    return tuple(circuits)
 
 
 def parse_statuses(value: object, count: int) -> tuple[str, ...]:
-    """What a bulk request says of its ``count`` items: empty where it is done, else why not.
+    """Return the status of each of a bulk request's ``count`` items: empty for success, else the reason.
 
     Raises ProtocolError.
     """
     rows = _rows(value, "bulk request")
     if len(rows) != count:
         raise ProtocolError(f"{len(rows)} statuses for {count} circuits")
-    found = []
+    statuses = []
     for row in rows:
         response = row.get("response")
         status = response.get("status") if isinstance(response, dict) else None
         if not isinstance(status, str | int) or isinstance(status, bool):
             raise ProtocolError("not a status", repr(row)[:200])
-        others = [str(text) for key, text in response.items() if key != "status"] if response else []
+        reasons = [str(text) for key, text in response.items() if key != "status"] if response else []
         refused = str(status).strip() == "0"
-        found.append((", ".join(others) or "status 0") if refused else "")
-    return tuple(found)
+        statuses.append((", ".join(reasons) or "status 0") if refused else "")
+    return tuple(statuses)
 
 
 def _told(value: object, *keys: str) -> str:
-    """The first of these keys that an answer has, however it is spelt; empty if none."""
+    """Return the value of the first of these keys that an answer has, in any spelling; empty if none."""
     rows = value if isinstance(value, list) else [value]
     for key in keys:
         for row in rows:
@@ -156,9 +162,10 @@ def _told(value: object, *keys: str) -> str:
 
 
 class CalientRestDriver(CalientDriver):
-    """From an inventory entry ``{"address": …, "username": …, "password_env": …, "tls": …, "profile": {…}}``.
+    """Driver, from an inventory entry ``{"address": …, "username": …, "password_env": …, "tls": …, "profile":
+    {…}}``.
 
-    ``group``: what circuits are filed under, ``SYSTEM`` if it is not said.
+    ``group``: group of the driver's circuits, default ``SYSTEM``.
     """
 
     def __init__(self, name: str, keys: Mapping[str, Any], size: int, openflow: object = None) -> None:
@@ -218,23 +225,23 @@ class CalientRestDriver(CalientDriver):
             raise Refused(f"{conn}: {why}{more}")
 
     def _power(self, ports: Sequence[int], deadline: Deadline) -> Mapping[int, float | None]:
-        told = self._numbered(parse_port_powers(self._ask(PORTS, deadline)))
+        powers = self._numbered(parse_port_powers(self._ask(PORTS, deadline)))
         # The list of circuits has both powers whatever the summary means by its one.
         for circuit in parse_circuits(self._ask(LIST, deadline)):
             for half in circuit.halves:
                 xc = self._cross_connect(half)
                 both = {xc.ingress: half.received, xc.egress: half.sent}
-                told |= {port: power for port, power in both.items() if power is not None}
-        return told
+                powers |= {port: power for port, power in both.items() if power is not None}
+        return powers
 
     # Requests
 
     def _headers(self) -> dict[str, str]:
-        """The cookies of this session, or who we are."""
-        found = {"accept": "application/json"}
+        """Return the headers with the cookies of this session or, without a session, the credentials."""
+        headers = {"accept": "application/json"}
         if self._cookies:
-            return found | {"cookie": "; ".join(f"{name}={value}" for name, value in self._cookies.items())}
-        return found | self._login
+            return headers | {"cookie": "; ".join(f"{name}={value}" for name, value in self._cookies.items())}
+        return headers | self._login
 
     def _ask(self, target: str, deadline: Deadline) -> Any:
         reply = self._client.read(target, self._headers(), deadline)
@@ -255,7 +262,7 @@ class CalientRestDriver(CalientDriver):
         return reply
 
     def _forgot(self, reply: Reply) -> bool:
-        """Whether the switch no longer knows our session; the next request logs in again."""
+        """Return whether the switch has dropped this session. The next request then logs in again."""
         if reply.status != 401 or not self._cookies:
             return False
         self._cookies = {}

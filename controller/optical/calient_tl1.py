@@ -66,7 +66,7 @@ MAX_KNOWN_ROWS = 4096
 
 
 def _values(row: str) -> tuple[str, dict[str, str]]:
-    """What a row is about, and its ``NAME=value``. Raises ProtocolError."""
+    """Return a row's subject and its ``NAME=value`` pairs. Raises ProtocolError."""
     about, _, rest = row.partition(":")
     try:
         return about.strip(), parse_values(rest.rpartition(":")[2])
@@ -88,7 +88,7 @@ def _port(name: str, row: str) -> str:
 
 @lru_cache(MAX_KNOWN_ROWS)
 def parse_circuit(row: str) -> Circuit:
-    """A row of RTRV-CRS. Raises ProtocolError."""
+    """Return the circuit in a row of RTRV-CRS. Raises ProtocolError."""
     conn, values = _values(row)
     source, destination = (_port(_value(values, key, row), row) for key in ("SRCPORT", "DSTPORT"))
     way = _value(values, "CONNTYPE", row).upper()
@@ -103,7 +103,10 @@ def parse_circuit(row: str) -> Circuit:
 
 @lru_cache(MAX_KNOWN_ROWS)
 def parse_port(row: str) -> tuple[str, PortStatus, PortStatus]:
-    """Name of a port, and how its IN and its OUT half are, of a row of RTRV-PORT. Raises ProtocolError."""
+    """Return a port's name and the states of its IN and OUT halves, from a row of RTRV-PORT.
+
+    Raises ProtocolError.
+    """
     name, values = _values(row)
     halves = []
     for side in ("IN", "OUT"):
@@ -117,33 +120,39 @@ def parse_port(row: str) -> tuple[str, PortStatus, PortStatus]:
 
 
 def parse_powers(row: str) -> tuple[str, float, float]:
-    """Name of a port, what comes in at it and what goes out (dBm), of a row of RTRV-PORT-SUM."""
+    """Return a port's name, and its received and sent power (dBm), from a row of RTRV-PORT-SUM.
+
+    Raises ProtocolError.
+    """
     name, values = _values(row)
     received, sent = (parse_power(_value(values, key, row)) for key in ("INPWR", "OUTPWR"))
     return _port(name, row), received, sent
 
 
 def bulk_outcome(rows: Iterable[str]) -> str | None:
-    """What RTRV-SAVERECALL says: empty for done, None for not yet, else what went wrong. Raises
-    ProtocolError."""
-    told = " ".join(rows)
-    words = told.lower()
+    """Return the outcome in RTRV-SAVERECALL: empty for success, None while in progress, else the error.
+
+    Raises ProtocolError.
+    """
+    outcome = " ".join(rows)
+    words = outcome.lower()
     if "progress" in words:
         return None
     if "fail" in words:
-        return told.strip()
+        return outcome.strip()
     if "completed" in words:
         return ""
-    raise ProtocolError("not the outcome of a bulk command", told)
+    raise ProtocolError("not the outcome of a bulk command", outcome)
 
 
 # The driver
 
 
 class CalientTl1Driver(CalientDriver):
-    """From an inventory entry ``{"address": "host:port", "username": …, "password_env": …, "profile": {…}}``.
+    """Driver for Calient switches over TL1.
 
-    ``group``: what circuits are filed under, ``SYSTEM`` if it is not said; ``bulk``: false for none of the
+    Built from an inventory entry ``{"address": "host:port", "username": …, "password_env": …, "profile":
+    {…}}``. ``group``: group of the driver's circuits, default ``SYSTEM``. ``bulk``: false to use none of the
     bulk commands.
     """
 
@@ -164,18 +173,18 @@ class CalientTl1Driver(CalientDriver):
             raise ProtocolError("the switch does not say what it is")
         _, values = _values(element[0])
         self._read(deadline)
-        told = (values.get(key, "") for key in ("CHASSISTYPE", "SERIALNUMBER", "SWPACKAGE"))
-        model, serial, version = told
+        details = (values.get(key, "") for key in ("CHASSISTYPE", "SERIALNUMBER", "SWPACKAGE"))
+        model, serial, version = details
         return Identity("Calient", model or "S-series", serial, version or "unknown")
 
     def _close(self) -> None:
         self._client.close()
 
     def _read(self, deadline: Deadline) -> Snapshot:
-        listed, told = self._client.ask(
+        listed, port_rows = self._client.ask(
             [Command("RTRV-CRS", blocks=("", "ALL")), Command("RTRV-PORT", "0")], deadline, self.size
         )
-        rows = [parse_port(row) for row in told]
+        rows = [parse_port(row) for row in port_rows]
         self._learn(name for name, _, _ in rows)
         ports = {self._numbers[name]: into for name, into, _ in rows}
         ports |= {self.size + self._numbers[name]: out for name, _, out in rows}
@@ -195,10 +204,10 @@ class CalientTl1Driver(CalientDriver):
                 what = ("", f",{quoted(circuit.group)},{quoted(circuit.name)}")
             except Tl1Error:
                 raise Refused(f"{circuit.conn}: group or name cannot be said in TL1") from None
-            lit = half.state is not CrossConnectState.INVALID
-            if lit:
+            is_lit = half.state is not CrossConnectState.INVALID
+            if is_lit:
                 self._tell(Command("CANC-CRS", ends, what), deadline, done > 0)
-            self._tell(Command("DLT-CRS", ends, what), deadline, lit or done > 0)
+            self._tell(Command("DLT-CRS", ends, what), deadline, is_lit or done > 0)
 
     def _add(self, batch: Sequence[CrossConnect], deadline: Deadline) -> None:
         ends = [self._ends(xc) for xc in batch]
@@ -212,13 +221,13 @@ class CalientTl1Driver(CalientDriver):
             try:
                 self._tell(Command("ACT-CRS", pair, ("", f"{conn},{group}")), deadline, True)
             except Denied:
-                # What was reserved and cannot have light is given back; the read-back tells if not.
+                # Reserved ports that cannot have light are released; the read-back shows it if they are not.
                 with suppress(Denied):
                     self._tell(Command("DLT-CRS", pair, ("", f",{group},{conn}")), deadline, True)
                 raise
 
     def _tell(self, command: Command, deadline: Deadline, begun: bool) -> None:
-        """One command of a write; ``begun``: others of it have been carried out."""
+        """Send a command of a write. ``begun``: earlier commands of the write have been carried out."""
         with after_others(begun):
             self._client.tell(command, deadline)
 

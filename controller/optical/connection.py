@@ -21,8 +21,11 @@ Answer = TypeVar("Answer")
 
 
 def ask_again(was_open: bool, question: Callable[[], Answer]) -> Answer:
-    """The answer to a question, asked once more on a new connection where the switch has dropped the one that
-    was open. Never for a write."""
+    """Return the answer to a question.
+
+    If the switch has dropped the connection that was open, the question is sent again, once, on a new
+    connection. Never use this for a write. Raises Unreachable.
+    """
     try:
         return question()
     except Unreachable:
@@ -50,7 +53,10 @@ class Connection:
             self._socket = None
 
     def open(self, deadline: Deadline) -> bool:
-        """Connect where that is not done; whether it was done now. Raises Unreachable, DeadlineExceeded."""
+        """Connect unless already connected. Return whether a connection was made.
+
+        Raises Unreachable, DeadlineExceeded.
+        """
         if self._socket is not None:
             return False
         limit = deadline.within(CONNECT_S)
@@ -73,17 +79,22 @@ class Connection:
         return True
 
     def send(self, data: bytes, limit: Deadline, what: str) -> None:
-        """``what``: the request, for errors. Raises DeadlineExceeded, Unreachable."""
+        """Send all bytes. ``what``: the request, for errors. Raises DeadlineExceeded, Unreachable."""
         with self._by(limit, what) as connection:
             connection.sendall(data)
 
     def receive(self, limit: Deadline, what: str) -> bytes:
-        """What has come; empty at the connection's end. Raises DeadlineExceeded, Unreachable."""
+        """Return the bytes that arrive next; empty at the connection's end.
+
+        Raises DeadlineExceeded, Unreachable.
+        """
         with self._by(limit, what) as connection:
             return connection.recv(1 << 16)
 
     def is_quiet(self) -> bool:
-        """Whether nothing has come that nobody asked for, neither bytes nor the connection's end."""
+        """Return whether the connection is open and nothing unexpected has arrived, neither bytes nor its
+        end.
+        """
         if self._socket is None:
             return False
         self._socket.settimeout(0.0)

@@ -48,7 +48,7 @@ class PortDisabled(PortError):
 
 
 class PortFailed(PortError):
-    """The switch says the port is broken."""
+    """The switch reports that the port is broken."""
 
 
 class PortClash(PortError):
@@ -97,7 +97,7 @@ class PermissionDenied(OpticalError):
 
 
 class ProtocolError(OpticalError):
-    """The switch said something that its protocol does not allow. ``raw`` is what it said, shortened."""
+    """The switch sent something that its protocol does not allow. ``raw``: the received text, shortened."""
 
     def __init__(self, message: str, raw: str = "") -> None:
         super().__init__(f"{message}: {raw[:120]!r}" if raw else message)
@@ -113,8 +113,10 @@ class Indeterminate(OpticalError):
 
 
 class NotAsPlanned(OpticalError):
-    """Written, read back, and different from the plan. ``result`` says what each cross-connect is now
-    (None where the write was not about cross-connects)."""
+    """Written, read back, and different from the plan.
+
+    ``result``: state of each cross-connect now (None if the write was not about cross-connects).
+    """
 
     def __init__(self, message: str, result: ApplyResult | None = None) -> None:
         super().__init__(message)

@@ -38,14 +38,16 @@ MAX_ANSWER_BYTES = 1 << 26
 
 
 class NotThere(Refused):
-    """The switch says that there is nothing at a path."""
+    """The switch reports that there is nothing at a path."""
 
 
 @dataclass(frozen=True)
 class Access:
-    """How to get in. ``ca_file``: certificates that the switch's must descend from, in place of the system's;
-    ``server_name``: whom its certificate names, where that is not ``host``; ``tls``: False sends user name
-    and password as they are."""
+    """Address and credentials of a switch.
+
+    ``ca_file``: authorities for the switch's certificate, instead of the system's. ``server_name``: name in
+    its certificate, if that is not ``host``. ``tls``: if false, user name and password are sent unencrypted.
+    """
 
     host: str
     port: int
@@ -58,8 +60,11 @@ class Access:
 
 
 def access_of(entry: Entry) -> Access:
-    """How to get in, by an entry's ``address``, ``tls``, ``ca_file``, ``cert_file``, ``key_file`` and
-    ``server_name``, and its credentials. Raises ValueError, and KeyError without an address."""
+    """Return address and credentials from an inventory entry.
+
+    The keys are ``address``, ``tls``, ``ca_file``, ``cert_file``, ``key_file``, ``server_name``, and the
+    credentials' keys. Raises ValueError, and KeyError without an address.
+    """
     host, port = entry.address()
     named = ("ca_file", "cert_file", "key_file")
     files = {key: Path(str(entry.keys[key])) if entry.keys.get(key) else None for key in named}
@@ -69,7 +74,7 @@ def access_of(entry: Entry) -> Access:
     return Access(host, port, entry.credentials(), tls, **files, server_name=server_name)
 
 
-#: How the switch says no to a Set, which has changed nothing then.
+#: Status codes by which the switch rejects a Set; it has changed nothing then.
 _NO = (
     grpc.StatusCode.INVALID_ARGUMENT,
     grpc.StatusCode.NOT_FOUND,
@@ -86,16 +91,16 @@ Elem = str | tuple[str, Mapping[str, str]]
 
 
 def path_of(elems: Iterable[Elem], origin: str = "") -> Any:
-    """A path, in gNMI's own words."""
-    found = [
-        gnmi.PathElem(name=one) if isinstance(one, str) else gnmi.PathElem(name=one[0], key=dict(one[1]))
-        for one in elems
+    """Return a path as a gNMI message."""
+    path_elems = [
+        gnmi.PathElem(name=elem) if isinstance(elem, str) else gnmi.PathElem(name=elem[0], key=dict(elem[1]))
+        for elem in elems
     ]
-    return gnmi.Path(origin=origin, elem=found)
+    return gnmi.Path(origin=origin, elem=path_elems)
 
 
 class GnmiClient:
-    """One channel, made when it is needed and made anew after trouble. Not for several threads."""
+    """Client with one channel, opened on demand and reopened after an error. Not for several threads."""
 
     def __init__(self, name: str, access: Access) -> None:
         self.name = name
@@ -104,7 +109,7 @@ class GnmiClient:
         self._stub: Any = None
         secret = access.credentials
         self._metadata = [("username", secret.username), ("password", secret.password)] if secret else []
-        #: What the switch takes and gives; asked for when it is opened.
+        #: Encoding of the switch; chosen when the driver is opened.
         self.encoding = gnmi.JSON_IETF
 
     def close(self) -> None:
@@ -145,11 +150,14 @@ class GnmiClient:
         return self._stub
 
     def capabilities(self, deadline: Deadline) -> Any:
-        """What the switch can do. Raises as :meth:`get`."""
+        """Return the switch's capabilities.
+
+        Raises Unreachable, DeadlineExceeded, AuthFailed, PermissionDenied, Refused (NotThere), ProtocolError.
+        """
         return self._ask(lambda: self._open().Capabilities, gnmi.CapabilityRequest(), deadline)
 
     def get(self, paths: Sequence[Any], deadline: Deadline, target: str = "") -> Any:
-        """Read these paths (:func:`path_of`) of a ``target``: the answer as it is.
+        """Read these paths (:func:`path_of`) of a ``target``. Return the response message.
 
         Raises Unreachable, DeadlineExceeded, AuthFailed, PermissionDenied, Refused (NotThere), ProtocolError.
         """
@@ -157,15 +165,15 @@ class GnmiClient:
         request = gnmi.GetRequest(prefix=prefix, path=paths, encoding=self.encoding)
         return self._ask(lambda: self._open().Get, request, deadline)
 
-    def value(self, told: Any) -> Any:
-        """JSON in the encoding that the switch takes."""
-        text = json.dumps(told).encode()
+    def value(self, content: Any) -> Any:
+        """Return a value as a gNMI message, as JSON in the encoding that the switch accepts."""
+        text = json.dumps(content).encode()
         ietf = self.encoding == gnmi.JSON_IETF
         return gnmi.TypedValue(json_ietf_val=text) if ietf else gnmi.TypedValue(json_val=text)
 
-    def choose_encoding(self, told: Any) -> None:
-        """The better of those that the switch says it knows. Raises ProtocolError."""
-        known = told.supported_encodings
+    def choose_encoding(self, capabilities: Any) -> None:
+        """Choose the better of the encodings that the switch supports. Raises ProtocolError."""
+        known = capabilities.supported_encodings
         if gnmi.JSON_IETF in known or not known:
             self.encoding = gnmi.JSON_IETF
         elif gnmi.JSON in known:
@@ -185,8 +193,11 @@ class GnmiClient:
         return ask_again(self._stub is not None, call)
 
     def set(self, request: Any, deadline: Deadline) -> None:
-        """Raises DeadlineExceeded if nothing was sent, Refused, AuthFailed or PermissionDenied if it said
-        no, and Indeterminate."""
+        """Send a Set request.
+
+        Raises DeadlineExceeded if nothing was sent, Refused, AuthFailed or PermissionDenied if the switch
+        rejected it, Indeterminate if the outcome is unknown.
+        """
         stub = self._open()
         left_s = deadline.check()
         try:
@@ -199,25 +210,28 @@ class GnmiClient:
             raise Indeterminate(f"no end of the change seen: {raised}") from None
 
     def _said(self, error: Any) -> OpticalError:
-        """What a failed call means for a question; for a change see :meth:`set`."""
+        """Return the OpticalError for a failed read; for a failed change see :meth:`set`."""
         code, words = error.code(), " ".join(str(error.details() or "").split())[:300]
-        told = f"{code.name}: {words}" if words else code.name
+        message = f"{code.name}: {words}" if words else code.name
         if code is grpc.StatusCode.UNAUTHENTICATED:
-            return AuthFailed(told)
+            return AuthFailed(message)
         if code is grpc.StatusCode.PERMISSION_DENIED:
-            return PermissionDenied(told)
+            return PermissionDenied(message)
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             return DeadlineExceeded("no answer in time")
         if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
-            return Unreachable(f"{self._access.host}:{self._access.port}: {told}")
+            return Unreachable(f"{self._access.host}:{self._access.port}: {message}")
         if code is grpc.StatusCode.NOT_FOUND:
-            return NotThere(told)
-        return Refused(told) if code in _NO else ProtocolError(told)
+            return NotThere(message)
+        return Refused(message) if code in _NO else ProtocolError(message)
 
 
 def updates_of(response: Any) -> Iterator[tuple[int, list[str], dict[str, str], Any]]:
-    """Each update of an answer to a Get: which notification it is in, the names of its path without those of
-    models, the keys of its last element, and its JSON. Raises ProtocolError."""
+    """Yield each update of a response to a Get.
+
+    An update is the number of its notification, the names of its path without those of models, the keys of
+    its last element, and its JSON value. Raises ProtocolError.
+    """
     for number, note in enumerate(response.notification):
         for update in note.update:
             elems = [*note.prefix.elem, *update.path.elem]

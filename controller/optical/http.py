@@ -52,24 +52,30 @@ class Reply:
     body: bytes
 
     def header(self, name: str) -> str:
-        """The first of that name; empty if there is none."""
+        """Return the first header of that name; empty if there is none."""
         return next((value for key, value in self.headers if key == name), "")
 
     def json(self) -> Any:
-        """What the body says. Raises ProtocolError."""
+        """Return the JSON value of the body. Raises ProtocolError."""
         try:
             return parse_json(self.body)
         except (ValueError, RecursionError):
             raise ProtocolError("a reply that is not JSON", self._raw) from None
 
     def check_read(self, what: str) -> None:
-        """Raises AuthFailed, PermissionDenied or ProtocolError unless this is status 200."""
+        """Check the status of a read.
+
+        Raises AuthFailed, PermissionDenied or ProtocolError unless it is 200.
+        """
         self._check_access(what)
         if self.status != 200:
             raise ProtocolError(f"{what}: status {self.status} where 200 is wanted", self._raw)
 
     def check_write(self, what: str) -> None:
-        """Raises AuthFailed, PermissionDenied, Refused or Indeterminate unless the status is a success."""
+        """Check the status of a write.
+
+        Raises AuthFailed, PermissionDenied, Refused or Indeterminate unless it is a success.
+        """
         self._check_access(what)
         if self.status in _OPEN:
             raise Indeterminate(f"{what}: status {self.status}: {self._raw[:120]!r}")
@@ -88,8 +94,10 @@ class Reply:
 
 
 class HttpClient:
-    """One connection. Not for several threads. ``tls``: how to check the switch's certificate; None for plain
-    HTTP."""
+    """Client with one connection. Not for several threads.
+
+    ``tls``: context that checks the switch's certificate; None for plain HTTP.
+    """
 
     def __init__(self, name: str, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
         self.name = name
@@ -100,14 +108,17 @@ class HttpClient:
         self._connection.close()
 
     def read(self, target: str, headers: Mapping[str, str], deadline: Deadline) -> Reply:
-        """Asks (GET). Raises Unreachable, DeadlineExceeded, ProtocolError."""
+        """Send a GET request. Return the reply. Raises Unreachable, DeadlineExceeded, ProtocolError."""
         limit = deadline.within(REPLY_S)
         return ask_again(self._connection.is_open, lambda: self._exchange("GET", target, headers, b"", limit))
 
     def write(
         self, method: str, target: str, headers: Mapping[str, str], body: bytes, deadline: Deadline
     ) -> Reply:
-        """Tells. Raises Unreachable or DeadlineExceeded if nothing was sent, else Indeterminate."""
+        """Send a request that changes the switch. Return the reply.
+
+        Raises Unreachable or DeadlineExceeded if nothing was sent, else Indeterminate.
+        """
         self._connect(deadline)
         try:
             return self._exchange(method, target, headers, body, deadline)
@@ -116,7 +127,7 @@ class HttpClient:
             raise Indeterminate(f"no answer to {method} {target}: {error}") from error
 
     def _connect(self, deadline: Deadline) -> None:
-        """A connection that the switch had not dropped a moment ago."""
+        """Connect unless there is a connection that the switch has not dropped."""
         if not self._connection.is_quiet():
             self.close()
         if self._connection.open(deadline):
@@ -141,7 +152,7 @@ class HttpClient:
             self.close()
             raise ProtocolError(f"{what}: not an HTTP reply: {error}") from None
         except BaseException:
-            # What is still to come on this connection would be taken for the reply to the next request.
+            # Later bytes on this connection would be taken for the reply to the next request.
             self.close()
             raise
         if http.our_state is h11.DONE and http.their_state is h11.DONE and not http.trailing_data[0]:
@@ -183,11 +194,11 @@ class HttpClient:
 
 
 def http_client(entry: Entry) -> HttpClient:
-    """Make one from ``{"address": "host:port", "tls": true, "ca_file": path}`` of an inventory entry.
+    """Return a client for ``{"address": "host:port", "tls": true, "ca_file": path}`` of an inventory entry.
 
-    ``tls`` is true unless it is said otherwise or the switch is on this machine; then the switch's
-    certificate is checked, against ``ca_file`` or the machine's authorities. Raises ValueError, and KeyError
-    without an address.
+    ``tls`` defaults to true, or to false if the switch is on this machine. With TLS the switch's certificate
+    is checked against ``ca_file`` or the machine's authorities. Raises ValueError, and KeyError without an
+    address.
     """
     host, port = entry.address()
     context = None

@@ -29,12 +29,12 @@ class Credentials:
 
     @property
     def basic(self) -> str:
-        """The token of HTTP's basic authentication."""
+        """Token of HTTP's basic authentication."""
         return base64.b64encode(f"{self.username}:{self.password}".encode()).decode()
 
 
 def secrets_of(credentials: Credentials | None) -> list[str]:
-    """What must never be shown: the password, as it is and as HTTP sends it."""
+    """Return the texts that must never be shown: the password, plain and as HTTP sends it."""
     return [credentials.password, credentials.basic] if credentials else []
 
 
@@ -51,8 +51,8 @@ class Entry:
     @property
     def profile(self) -> Mapping[str, Any]:
         """Declared timing (`Timing.from_profile`)."""
-        found: Mapping[str, Any] = self.keys.get("profile", {})
-        return found
+        mapping: Mapping[str, Any] = self.keys.get("profile", {})
+        return mapping
 
     def flag(self, key: str, default: bool) -> bool:
         value = self.keys.get(key, default)
@@ -65,8 +65,10 @@ class Entry:
         return None if value is None else str(value)
 
     def address(self, usual_port: int = 0) -> tuple[str, int]:
-        """Host and TCP port of ``{"address": "host:port"}``; without brackets, which an IPv6 address needs
-        there. ``usual_port``: where the address names none; 0: it must. Raises KeyError without an address.
+        """Return host and TCP port of ``{"address": "host:port"}``.
+
+        The brackets of an IPv6 address are removed. ``usual_port``: port if the address has none; 0: the
+        address must have one. Raises ValueError, and KeyError without an address.
         """
         match = _ADDRESS.fullmatch(str(self.keys["address"]))
         if match is None or not 0 < int(match[2] or usual_port) < 1 << 16:
@@ -74,7 +76,10 @@ class Entry:
         return match[1].strip("[]"), int(match[2] or usual_port)
 
     def credentials(self) -> Credentials | None:
-        """The credentials that the entry points at; None if it names no user. No error shows the password."""
+        """Return the credentials that the entry refers to; None if it names no user.
+
+        Raises ValueError. No error shows the password.
+        """
         if "password" in self.keys:
             raise self.wrong(
                 "password", "belongs in the environment (password_env) or a file (password_file)"

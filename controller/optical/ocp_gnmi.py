@@ -63,7 +63,7 @@ _MAX_PORTS = 1 << 14
 
 @dataclass(frozen=True)
 class Port:
-    """One port as the switch tells of it. ``power_dbm``: what comes in and what goes out, where metered."""
+    """Port as the switch reports it. ``power_dbm``: received and sent power, None if not metered."""
 
     name: str
     group: str
@@ -84,7 +84,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Connection:
-    """One entry of the list. ``reason``: why it is FAILED or INVALID."""
+    """Entry of the list of connections. ``reason``: reason for FAILED or INVALID."""
 
     name: str
     input: str
@@ -94,13 +94,13 @@ class Connection:
 
 
 def parse_ports(components: Any) -> dict[str, Port]:
-    """The ports among ``components``, by name. Raises ProtocolError."""
-    found: dict[str, Port] = {}
+    """Return the ports among ``components``, by name. Raises ProtocolError."""
+    ports: dict[str, Port] = {}
     for entry in entries(branch(bare(components)), "component"):
         if "ocp-ocs-port" not in entry:
             continue
         name, state = text(entry.get("name"), "a component"), branch(entry, "ocp-ocs-port", "state")
-        if name in found:
+        if name in ports:
             raise ProtocolError(f"port {name[:60]} is told twice")
         word, enabled = state.get("status", "UNKNOWN"), state.get("enabled", True)
         if not isinstance(enabled, bool):
@@ -113,31 +113,31 @@ def parse_ports(components: Any) -> dict[str, Port]:
         index = int(number(state.get("index"), f"index of port {name[:60]}"))
         group = state.get("group", "")
         status = PortStatus(PortState[known], enabled)
-        found[name] = Port(
+        ports[name] = Port(
             name, group if isinstance(group, str) else "", index, status, (powers[0], powers[1])
         )
-        if len(found) > _MAX_PORTS:
+        if len(ports) > _MAX_PORTS:
             raise ProtocolError(f"more than {_MAX_PORTS} ports")
-    return found
+    return ports
 
 
 def parse_groups(switch: Any) -> dict[str, Group]:
-    """The groups of ports in ``optical-switch``, by name. Raises ProtocolError."""
-    found: dict[str, Group] = {}
+    """Return the groups of ports in ``optical-switch``, by name. Raises ProtocolError."""
+    groups: dict[str, Group] = {}
     for entry in entries(branch(bare(switch), "state"), "port-groups"):
         name, direction = text(entry.get("name"), "a group of ports"), entry.get("direction", "ANY")
         if direction not in ("INPUT-ONLY", "OUTPUT-ONLY", "ANY"):
             raise ProtocolError(f"group {name[:60]}: not a direction", str(direction))
         peers = frozenset(
-            text(one.get("peer-name"), "a peer group") for one in entries(entry, "connection-groups")
+            text(group.get("peer-name"), "a peer group") for group in entries(entry, "connection-groups")
         )
-        found[name] = Group(name, direction != "OUTPUT-ONLY", direction != "INPUT-ONLY", peers)
-    return found
+        groups[name] = Group(name, direction != "OUTPUT-ONLY", direction != "INPUT-ONLY", peers)
+    return groups
 
 
 def parse_connections(connections: Any) -> list[Connection]:
-    """The entries of ``connections``. Raises ProtocolError."""
-    found: list[Connection] = []
+    """Return the entries of ``connections``. Raises ProtocolError."""
+    parsed: list[Connection] = []
     for entry in entries(branch(bare(connections)), "port-connection"):
         state = branch(entry, "config") | branch(entry, "state")
         name = text(entry.get("name", state.get("name")), "a connection")
@@ -149,18 +149,18 @@ def parse_connections(connections: Any) -> list[Connection]:
         if word not in ("CONNECTED", "PENDING_CONNECTION", "PENDING_DELETION", "FAILED", "INVALID"):
             raise ProtocolError(f"connection {name[:60]}: not a status", str(word))
         reason = state.get("status-reason", "")
-        found.append(
+        parsed.append(
             Connection(
                 name, ends[0], ends[1], CrossConnectState[word], reason if isinstance(reason, str) else ""
             )
         )
-    if len({one.name for one in found}) < len(found):
+    if len({connection.name for connection in parsed}) < len(parsed):
         raise ProtocolError("two connections with one name")
-    return found
+    return parsed
 
 
 def parse_identity(components: Any) -> Identity:
-    """Read the identity from the CHASSIS component; without one, an unknown identity."""
+    """Return the identity in the CHASSIS component; without that component, an unknown identity."""
     for entry in entries(branch(bare(components)), "component"):
         state = branch(entry, "state")
         if str(state.get("type", "")).rpartition(":")[2] != "CHASSIS":
@@ -180,8 +180,11 @@ def parse_identity(components: Any) -> Identity:
 
 @dataclass(frozen=True)
 class Numbering:
-    """Which port of the switch is which of ours: names of ingress 1..N and of egress N+1..2N; ``reach`` as in
-    the capabilities."""
+    """Mapping between port names of the switch and port numbers.
+
+    ``inputs``: names of ingress 1..N. ``outputs``: names of egress N+1..2N. ``reach``: egresses of each
+    ingress that cannot reach all of them.
+    """
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -205,7 +208,10 @@ def number_ports(
     inputs: Sequence[str] = (),
     outputs: Sequence[str] = (),
 ) -> Numbering:
-    """See the top of this file. Raises ProtocolError if the switch is not of that size."""
+    """Return the numbers of the ports by the rules at the top of this file.
+
+    Raises ProtocolError if the switch is not ``size`` x ``size`` or its ports cannot be numbered.
+    """
     anything = Group("", True, True, frozenset(groups))
     of = {name: groups.get(port.group, anything) for name, port in ports.items()}
     order = sorted(ports, key=lambda name: (ports[name].index, name))
@@ -248,8 +254,11 @@ def number_ports(
 
 
 def read_tree(response: Any, tops: Sequence[str]) -> dict[str, Any]:
-    """The JSON of an answer to a Get, by the name of what was asked for. Raises ProtocolError."""
-    found: dict[str, Any] = {}
+    """Return the JSON of a response to a Get, by the name of the requested container.
+
+    Raises ProtocolError.
+    """
+    containers: dict[str, Any] = {}
     for note, names, _, value in updates_of(response):
         if note >= len(tops):
             break
@@ -258,13 +267,13 @@ def read_tree(response: Any, tops: Sequence[str]) -> dict[str, Any]:
             raise ProtocolError(f"{top}: answered with /{'/'.join(names)[:100]}")
         if not names:
             value = bare(value).get(top) if isinstance(value, dict) else None
-        if not isinstance(value, dict) or top in found:
+        if not isinstance(value, dict) or top in containers:
             raise ProtocolError(f"{top} is not one container", str(value))
-        found[top] = value
-    missing = [top for top in tops if top not in found]
+        containers[top] = value
+    missing = [top for top in tops if top not in containers]
     if missing:
         raise ProtocolError(f"{missing[0]} was not answered")
-    return found
+    return containers
 
 
 # The driver
@@ -286,15 +295,15 @@ class GnmiDriver(OpticalSwitchDriver):
         self._sides = _sides(entry, size)
         self._client = GnmiClient(name, access)
         self._numbering: Numbering | None = None
-        #: What the switch calls its connections, as read last.
+        #: Names of the switch's connections, as last read.
         self._names: dict[tuple[int, int], str] = {}
-        #: Why which connections are not there, as read last.
+        #: Reasons that the switch reports for the states of its connections, by name, as last read.
         self._reasons: dict[str, str] = {}
 
     def _open(self, deadline: Deadline) -> Identity:
-        told = self._client.capabilities(deadline)
-        self._client.choose_encoding(told)
-        versions = {model.name: model.version for model in told.supported_models}
+        capabilities = self._client.capabilities(deadline)
+        self._client.choose_encoding(capabilities)
+        versions = {model.name: model.version for model in capabilities.supported_models}
         if versions.get(CONNECTIONS) != VERSION:
             log.warning(
                 "%s: announces %s %s, not %s", self.name, CONNECTIONS, versions.get(CONNECTIONS), VERSION
@@ -304,7 +313,7 @@ class GnmiDriver(OpticalSwitchDriver):
         return parse_identity(answer["components"])
 
     def _get(self, tops: Sequence[str], deadline: Deadline) -> dict[str, Any]:
-        """The subtrees of these names at the top of the tree."""
+        """Return the subtrees of these names at the top of the tree."""
         return read_tree(self._client.get([path_of([top]) for top in tops], deadline), tops)
 
     def _number(self, answer: Mapping[str, Any]) -> Numbering:
@@ -319,7 +328,10 @@ class GnmiDriver(OpticalSwitchDriver):
         return self._numbering
 
     def _known(self, deadline: Deadline) -> Numbering:
-        """The numbering; read now where the switch could not be reached when it was opened."""
+        """Return the numbering.
+
+        The numbering is read now if the switch could not be reached when it was opened.
+        """
         if self._numbering is None:
             return self._number(self._get(["components", "optical-switch"], deadline))
         return self._numbering
@@ -330,32 +342,35 @@ class GnmiDriver(OpticalSwitchDriver):
     def _read(self, deadline: Deadline) -> Snapshot:
         numbering = self._known(deadline)
         answer = self._get(["connections", "components"], deadline)
-        told = parse_ports(answer["components"])
+        switch_ports = parse_ports(answer["components"])
         ports: dict[int, PortStatus] = {}
         for port in sorted(self._capabilities.ports):
-            if (name := numbering.name(port)) not in told:
+            if (name := numbering.name(port)) not in switch_ports:
                 raise ProtocolError(f"port {name[:60]} is not there any more")
-            ports[port] = told[name].status
+            ports[port] = switch_ports[name].status
         ingress, egress = numbering.ingress(), numbering.egress()
         wires: dict[CrossConnect, CrossConnectState] = {}
         names: dict[tuple[int, int], str] = {}
         reasons: dict[str, str] = {}
-        for one in parse_connections(answer["connections"]):
-            if one.input not in ingress or one.output not in egress:
-                raise ProtocolError(f"connection {one.name[:60]} joins {one.input[:60]} to {one.output[:60]}")
-            pair = ingress[one.input], egress[one.output]
+        for connection in parse_connections(answer["connections"]):
+            if connection.input not in ingress or connection.output not in egress:
+                raise ProtocolError(
+                    f"connection {connection.name[:60]} joins {connection.input[:60]} "
+                    f"to {connection.output[:60]}"
+                )
+            pair = ingress[connection.input], egress[connection.output]
             if pair in names:
-                raise ProtocolError(f"connections {names[pair][:60]} and {one.name[:60]} are the same")
-            names[pair] = one.name
-            state = one.state
+                raise ProtocolError(f"connections {names[pair][:60]} and {connection.name[:60]} are the same")
+            names[pair] = connection.name
+            state = connection.state
             if state is CrossConnectState.FAILED and not all(ports[port].enabled for port in pair):
                 state = CrossConnectState.CONNECTED
-            elif one.reason:
-                reasons[one.name] = one.reason
-                if self._reasons.get(one.name) != one.reason:
-                    why = self.redact(one.reason)
-                    log.info("%s: connection %s is %s: %s", self.name, one.name, state, why)
-            given = None if one.name == _own_name(pair) else one.name
+            elif connection.reason:
+                reasons[connection.name] = connection.reason
+                if self._reasons.get(connection.name) != connection.reason:
+                    why = self.redact(connection.reason)
+                    log.info("%s: connection %s is %s: %s", self.name, connection.name, state, why)
+            given = None if connection.name == _own_name(pair) else connection.name
             wires[CrossConnect(*pair, name=given)] = state
         self._names, self._reasons = names, reasons
         return Snapshot(self.name, wires, ports)
@@ -363,7 +378,7 @@ class GnmiDriver(OpticalSwitchDriver):
     def _called(
         self, batch: Iterable[CrossConnect], taken: Iterable[str]
     ) -> Iterator[tuple[str, CrossConnect]]:
-        """What new connections are called: as they are named, but never as another one."""
+        """Yield (name, cross-connect) for new connections, adding "'" until each name is unused."""
         used = set(taken)
         for xc in batch:
             pair = xc.ingress, xc.egress
@@ -424,9 +439,11 @@ class GnmiDriver(OpticalSwitchDriver):
 
     def _power(self, ports: Sequence[int], deadline: Deadline) -> Mapping[int, float | None]:
         numbering = self._known(deadline)
-        told = parse_ports(self._get(["components"], deadline)["components"])
+        switch_ports = parse_ports(self._get(["components"], deadline)["components"])
         powers = {
-            port: told[name].power_dbm if (name := numbering.name(port)) in told else (None, None)
+            port: switch_ports[name].power_dbm
+            if (name := numbering.name(port)) in switch_ports
+            else (None, None)
             for port in ports
         }
         return {port: powers[port][0 if port <= self.size else 1] for port in ports}
@@ -437,10 +454,10 @@ def _own_name(pair: tuple[int, int]) -> str:
 
 
 def _sides(entry: Entry, size: int) -> tuple[list[str], list[str]]:
-    """Names of inputs and outputs that the entry lists, or none. Raises ValueError."""
+    """Return the names of inputs and outputs that the entry lists, empty if none. Raises ValueError."""
     inputs, outputs = (entry.keys.get(key) or [] for key in ("inputs", "outputs"))
     for key, names in (("inputs", inputs), ("outputs", outputs)):
-        if not isinstance(names, list) or any(not isinstance(one, str) for one in names):
+        if not isinstance(names, list) or any(not isinstance(item, str) for item in names):
             raise entry.wrong(key, "is not a list of ports' names")
         if (len(inputs), len(outputs)) not in ((0, 0), (size, size)):
             raise entry.wrong(key, f"{size} inputs and {size} outputs are wanted, or none")

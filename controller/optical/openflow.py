@@ -60,7 +60,7 @@ IN_PORT = 0xFFFFFFF8
 def flow_of(
     cross_connect: CrossConnect, size: int, command: Literal["add", "delete_strict"] = "add"
 ) -> FlowMod:
-    """The flow that is this cross-connect."""
+    """Return the flow change that adds (or deletes) this cross-connect."""
     ingress, out = cross_connect.ingress, cross_connect.egress - size
     return FlowMod(command, PRIORITY, {"in_port": ingress}, (IN_PORT if out == ingress else out,), OWNER)
 
@@ -70,7 +70,7 @@ def is_drop(flow: FlowEntry | FlowMod) -> bool:
 
 
 def cross_connect_of(flow: FlowEntry, size: int) -> CrossConnect | None:
-    """What a flow is as a cross-connect; None for one that the drop flow hides.
+    """Return the cross-connect that a flow makes; None for a flow that the drop flow hides.
 
     Raises ProtocolError for a flow that a patch panel does not have.
     """
@@ -144,13 +144,13 @@ class OpenFlowDriver(OpticalSwitchDriver):
         with self._asking():
             flows = self._plane.flows(self._dpid, timeout_s=deadline.check())
         self._drop_seen = any(is_drop(flow) for flow in flows)
-        lit, foreign = cross_connects_of(flows, self.size)
-        used = {port for xc in lit for port in (xc.ingress, xc.egress)}
+        cross_connects, foreign = cross_connects_of(flows, self.size)
+        used = {port for xc in cross_connects for port in (xc.ingress, xc.egress)}
         ports = {
             port: PortStatus(PortState.TUNED if port in used else PortState.BLOCKED)
             for port in self._capabilities.ports
         }
-        return Snapshot(self.name, lit, ports, foreign)
+        return Snapshot(self.name, cross_connects, ports, foreign)
 
     def _remove(self, batch: Sequence[CrossConnect], deadline: Deadline) -> None:
         self._write([flow_of(xc, self.size, "delete_strict") for xc in batch], deadline)
@@ -160,7 +160,10 @@ class OpenFlowDriver(OpticalSwitchDriver):
         self._write([flow_of(xc, self.size) for xc in batch], deadline)
 
     def _write(self, mods: Sequence[FlowMod], deadline: Deadline) -> None:
-        """Send flow changes and their barrier; the drop flow first, where a restarted bridge lost it."""
+        """Send flow changes and their barrier; the drop flow first if a restarted bridge lost it.
+
+        Raises Unreachable, Refused, Indeterminate.
+        """
         if self._dpid not in self._plane.connected():
             raise Unreachable(f"bridge {self._dpid:#x} is not connected")
         drop = [] if self._drop_seen else [FlowMod("add", DROP_PRIORITY, {}, (), OWNER)]

@@ -1,4 +1,4 @@
-"""What Polatis' four protocols have in common: words for the state of a port, and a reading made of them."""
+"""Shared parts of Polatis' four protocols: words for the state of a port, and readings made of them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ _FAILED = ("F", "FAILED", "PO_FAILED")
 
 
 def port_status(word: str, connected: bool) -> PortStatus:
-    """State of a port, from the switch's word for it; UNKNOWN where the word is. What UNSUPPORTED means is
-    not known: such a port is used like an enabled one, and the read-back tells."""
+    """Return the state of a port from the switch's word for it; UNKNOWN for an unknown word.
+
+    The meaning of UNSUPPORTED is not documented: such a port is used like an enabled port, and the read-back
+    shows whether it works.
+    """
     if word in _FAILED:
         return PortStatus(PortState.FAILED)
     if word in _DISABLED:
@@ -27,32 +30,37 @@ def port_status(word: str, connected: bool) -> PortStatus:
 
 
 def checked_pairs(pairs: Collection[CrossConnect]) -> tuple[CrossConnect, ...]:
-    """The cross-connects. Raises ProtocolError if a port is in two of them: a model may allow it, one fibre
-    cannot."""
+    """Return the cross-connects.
+
+    Raises ProtocolError if a port is in two of them: a model may allow that, but a fibre cannot.
+    """
     if len({port for xc in pairs for port in (xc.ingress, xc.egress)}) != 2 * len(pairs):
         raise ProtocolError("a port is connected twice", str([str(xc) for xc in pairs]))
     return tuple(pairs)
 
 
 def snapshot(name: str, pairs: Collection[CrossConnect], words: Mapping[int, str]) -> Snapshot:
-    """A reading of a switch: its cross-connects, and the word for each port."""
+    """Return a reading made of a switch's cross-connects and its word for each port's state."""
     used = {port for xc in pairs for port in (xc.ingress, xc.egress)}
     ports = {port: port_status(word, port in used) for port, word in words.items()}
     return Snapshot(name, dict.fromkeys(pairs, CrossConnectState.CONNECTED), ports)
 
 
-def check_size(told: tuple[int, int], size: int) -> None:
-    """Raises ProtocolError if the switch tells another number of ingresses and egresses than the fabric."""
-    if told != (size, size):
-        raise ProtocolError(f"the switch is {told[0]}x{told[1]}, the fabric says {size}x{size}")
+def check_size(reported: tuple[int, int], size: int) -> None:
+    """Check the size that the switch reports. Raises ProtocolError if it differs from the fabric's."""
+    if reported != (size, size):
+        raise ProtocolError(f"the switch is {reported[0]}x{reported[1]}, the fabric says {size}x{size}")
 
 
 def check_model(model: str, size: int) -> None:
-    """Raises ProtocolError if a model's name, ``N-VST-16x16-LA1-DMHNV-701``, tells another size than the
-    fabric's. A single-sided ``32xCC`` has the ports of a dual-sided 16x16."""
+    """Check the size in a model's name, such as ``N-VST-16x16-LA1-DMHNV-701``.
+
+    A single-sided ``32xCC`` has the ports of a dual-sided 16x16. Raises ProtocolError if the size differs
+    from the fabric's.
+    """
     match = re.search(r"(\d{1,5})x(\d{1,5}|CC)(?!\w)", model)
     if match is None:
         return
-    told = (int(match[1]), int(match[1])) if match[2] == "CC" else (int(match[1]), int(match[2]))
-    if told != ((2 * size, 2 * size) if match[2] == "CC" else (size, size)):
+    reported = (int(match[1]), int(match[1])) if match[2] == "CC" else (int(match[1]), int(match[2]))
+    if reported != ((2 * size, 2 * size) if match[2] == "CC" else (size, size)):
         raise ProtocolError(f"the switch is {match[0]}, the fabric says {size}x{size}")

@@ -97,8 +97,11 @@ SYSTEM = "http://www.polatis.com/yang/polatis-switch"
 
 @dataclass(frozen=True)
 class Dialect:
-    """What depends on the revision: the name of the list of cross-connects; where the ports are (container
-    and leaf of their state); whether the system's alarms can be asked for."""
+    """Properties of a revision of the model.
+
+    ``pair``: name of the list of cross-connects. ``ports`` and ``status``: container of the ports and leaf of
+    their state. ``alarms``: the system's alarms can be read.
+    """
 
     pair: str = "pair"
     ports: str = "port-config"
@@ -111,8 +114,11 @@ class Dialect:
 
 
 def choose_dialect(capabilities: Iterable[str]) -> Dialect:
-    """Choose the dialect by what the switch announces. Raises ProtocolError if it lacks the model."""
-    modules = {one.partition("?")[0]: one for one in capabilities}
+    """Return the dialect for the models that the switch announces.
+
+    Raises ProtocolError if the cross-connects' model is missing.
+    """
+    modules = {capability.partition("?")[0]: capability for capability in capabilities}
     announced = modules.get(MODEL)
     if announced is None:
         raise ProtocolError(f"the switch does not announce the model {MODEL}")
@@ -127,48 +133,50 @@ def _model(inside: str) -> str:
 
 
 def _pairs(batch: Iterable[CrossConnect], dialect: Dialect, operation: str = "") -> str:
-    told = f' nc:operation="{operation}"' if operation else ""
+    attribute = f' nc:operation="{operation}"' if operation else ""
     return "".join(
-        f"<{dialect.pair}{told}><ingress>{xc.ingress}</ingress><egress>{xc.egress}</egress></{dialect.pair}>"
+        f"<{dialect.pair}{attribute}><ingress>{xc.ingress}</ingress><egress>{xc.egress}</egress></{dialect.pair}>"
         for xc in batch
     )
 
 
 def add_config(batch: Iterable[CrossConnect], dialect: Dialect) -> str:
-    """An edit that makes these and fails if one of their ingresses is in use."""
+    """Return an edit that makes these cross-connects and fails if one of their ingresses is in use."""
     return _model(f'<cross-connects xmlns="{MODEL}">{_pairs(batch, dialect, "create")}</cross-connects>')
 
 
 def remove_config(batch: Iterable[CrossConnect], dialect: Dialect) -> str:
-    """An edit that removes these and fails if one of their ingresses carries nothing."""
-    told = "".join(
+    """Return an edit that removes these cross-connects and fails if one of their
+    ingresses carries nothing.
+    """
+    deletions = "".join(
         f'<{dialect.pair} nc:operation="delete"><ingress>{xc.ingress}</ingress></{dialect.pair}>'
         for xc in batch
     )
-    return _model(f'<cross-connects xmlns="{MODEL}">{told}</cross-connects>')
+    return _model(f'<cross-connects xmlns="{MODEL}">{deletions}</cross-connects>')
 
 
 def replace_config(whole: Iterable[CrossConnect], dialect: Dialect) -> str:
-    """An edit after which exactly these stand."""
+    """Return an edit that replaces all cross-connects by exactly these."""
     inside = _pairs(whole, dialect)
     return _model(f'<cross-connects xmlns="{MODEL}" nc:operation="replace">{inside}</cross-connects>')
 
 
 def port_config(port: int, enabled: bool) -> str:
-    """An edit of the old revision that enables or disables a port."""
+    """Return an edit of the old revision that enables or disables a port."""
     state = "PC_ENABLED" if enabled else "PC_DISABLED"
     leaves = f"<port-id>{port}</port-id><port-state>{state}</port-state>"
     return _model(f'<ports xmlns="{MODEL}"><port>{leaves}</port></ports>')
 
 
 def port_rpc(port: int, enabled: bool) -> str:
-    """The operation of the new revision that enables or disables a port."""
+    """Return the operation of the new revision that enables or disables a port."""
     leaf = "port-enab" if enabled else "port-disab"
     return f'<port-set-state xmlns="{MODEL}"><{leaf}>{port}</{leaf}></port-set-state>'
 
 
 def state_filter(dialect: Dialect) -> list[str]:
-    """Everything that a reading holds."""
+    """Return the filters for everything that a reading contains."""
     leaves = f"<port-id/><{dialect.status}/>"
     return [
         f'<cross-connects xmlns="{MODEL}"/>',
@@ -177,12 +185,12 @@ def state_filter(dialect: Dialect) -> list[str]:
 
 
 def _line(error: BaseException) -> str:
-    """Text of an error in one line: a parser repeats what it was given."""
+    """Return the text of an error as one line: a parser repeats its input."""
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 
 def _data(text: str) -> list[etree._Element]:
-    """The containers in an ``rpc-reply``. Raises ProtocolError."""
+    """Return the containers in an ``rpc-reply``. Raises ProtocolError."""
     parser = etree.XMLParser(resolve_entities=False, no_network=True, huge_tree=False)
     try:
         root = etree.fromstring(text.encode(), parser)
@@ -201,7 +209,7 @@ def _containers(text: str, name: str, namespace: str = MODEL) -> list[etree._Ele
 
 
 def _leaves(entry: etree._Element) -> dict[str, str]:
-    """The text of each leaf. Raises ProtocolError for a name that is there twice."""
+    """Return the text of each leaf. Raises ProtocolError for a name that occurs twice."""
     leaves: dict[str, str] = {}
     for leaf in entry:
         if isinstance(leaf.tag, str):
@@ -213,7 +221,7 @@ def _leaves(entry: etree._Element) -> dict[str, str]:
 
 
 def _entries(containers: Iterable[etree._Element], name: str) -> Iterator[dict[str, str]]:
-    """The entries of a list, each as its leaves. Raises ProtocolError if there is anything else."""
+    """Yield the entries of a list, each as its leaves. Raises ProtocolError if there is any other element."""
     for container in containers:
         for entry in container:
             if not isinstance(entry.tag, str):
@@ -231,7 +239,7 @@ def _port(leaves: Mapping[str, str], key: str) -> int:
 
 
 def parse_pairs(text: str, dialect: Dialect) -> tuple[CrossConnect, ...]:
-    """The cross-connects of a reply. Raises ProtocolError."""
+    """Return the cross-connects of a reply. Raises ProtocolError."""
     entries = _entries(_containers(text, "cross-connects"), dialect.pair)
     return polatis.checked_pairs(
         [CrossConnect(_port(leaves, "ingress"), _port(leaves, "egress")) for leaves in entries]
@@ -239,31 +247,34 @@ def parse_pairs(text: str, dialect: Dialect) -> tuple[CrossConnect, ...]:
 
 
 def parse_ports(text: str, dialect: Dialect) -> dict[int, str]:
-    """The state of every port in the switch's words, empty where it tells none. Raises ProtocolError."""
-    found: dict[int, str] = {}
+    """Return the switch's word for the state of every port; empty if none is reported.
+
+    Raises ProtocolError.
+    """
+    statuses: dict[int, str] = {}
     for leaves in _entries(_containers(text, dialect.ports), "port"):
         port, status = _port(leaves, "port-id"), leaves.get(dialect.status, "")
-        if port in found:
+        if port in statuses:
             raise ProtocolError(f"port {port} is told twice")
-        found[port] = status
-    return found
+        statuses[port] = status
+    return statuses
 
 
 def parse_powers(text: str) -> dict[int, float]:
-    """The dBm that the ports with a meter read. Raises ProtocolError."""
-    found: dict[int, float] = {}
+    """Return the power in dBm at each port with a meter. Raises ProtocolError."""
+    powers: dict[int, float] = {}
     for leaves in _entries(_containers(text, "opm-power"), "port"):
         port, power = _port(leaves, "port-id"), leaves.get("power")
         if power is None:
             continue
         if re.fullmatch(r"[+-]?\d{1,6}(\.\d{1,6})?", power, re.ASCII) is None:
             raise ProtocolError(f"port {port}: not an optical power", power)
-        found[port] = float(power)
-    return found
+        powers[port] = float(power)
+    return powers
 
 
 def parse_identity(text: str) -> Identity:
-    """Read the identity that the switch reports. Raises ProtocolError."""
+    """Return the identity that the switch reports. Raises ProtocolError."""
     leaves: dict[str, str] = {}
     for container in _containers(text, "product-information"):
         leaves |= _leaves(container)
@@ -274,13 +285,13 @@ def parse_identity(text: str) -> Identity:
 
 
 def parse_system_alarms(text: str) -> Iterator[Alarm]:
-    """What the switch itself complains about. Raises ProtocolError."""
+    """Yield the alarms that the switch itself reports. Raises ProtocolError."""
     for container in _containers(text, "system-alarms", SYSTEM):
         for entry in container:
             if not isinstance(entry.tag, str) or etree.QName(entry).localname != "alarm":
                 continue
-            told = _leaves(entry)
-            words = " ".join(told[key] for key in ("alarm-type", "alarm-message") if told.get(key))
+            leaves = _leaves(entry)
+            words = " ".join(leaves[key] for key in ("alarm-type", "alarm-message") if leaves.get(key))
             yield Alarm("SWITCH", None, words[:200] or "an alarm without words")
 
 
@@ -289,8 +300,11 @@ def parse_system_alarms(text: str) -> Iterator[Alarm]:
 
 @dataclass(frozen=True)
 class Access:
-    """How to get in. ``host_key``: the switch's public key as in a known_hosts file, ``type base64``; else it
-    is looked for in ``known_hosts``. ``verify``: False takes any."""
+    """Address and credentials of a switch.
+
+    ``host_key``: the switch's public key as in a known_hosts file, ``type base64``; by default the key is
+    looked up in ``known_hosts``. ``verify``: if false, any key is accepted.
+    """
 
     host: str
     port: int
@@ -301,7 +315,10 @@ class Access:
     verify: bool = True
 
     def expected_key(self) -> str | None:
-        """The public key in base64 that the switch must have; None: any will do. Raises Unreachable."""
+        """Return the public key in base64 that the switch must have; None: any key is accepted.
+
+        Raises Unreachable if no key is known.
+        """
         if not self.verify:
             return None
         if self.host_key is not None:
@@ -340,7 +357,7 @@ class _Session(SSHSession):  # type: ignore[misc]  # ncclient has no types
 
 
 class NetconfClient:
-    """One session, made when it is needed and made anew after trouble. Not for several threads."""
+    """Client with one session, opened on demand and reopened after an error. Not for several threads."""
 
     def __init__(self, name: str, access: Access) -> None:
         self.name = name
@@ -362,7 +379,10 @@ class NetconfClient:
             session.close()
 
     def _connect(self, deadline: Deadline) -> Any:
-        """The session. Raises Unreachable, AuthFailed, DeadlineExceeded, ProtocolError."""
+        """Return the session, opened if necessary.
+
+        Raises Unreachable, AuthFailed, DeadlineExceeded, ProtocolError.
+        """
         if self._manager is not None and self._manager.connected:
             return self._manager
         self.close(polite=False)
@@ -418,8 +438,8 @@ class NetconfClient:
             end()
             if deadline.left_s <= 0:
                 raise DeadlineExceeded(f"no session with {access.host}:{access.port} in time") from None
-            told = "no greeting in time" if limit.left_s <= 0 else _line(error)
-            raise Unreachable(f"no session with {access.host}:{access.port}: {told}") from None
+            reason = "no greeting in time" if limit.left_s <= 0 else _line(error)
+            raise Unreachable(f"no session with {access.host}:{access.port}: {reason}") from None
         finally:
             alarm.cancel()
             alarm.join()
@@ -434,10 +454,11 @@ class NetconfClient:
         return made
 
     def ask(self, question: Callable[[], list[str]], deadline: Deadline) -> str:
-        """The ``rpc-reply`` to subtree filters, of a session that the switch has ended since it was used
-        last made anew, once. ``question`` is called once the dialect is known.
+        """Return the ``rpc-reply`` to subtree filters.
 
-        Raises Unreachable, DeadlineExceeded, AuthFailed, PermissionDenied, ProtocolError.
+        If the switch has ended the session since its last use, a new session is opened, once. ``question`` is
+        called once the dialect is known. Raises Unreachable, DeadlineExceeded, AuthFailed, PermissionDenied,
+        ProtocolError.
         """
         was_open = self._manager is not None and self._manager.connected
         return ask_again(was_open, lambda: self._get(question, deadline))
@@ -451,8 +472,11 @@ class NetconfClient:
         return str(reply.xml)
 
     def _call(self, operation: Callable[[], Any], deadline: Deadline, most_s: float | None = None) -> Any:
-        """One operation of the session. Raises Unreachable if the session is lost, DeadlineExceeded,
-        ProtocolError, PermissionDenied, StaleRevision, Refused; the first three end the session."""
+        """Run one operation of the session. Return its result.
+
+        Raises Unreachable if the session is lost, DeadlineExceeded, ProtocolError, PermissionDenied,
+        StaleRevision, Refused. The first three end the session.
+        """
         left_s = deadline.check()
         self._manager.timeout = left_s if most_s is None else min(left_s, most_s)
         try:
@@ -475,10 +499,10 @@ class NetconfClient:
             raise Unreachable(f"session lost: {_line(error)}") from None
 
     def edit(self, config: Callable[[], str], deadline: Deadline) -> None:
-        """Change the configuration, whole or not at all where the switch can.
+        """Change the configuration, completely or not at all if the switch supports that.
 
         Raises Unreachable or DeadlineExceeded if nothing was changed, Refused, StaleRevision or
-        PermissionDenied if the switch said no, Indeterminate in every other case of trouble.
+        PermissionDenied if the switch rejected the change, Indeterminate in every other case.
         """
         session = self._connect(deadline)
         if ":candidate" in session.server_capabilities:
@@ -523,8 +547,11 @@ class NetconfClient:
             self._surely(lambda: session.dispatch(rpc), deadline)
 
     def _surely(self, operation: Callable[[], Any], deadline: Deadline) -> None:
-        """An operation that changes light. Raises DeadlineExceeded if it was not sent, Refused,
-        PermissionDenied, or Indeterminate."""
+        """Run an operation that changes light.
+
+        Raises DeadlineExceeded if it was not sent, Refused, StaleRevision or PermissionDenied if it was
+        rejected, else Indeterminate.
+        """
         deadline.check()
         try:
             self._call(operation, deadline)
@@ -564,8 +591,8 @@ class NetconfDriver(OpticalSwitchDriver):
         self._client = NetconfClient(name, access)
 
     def _open(self, deadline: Deadline) -> Identity:
-        told = self._client.ask(lambda: [f'<product-information xmlns="{MODEL}"/>'], deadline)
-        identity = parse_identity(told)
+        reply = self._client.ask(lambda: [f'<product-information xmlns="{MODEL}"/>'], deadline)
+        identity = parse_identity(reply)
         polatis.check_model(identity.model, self.size)
         return identity
 
@@ -574,9 +601,9 @@ class NetconfDriver(OpticalSwitchDriver):
 
     def _read(self, deadline: Deadline) -> Snapshot:
         client = self._client
-        told = client.ask(lambda: state_filter(client.dialect), deadline)
-        words = parse_ports(told, client.dialect)
-        return polatis.snapshot(self.name, parse_pairs(told, client.dialect), words)
+        reply = client.ask(lambda: state_filter(client.dialect), deadline)
+        words = parse_ports(reply, client.dialect)
+        return polatis.snapshot(self.name, parse_pairs(reply, client.dialect), words)
 
     def _remove(self, batch: Sequence[CrossConnect], deadline: Deadline) -> None:
         self._client.edit(lambda: remove_config(batch, self._client.dialect), deadline)

@@ -58,7 +58,7 @@ _STATUS = ("ENABLED", "DISABLED", "FAILED", "UNSUPPORTED")
 
 
 def _member(value: object, name: str) -> object:
-    """A top-level node, with its module's name before it or without. Raises ProtocolError."""
+    """Return a top-level node, named with or without its module's prefix. Raises ProtocolError."""
     if isinstance(value, dict):
         for key in (f"{MODULE}:{name}", name):
             if key in value:
@@ -67,15 +67,19 @@ def _member(value: object, name: str) -> object:
 
 
 def _entries(container: object, *names: str) -> tuple[str, list[Mapping[str, Any]]]:
-    """The list of a container under one of these names, the first if there is none. Raises ProtocolError."""
+    """Return name and entries of a container's list under one of these names; the first name, empty, if there
+    is none.
+
+    Raises ProtocolError.
+    """
     if not isinstance(container, dict):
         raise ProtocolError(f"not a container of {names[0]}", repr(container)[:200])
     for name in names:
-        found = container.get(name, container.get(f"{MODULE}:{name}"))
-        if found is not None:
-            if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
-                raise ProtocolError(f"{name}: not a list of objects", repr(found)[:200])
-            return name, found
+        rows = container.get(name, container.get(f"{MODULE}:{name}"))
+        if rows is not None:
+            if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+                raise ProtocolError(f"{name}: not a list of objects", repr(rows)[:200])
+            return name, rows
     return names[0], []
 
 
@@ -87,52 +91,52 @@ def _port(entry: Mapping[str, Any], key: str) -> int:
 
 
 def parse_pairs(value: object) -> tuple[str, tuple[CrossConnect, ...]]:
-    """What the list is called (``pair``, ``pairs``), and its cross-connects. Raises ProtocolError."""
+    """Return the list's name (``pair``, ``pairs``) and its cross-connects. Raises ProtocolError."""
     name, entries = _entries(_member(value, "cross-connects"), "pair", "pairs")
-    pairs = tuple(CrossConnect(_port(one, "ingress"), _port(one, "egress")) for one in entries)
+    pairs = tuple(CrossConnect(_port(entry, "ingress"), _port(entry, "egress")) for entry in entries)
     return name, polatis.checked_pairs(pairs)
 
 
 def format_pairs(name: str, cross_connects: Iterable[CrossConnect]) -> bytes:
-    """The collection with these, as it is written."""
+    """Return the body of a write of these cross-connects."""
     pairs = [{"ingress": xc.ingress, "egress": xc.egress} for xc in cross_connects]
     return json.dumps({f"{MODULE}:cross-connects": {name: pairs}}, separators=(",", ":")).encode()
 
 
 def parse_port_states(value: object) -> dict[int, str]:
-    """Status by port: ENABLED, DISABLED, FAILED or UNSUPPORTED. Raises ProtocolError."""
+    """Return the status by port: ENABLED, DISABLED, FAILED or UNSUPPORTED. Raises ProtocolError."""
     _, entries = _entries(_member(value, "port-config"), "port")
-    found = {}
-    for one in entries:
-        status = one.get("status")
+    statuses = {}
+    for entry in entries:
+        status = entry.get("status")
         if status not in _STATUS:
-            raise ProtocolError("not a port's status", repr(one)[:200])
-        found[_port(one, "port-id")] = status
-    if len(found) != len(entries):
+            raise ProtocolError("not a port's status", repr(entry)[:200])
+        statuses[_port(entry, "port-id")] = status
+    if len(statuses) != len(entries):
         raise ProtocolError("a port is listed twice", str(entries[:4]))
-    return found
+    return statuses
 
 
 def parse_powers(value: object) -> dict[int, float]:
-    """dBm by port; a decimal is text in YANG's JSON. Raises ProtocolError."""
+    """Return the dBm by port; YANG's JSON gives a decimal as text. Raises ProtocolError."""
     _, entries = _entries(_member(value, "opm-power"), "port")
-    found = {}
-    for one in entries:
-        told = one.get("power")
+    powers = {}
+    for entry in entries:
+        reading = entry.get("power")
         try:
-            if not isinstance(told, str | int | float) or isinstance(told, bool):
+            if not isinstance(reading, str | int | float) or isinstance(reading, bool):
                 raise ValueError
-            power = float(told)
+            power = float(reading)
         except (ValueError, OverflowError):
-            raise ProtocolError("not an optical power", repr(one)[:200]) from None
+            raise ProtocolError("not an optical power", repr(entry)[:200]) from None
         if not -200.0 < power < 100.0:
-            raise ProtocolError("not an optical power", repr(one)[:200])
-        found[_port(one, "port-id")] = power
-    return found
+            raise ProtocolError("not an optical power", repr(entry)[:200])
+        powers[_port(entry, "port-id")] = power
+    return powers
 
 
 def parse_identity(value: object) -> Identity:
-    """Manufacturer, model, serial number and software. Raises ProtocolError."""
+    """Return manufacturer, model, serial number and software version. Raises ProtocolError."""
     product = _member(value, "product-information")
     if not isinstance(product, dict):
         raise ProtocolError("not a product's description", repr(product)[:200])
@@ -167,7 +171,7 @@ class PolatisRestconfDriver(OpticalSwitchDriver):
         )
         self._headers = headers_of(credentials)
         self._client = http_client(entry)
-        #: What the list of pairs is called.
+        #: Name of the list of pairs.
         self._list = "pair"
         #: Entity tag of the pairs as read last; empty once we have written, or where the switch gives none.
         self._tag = ""
@@ -199,7 +203,10 @@ class PolatisRestconfDriver(OpticalSwitchDriver):
         return pairs
 
     def _read_ports(self, deadline: Deadline) -> dict[int, str]:
-        """Statuses by port; asked for in full only if the switch says that they are not as they were."""
+        """Return the statuses by port.
+
+        The statuses are transferred only if the switch reports that they have changed. Raises ProtocolError.
+        """
         condition = {"if-none-match": self._port_tag} if self._port_tag else {}
         reply = self._client.read(PORTS, self._headers | condition, deadline)
         if reply.status == 304 and self._port_tag:
@@ -226,7 +233,10 @@ class PolatisRestconfDriver(OpticalSwitchDriver):
     def _merge(
         self, method: str, pairs: Sequence[CrossConnect], free: Sequence[CrossConnect], deadline: Deadline
     ) -> None:
-        """Writes the collection, if it is still as it was read. ``free``: those whose ports must be free."""
+        """Write the collection, if it has not changed since it was read.
+
+        ``free``: cross-connects whose ports must be free. Raises StaleRevision if one is not.
+        """
         if self._pairs is None:
             self._read_pairs(deadline)
         used = {port for xc in self._pairs or () for port in (xc.ingress, xc.egress)}
@@ -267,7 +277,7 @@ class PolatisRestconfDriver(OpticalSwitchDriver):
         headers = self._headers | dict(condition or {})
         if body:
             headers["content-type"] = MEDIA_TYPE
-        # What was read before no longer says what stands.
+        # The last reading is outdated.
         self._tag, self._pairs = "", None
         reply = self._client.write(method, target, headers, body, deadline)
         check_write(reply, f"{method} {target}")

@@ -39,29 +39,32 @@ _SERIAL = re.compile(r"SN=([^,\"]*)", re.IGNORECASE)
 
 
 def parse_patches(rows: Iterable[str]) -> tuple[CrossConnect, ...]:
-    """The cross-connects of rows such as ``1,17``. Raises ProtocolError."""
-    found = []
+    """Return the cross-connects of rows such as ``1,17``. Raises ProtocolError."""
+    patches = []
     for row in rows:
         match = _PATCH.fullmatch(row.replace(" ", ""))
         if match is None:
             raise ProtocolError("not a cross-connect", row)
-        found.append(CrossConnect(int(match[1]), int(match[2])))
-    return polatis.checked_pairs(found)
+        patches.append(CrossConnect(int(match[1]), int(match[2])))
+    return polatis.checked_pairs(patches)
 
 
 def parse_ports(rows: Iterable[str]) -> dict[int, str]:
-    """What each port says of itself, of rows such as ``5:OPEN`` and ``5:-12.3``. Raises ProtocolError."""
-    found: dict[int, str] = {}
+    """Return each port's text in rows such as ``5:OPEN`` and ``5:-12.3``. Raises ProtocolError."""
+    texts: dict[int, str] = {}
     for row in rows:
         match = _PORT.fullmatch(row.strip())
-        if match is None or int(match[1]) in found:
+        if match is None or int(match[1]) in texts:
             raise ProtocolError("not what one port says", row)
-        found[int(match[1])] = match[2].strip()
-    return found
+        texts[int(match[1])] = match[2].strip()
+    return texts
 
 
 def parse_power(text: str) -> float | None:
-    """The dBm of ``-12.3``; None where the switch says in a word that it measures nothing."""
+    """Return the dBm of ``-12.3``; None for a word, by which the switch reports that nothing is measured.
+
+    Raises ProtocolError.
+    """
     try:
         return float(text)
     except ValueError:
@@ -83,7 +86,7 @@ class PolatisTl1Driver(OpticalSwitchDriver):
         self._client = Tl1Client(name, host, port, credentials, self.redact)
 
     def _open(self, deadline: Deadline) -> Identity:
-        told, kind, inventory = self._client.ask(
+        size_rows, kind, inventory = self._client.ask(
             [
                 Command("RTRV-EQPT", "SYSTEM", ("", "", "PARAMETER=SIZE")),
                 Command("RTRV-NETYPE"),
@@ -92,9 +95,9 @@ class PolatisTl1Driver(OpticalSwitchDriver):
             deadline,
             rows_of_last=1,
         )
-        match = _SIZE.search(" ".join(told))
+        match = _SIZE.search(" ".join(size_rows))
         if match is None:
-            raise ProtocolError("not the switch's size", str(told))
+            raise ProtocolError("not the switch's size", str(size_rows))
         polatis.check_size((int(match[1]), int(match[2])), self.size)
         parts = [part.strip() for part in ",".join(kind).split(",")]
         if len(parts) != 4:
@@ -130,10 +133,10 @@ class PolatisTl1Driver(OpticalSwitchDriver):
     def _power(self, ports: Sequence[int], deadline: Deadline) -> Mapping[int, float | None]:
         question = Command("RTRV-PORT-POWER", format_numbers(sorted(ports)))
         (rows,) = self._client.ask([question], deadline, len(ports))
-        found = {port: parse_power(text) for port, text in parse_ports(rows).items()}
-        if found.keys() != set(ports):
-            raise ProtocolError(f"{len(found)} powers for {len(ports)} ports")
-        return found
+        powers = {port: parse_power(text) for port, text in parse_ports(rows).items()}
+        if powers.keys() != set(ports):
+            raise ProtocolError(f"{len(powers)} powers for {len(ports)} ports")
+        return powers
 
 
 from_inventory = PolatisTl1Driver

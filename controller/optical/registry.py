@@ -1,4 +1,4 @@
-"""Makes drivers from inventory entries.
+"""Make drivers from inventory entries.
 
 A driver is made by ``from_inventory(name, entry, size, openflow)``, its class or a function. Ours are modules
 of this package: the entry's ``driver`` is the module's name, so a new driver is one file. Anybody else's is
@@ -30,7 +30,7 @@ Build = Callable[[str, Mapping[str, Any], int, Any], OpticalSwitchDriver]
 
 
 def _ours(kind: str) -> Build | None:
-    """The driver that is a module of this package."""
+    """Return the driver that is a module of this package; None if there is none."""
     path = f"{__package__}.{kind}"
     if importlib.util.find_spec(path) is None:
         return None
@@ -39,24 +39,27 @@ def _ours(kind: str) -> Build | None:
 
 
 def _installed(kind: str) -> Build | None:
-    """The driver that another package has registered. Raises ValueError if it cannot be had."""
-    points = [one for one in entry_points(group=ENTRY_POINTS) if one.name.replace("-", "_") == kind]
+    """Return the driver that another package has registered; None if there is none.
+
+    Raises ValueError if the driver cannot be loaded.
+    """
+    points = [point for point in entry_points(group=ENTRY_POINTS) if point.name.replace("-", "_") == kind]
     if not points:
         return None
-    if len({one.value for one in points}) > 1:
-        raise ValueError(f"two packages register it: {', '.join(sorted(one.value for one in points))}")
+    if len({point.value for point in points}) > 1:
+        raise ValueError(f"two packages register it: {', '.join(sorted(point.value for point in points))}")
     try:
         build = points[0].load()
     except (ImportError, AttributeError) as error:
         raise ValueError(f"its entry point {points[0].value} cannot be loaded: {error}") from None
     if not callable(build):
         raise ValueError(f"its entry point {points[0].value} is not a function")
-    found: Build = build
-    return found
+    factory: Build = build
+    return factory
 
 
 def _build(kind: str) -> Build:
-    """Raises ValueError where there is no such driver, or it cannot be had."""
+    """Return the driver of this name. Raises ValueError if there is none, or if it cannot be loaded."""
     module = kind.replace("-", "_")
     module = _ALSO.get(module, module)
     try:
@@ -70,17 +73,17 @@ def _build(kind: str) -> Build:
 
 
 def check_driver(kind: str) -> None:
-    """Raises ValueError unless a driver of that name can be had here."""
+    """Check that a driver of this name can be loaded. Raises ValueError."""
     _build(kind)
 
 
 def make_driver(
     name: str, inventory_entry: Mapping[str, Any], size: int, openflow: Any = None
 ) -> OpticalSwitchDriver:
-    """The driver of the optical switch ``name`` with ``size`` duplex faceplate ports, not yet opened.
+    """Return the driver of the optical switch ``name`` with ``size`` duplex faceplate ports, not yet opened.
 
-    ``openflow``: the plane that the switch connects to, for drivers that need one. Raises ValueError
-    naming the switch and the key.
+    ``openflow``: the plane that the switch connects to, for drivers that need one. Raises ValueError naming
+    the switch and the key.
     """
     kind = inventory_entry.get("driver")
     if not isinstance(kind, str) or not re.fullmatch(r"[a-z][a-z0-9_-]*", kind):

@@ -1,4 +1,4 @@
-"""RESTCONF (RFC 8040) in JSON, as its drivers share it: headers, and what a reply to a write means."""
+"""Shared parts of the drivers over RESTCONF (RFC 8040) in JSON: headers, and replies to writes."""
 
 from __future__ import annotations
 
@@ -11,25 +11,28 @@ MEDIA_TYPE = "application/yang-data+json"
 
 
 def headers_of(credentials: Credentials | None) -> dict[str, str]:
-    """Headers of every request: what is accepted, and who asks."""
-    found = {"accept": MEDIA_TYPE}
+    """Return the headers of every request: the accepted media type, and the credentials if there are any."""
+    headers = {"accept": MEDIA_TYPE}
     if credentials is not None:
-        found["authorization"] = f"Basic {credentials.basic}"
-    return found
+        headers["authorization"] = f"Basic {credentials.basic}"
+    return headers
 
 
 def parse_error(body: bytes) -> str:
-    """Tag and message of the first of the ``errors`` in a reply; empty if there are none."""
+    """Return tag and message of the first of the ``errors`` in a reply; empty if there are none."""
     try:
-        told = parse_json(body)
-        first = told["ietf-restconf:errors"]["error"][0]
+        document = parse_json(body)
+        first = document["ietf-restconf:errors"]["error"][0]
         return f"{first['error-tag']}: {str(first.get('error-message', ''))[:200]}"
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
         return ""
 
 
 def check_write(reply: Reply, what: str) -> None:
-    """Raises StaleRevision, Refused, AuthFailed, PermissionDenied or Indeterminate unless it was done."""
+    """Check the reply to a write.
+
+    Raises StaleRevision, Refused, AuthFailed, PermissionDenied or Indeterminate unless the write succeeded.
+    """
     if reply.status == 412:
         raise StaleRevision(f"{what}: the switch changed after it was read; nothing was written")
     why = parse_error(reply.body)

@@ -79,7 +79,7 @@ class LineBuffer:
         self._bytes = bytearray()
 
     def feed(self, data: bytes) -> list[str]:
-        """The lines that these bytes complete, without their ends. Raises ProtocolError."""
+        """Return the lines that these bytes complete, without their ends. Raises ProtocolError."""
         self._bytes += data
         *lines, rest = self._bytes.split(b"\n")
         self._bytes = bytearray(rest)
@@ -96,20 +96,20 @@ class LineBuffer:
 
 
 def format_ports(ports: Iterable[int]) -> str:
-    """``(@1,2,3)``; ``(@)`` for none."""
+    """Return ``(@1,2,3)``; ``(@)`` for no ports."""
     return f"(@{','.join(str(port) for port in ports)})"
 
 
 def format_pairs(cross_connects: Iterable[CrossConnect]) -> str:
-    """``(@1,2),(@17,18)``: the ingresses, then their egresses, then their wavelengths if they have some."""
+    """Return ``(@1,2),(@17,18)``: ingresses, then egresses, then wavelengths if there are any."""
     pairs = list(cross_connects)
     lists = [[xc.ingress for xc in pairs], [xc.egress for xc in pairs]]
     colours = [xc.wavelength for xc in pairs if xc.wavelength is not None]
-    return ",".join(format_ports(one) for one in (*lists, *([colours] if colours else [])))
+    return ",".join(format_ports(ports) for ports in (*lists, *([colours] if colours else [])))
 
 
 def parse_ports(text: str) -> tuple[int, ...]:
-    """The ports of ``(@1,3:5)``. Raises ProtocolError."""
+    """Return the ports of ``(@1,3:5)``. Raises ProtocolError."""
     whole = _LIST.fullmatch(text.strip())
     if whole is None:
         raise ProtocolError("not a port list", text)
@@ -130,7 +130,7 @@ def parse_ports(text: str) -> tuple[int, ...]:
 
 
 def parse_pairs(text: str, wavelengths: int = 0) -> tuple[CrossConnect, ...]:
-    """The cross-connects of ``(@1,2),(@18,17)``; with wavelengths, of ``(@1,1),(@18,17),(@1,3)``.
+    """Return the cross-connects of ``(@1,2),(@18,17)``; with wavelengths, of ``(@1,1),(@18,17),(@1,3)``.
 
     Raises ProtocolError.
     """
@@ -138,9 +138,9 @@ def parse_pairs(text: str, wavelengths: int = 0) -> tuple[CrossConnect, ...]:
     if len(pieces) != (3 if wavelengths else 2):
         raise ProtocolError(f"not {'three' if wavelengths else 'two'} port lists", text)
     lists = [parse_ports(f"({piece.removeprefix('(').removesuffix(')')})") for piece in pieces]
-    if any(len(one) != len(lists[0]) for one in lists):
+    if any(len(numbers) != len(lists[0]) for numbers in lists):
         raise ProtocolError("port lists of different lengths", text)
-    return tuple(CrossConnect(*one) for one in zip(*lists, strict=True))
+    return tuple(CrossConnect(*numbers) for numbers in zip(*lists, strict=True))
 
 
 def _line(verb: Verb, batch: Sequence[CrossConnect]) -> str:
@@ -155,7 +155,7 @@ def _parse_items(text: str) -> list[str]:
 
 
 def parse_port_states(text: str) -> tuple[str, ...]:
-    """The letters of ``(E,D,F)``: enabled, disabled, failed. Raises ProtocolError."""
+    """Return the letters of ``(E,D,F)``: enabled, disabled, failed. Raises ProtocolError."""
     letters = tuple(_parse_items(text))
     if any(letter not in ("E", "D", "F") for letter in letters):
         raise ProtocolError("not port states", text)
@@ -163,7 +163,7 @@ def parse_port_states(text: str) -> tuple[str, ...]:
 
 
 def parse_powers(text: str) -> tuple[float, ...]:
-    """The dBm of ``(-12.3,-40.1)``. Raises ProtocolError."""
+    """Return the dBm of ``(-12.3,-40.1)``. Raises ProtocolError."""
     try:
         return tuple(float(item) for item in _parse_items(text))
     except ValueError:
@@ -171,7 +171,7 @@ def parse_powers(text: str) -> tuple[float, ...]:
 
 
 def split_replies(text: str, count: int) -> list[str]:
-    """The replies to ``count`` questions of one message, ``1;0,"No error"``. Raises ProtocolError."""
+    """Return the replies to ``count`` questions of one message, ``1;0,"No error"``. Raises ProtocolError."""
     replies = _REPLY.findall(text)
     if ";".join(replies) != text or len(replies) != count:
         raise ProtocolError(f"not {count} replies", text)
@@ -179,7 +179,7 @@ def split_replies(text: str, count: int) -> list[str]:
 
 
 def parse_size(text: str) -> tuple[int, int]:
-    """Ingress and egress counts of ``16,16``. Raises ProtocolError."""
+    """Return the ingress and egress counts of ``16,16``. Raises ProtocolError."""
     match = re.fullmatch(r"\s*(\d{1,5})\s*,\s*(\d{1,5})\s*", text)
     if match is None:
         raise ProtocolError("not a switch size", text)
@@ -187,7 +187,7 @@ def parse_size(text: str) -> tuple[int, int]:
 
 
 def parse_error(text: str) -> tuple[int, str]:
-    """Code and text of one entry of the error queue; code 0 means none. Raises ProtocolError."""
+    """Return code and text of one entry of the error queue; code 0 means no error. Raises ProtocolError."""
     match = _ERROR.fullmatch(text)
     if match is None:
         raise ProtocolError("not an error queue entry", text)
@@ -195,7 +195,7 @@ def parse_error(text: str) -> tuple[int, str]:
 
 
 def parse_identity(text: str) -> Identity:
-    """``Polatis,N-OST-24x24-LA1-DMHNS,002414,6.5.2.18``. Raises ProtocolError."""
+    """Return the identity in ``Polatis,N-OST-24x24-LA1-DMHNS,002414,6.5.2.18``. Raises ProtocolError."""
     parts = [part.strip() for part in text.split(",")]
     if len(parts) != 4:
         raise ProtocolError("not an identity", text)
@@ -206,8 +206,10 @@ def parse_identity(text: str) -> Identity:
 
 
 class ScpiClient:
-    """One connection. Not for several threads. ``compound``: the switch answers several questions in one
-    message; see :meth:`try_compound`."""
+    """Client with one connection. Not for several threads.
+
+    ``compound``: the switch answers several questions in one message; see :meth:`try_compound`.
+    """
 
     def __init__(self, name: str, host: str, port: int) -> None:
         self.name = name
@@ -219,11 +221,14 @@ class ScpiClient:
         self._connection.close()
 
     def query(self, line: str, deadline: Deadline) -> str:
-        """The one-line reply to a question. Raises Unreachable, DeadlineExceeded, ProtocolError."""
+        """Return the one-line reply to a question. Raises Unreachable, DeadlineExceeded, ProtocolError."""
         return ask_again(self._connection.is_open, lambda: self._exchange(line, deadline))
 
     def questions(self, lines: Sequence[str], deadline: Deadline) -> list[str]:
-        """The replies to several questions, in one exchange if the switch can. Raises as :meth:`query`."""
+        """Return the replies to several questions, in one exchange if the switch supports it.
+
+        Raises Unreachable, DeadlineExceeded, ProtocolError.
+        """
         if not self.compound:
             return [self.query(line, deadline) for line in lines]
         reply = self.query(";".join(lines), deadline)
@@ -250,20 +255,20 @@ class ScpiClient:
             self.errors(deadline)
 
     def command(self, line: str, deadline: Deadline, then: Sequence[str] = ()) -> list[str]:
-        """Send a set command and wait until the switch is done with it.
+        """Send a set command and wait until the switch has completed it. Return the replies to ``then``.
 
-        Returns the replies to the questions ``then``, asked behind it in the same message; none where the
-        switch gets one question at a time. Raises Refused with the switch's own error; Unreachable or
-        DeadlineExceeded if nothing was sent; Indeterminate if it was sent and its end is not known.
+        ``then``: questions appended to the same message; there are no replies if the switch accepts only one
+        question at a time. Raises Refused with the switch's own error, Unreachable or DeadlineExceeded if
+        nothing was sent, Indeterminate if the command was sent and its outcome is unknown.
         """
         self._connect(deadline)
         try:
             if self.compound:
                 message = ";".join((line, "*opc?", ":syst:err?", *then))
                 reply = self._exchange(message, deadline, whole=True)
-                done, first, *told = split_replies(reply, 2 + len(then))
+                done, first, *answers = split_replies(reply, 2 + len(then))
             else:
-                done, first, told = self._exchange(f"{line};*opc?", deadline, whole=True), None, []
+                done, first, answers = self._exchange(f"{line};*opc?", deadline, whole=True), None, []
             if done.strip() != "1":
                 raise ProtocolError("unexpected reply to *opc?", done)
             errors = self.errors(deadline, first)
@@ -272,19 +277,22 @@ class ScpiClient:
             raise Indeterminate(f"no end of {line.split()[0]} seen: {error}") from error
         if errors:
             raise Refused(f"{line[:80]}: {'; '.join(errors)}")
-        return told
+        return answers
 
     def errors(self, deadline: Deadline, first: str | None = None) -> list[str]:
-        """Empties the switch's error queue. ``first``: its first entry, where that has been read."""
-        found: list[str] = []
-        while len(found) < 64:
+        """Empty the switch's error queue. Return its entries. ``first``: the first entry, if already read.
+
+        Raises Unreachable, DeadlineExceeded, ProtocolError.
+        """
+        entries: list[str] = []
+        while len(entries) < 64:
             entry = first if first is not None else self._exchange(":syst:err?", deadline)
             code, text = parse_error(entry)
             first = None
             if code == 0:
-                return found
-            found.append(f"{code} {text}")
-        raise ProtocolError("the error queue does not end", found[-1])
+                return entries
+            entries.append(f"{code} {text}")
+        raise ProtocolError("the error queue does not end", entries[-1])
 
     def _connect(self, deadline: Deadline) -> None:
         if self._connection.open(deadline):
@@ -305,7 +313,7 @@ class ScpiClient:
             if len(lines) > 1 or not self._buffer.empty:
                 raise ProtocolError(f"more than one reply to {what}", str(lines[:3]))
         except OpticalError:
-            # What is still to come on this connection would be taken for the reply to the next question.
+            # Later bytes on this connection would be taken for the reply to the next question.
             self.close()
             raise
         log.debug("%s: %.200s -> %.200s", self.name, line, lines[0])
@@ -335,10 +343,10 @@ class ScpiDriver(OpticalSwitchDriver):
         polatis.check_size(parse_size(told_size), self.size)
         if self.wavelengths:
             # Asked only where it should know the answer: a real optical circuit switch does not.
-            told = self._client.query(":oxc:swit:wav?", deadline).strip()
-            if told != str(self.wavelengths):
+            reported = self._client.query(":oxc:swit:wav?", deadline).strip()
+            if reported != str(self.wavelengths):
                 raise ProtocolError(
-                    f"the switch tells {told} wavelengths apart, the fabric says {self.wavelengths}"
+                    f"the switch tells {reported} wavelengths apart, the fabric says {self.wavelengths}"
                 )
         self._client.try_compound(":oxc:swit:size?", told_size, deadline)
         return identity
@@ -370,22 +378,22 @@ class ScpiDriver(OpticalSwitchDriver):
     def _write_and_read(
         self, verb: Verb, batch: Sequence[CrossConnect], deadline: Deadline
     ) -> Snapshot | None:
-        told = self._client.command(_line(verb, batch), deadline, then=_STATE)
-        return self._snapshot(*told) if told else None
+        answers = self._client.command(_line(verb, batch), deadline, then=_STATE)
+        return self._snapshot(*answers) if answers else None
 
     def _set_port_enabled(self, port: int, enabled: bool, deadline: Deadline) -> None:
         verb = "enab" if enabled else "dis"
         self._client.command(f":oxc:swit:port:{verb} {format_ports([port])}", deadline)
 
     def _power(self, ports: Sequence[int], deadline: Deadline) -> Mapping[int, float | None]:
-        found: dict[int, float | None] = {}
+        by_port: dict[int, float | None] = {}
         for start in range(0, len(ports), MAX_POWER_PORTS):
             part = ports[start : start + MAX_POWER_PORTS]
             powers = parse_powers(self._client.query(f":pmon:pow? {format_ports(part)}", deadline))
             if len(powers) != len(part):
                 raise ProtocolError(f"{len(powers)} powers for {len(part)} ports")
-            found.update(zip(part, powers, strict=True))
-        return found
+            by_port.update(zip(part, powers, strict=True))
+        return by_port
 
 
 from_inventory = ScpiDriver

@@ -1,4 +1,4 @@
-"""SONiC's models of an optical circuit switch, whatever carries them (REST, gNMI): values, without I/O.
+"""Values of SONiC's models of an optical circuit switch, for REST and gNMI. No I/O.
 
 Sources, as read on 2026-11-26. **Design document**: revision 0.5 of 2026-04-20, sonic-net/SONiC pull request
 2269, doc/ocs/ocs_hld.md at be2dbec. **Models**: `sonic-ocs.yang` and `sonic-ocs-state.yang`, revision
@@ -43,8 +43,11 @@ BULK = f"{CONFIG}:bulk-update"
 
 @dataclass(frozen=True)
 class States:
-    """Where a revision of the models has STATE_DB: the module, the containers of ports and of losses and,
-    where it has a word of its own for cross-connects, that of cross-connects."""
+    """Names of a revision's parts of STATE_DB.
+
+    ``module``: name of the YANG module. ``ports`` and ``losses``: containers of ports and of losses.
+    ``wires``: container of cross-connects, empty if the revision reports no status of them.
+    """
 
     module: str
     ports: str = PORTS
@@ -77,7 +80,7 @@ def port_name(port: int, size: int) -> str:
 
 
 def port_number(name: object, side: str, size: int) -> int:
-    """Our number of a port of side ``A``, ``B`` or either (``AB``). Raises ProtocolError."""
+    """Return the number of a port of side ``A``, ``B`` or either (``AB``). Raises ProtocolError."""
     match = _PORT.fullmatch(name) if isinstance(name, str) else None
     if match is None or match[2] not in side or int(match[1]) > size:
         raise ProtocolError(f"not a port of side {side} of {size}", str(name))
@@ -89,27 +92,32 @@ def wire_id(xc: CrossConnect, size: int) -> str:
 
 
 def wire_row(xc: CrossConnect, name: str, size: int) -> dict[str, str]:
-    """A cross-connect as it is written."""
+    """Return a cross-connect as a row of CONFIG_DB."""
     a_side, b_side = port_name(xc.ingress, size), port_name(xc.egress, size)
     return {"cross_connect_id": name, "a_side": a_side, "b_side": b_side}
 
 
 def rows(answer: Any, container: str) -> list[dict[str, Any]]:
-    """The entries of a container's list, whatever the list is called; none of an answer without anything.
-    Raises ProtocolError."""
+    """Return the entries of a container's list, whatever the list is called; empty for an empty answer.
+
+    Raises ProtocolError.
+    """
     if not isinstance(answer, dict):
         raise ProtocolError(f"{container} is not a container", str(answer))
     value = bare_keys(answer).get(container, {})
     if not isinstance(value, dict) or len(value) > 1:
         raise ProtocolError(f"{container} is not a container of one list", str(value))
-    found: Any = next(iter(value.values()), [])
-    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
-        raise ProtocolError(f"{container}: not a list of objects", str(found))
-    return [bare_keys(one) for one in found]
+    entries: Any = next(iter(value.values()), [])
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise ProtocolError(f"{container}: not a list of objects", str(entries))
+    return [bare_keys(entry) for entry in entries]
 
 
 def _word(row: Mapping[str, Any], leaves: Iterable[str], words: Mapping[str, Any], default: Any) -> Any:
-    """What the first of these leaves that a row has says. Raises ProtocolError."""
+    """Return the meaning of the first of these leaves that a row has; ``default`` if it has none.
+
+    Raises ProtocolError for an unknown word.
+    """
     for leaf in leaves:
         if leaf in row:
             if not isinstance(row[leaf], str) or row[leaf] not in words:
@@ -119,22 +127,24 @@ def _word(row: Mapping[str, Any], leaves: Iterable[str], words: Mapping[str, Any
 
 
 def parse_wires(answer: Any, size: int) -> dict[CrossConnect, str]:
-    """Cross-connects of CONFIG_DB, and the id of each; an id says the sides where leaves do not. Raises
-    ProtocolError."""
-    found: dict[CrossConnect, str] = {}
+    """Return the cross-connects in CONFIG_DB with their ids.
+
+    Ingress and egress are parsed from the id if the entry has no such leaves. Raises ProtocolError.
+    """
+    ids: dict[CrossConnect, str] = {}
     for row in rows(answer, WIRES):
         name = text(row.get("cross_connect_id"), "a cross-connect")
         a_side, _, b_side = name.partition("-")
         ends = row.get("a_side", a_side), row.get("b_side", b_side)
         xc = CrossConnect(port_number(ends[0], "A", size), port_number(ends[1], "B", size))
-        if xc in found:
-            raise ProtocolError(f"cross-connects {found[xc][:60]} and {name[:60]} are the same")
-        found[xc] = name
-    return found
+        if xc in ids:
+            raise ProtocolError(f"cross-connects {ids[xc][:60]} and {name[:60]} are the same")
+        ids[xc] = name
+    return ids
 
 
 def parse_blocked(answer: Any, size: int) -> set[int]:
-    """Ports that are meant to be blocked, of CONFIG_DB. Raises ProtocolError."""
+    """Return the ports that CONFIG_DB blocks. Raises ProtocolError."""
     return {
         port_number(row.get("simplex_port_id"), "AB", size)
         for row in rows(answer, PORTS)
@@ -151,37 +161,39 @@ class Port:
 
 
 def parse_ports(answer: Any, container: str, size: int) -> dict[int, Port]:
-    """Ports of STATE_DB. Raises ProtocolError."""
-    found: dict[int, Port] = {}
+    """Return the ports in STATE_DB by number. Raises ProtocolError."""
+    ports: dict[int, Port] = {}
     for row in rows(answer, container):
         name = row.get("simplex_port_id")
         port = port_number(name, "AB", size)
-        if port in found:
+        if port in ports:
             raise ProtocolError(f"port {name} is told twice")
         other = row.get("target_simplex_port_id") or None
         target = None if other is None else port_number(other, "B" if port <= size else "A", size)
-        found[port] = Port(_word(row, ("status", "oper_status"), _PORT_STATES, PortState.UNKNOWN), target)
-    if found.keys() != set(range(1, 2 * size + 1)):
-        raise ProtocolError(f"the switch tells of {len(found)} ports, the fabric says {size} on each side")
-    return found
+        ports[port] = Port(_word(row, ("status", "oper_status"), _PORT_STATES, PortState.UNKNOWN), target)
+    if ports.keys() != set(range(1, 2 * size + 1)):
+        raise ProtocolError(f"the switch tells of {len(ports)} ports, the fabric says {size} on each side")
+    return ports
 
 
 def parse_losses(answer: Any, container: str, size: int) -> dict[CrossConnect, float]:
-    """Factory insertion loss (dB) of each path, the most over all frequencies and temperatures. Raises
-    ProtocolError."""
-    found: dict[CrossConnect, float] = {}
+    """Return the factory insertion loss (dB) of each path, the maximum over all frequencies and temperatures.
+
+    Raises ProtocolError.
+    """
+    losses: dict[CrossConnect, float] = {}
     for row in rows(answer, container):
         # In a database, frequency and temperature are parts of the key.
         name = text(row.get("cross_connect_id"), "a cross-connect").partition("|")[0]
         a_side, _, b_side = name.partition("-")
         xc = CrossConnect(port_number(a_side, "A", size), port_number(b_side, "B", size))
         loss = number(row.get("loss_dB"), f"loss of {name[:60]}")
-        found[xc] = max(loss, found.get(xc, loss))
-    return found
+        losses[xc] = max(loss, losses.get(xc, loss))
+    return losses
 
 
 def parse_invalid(answer: Any, container: str) -> set[str]:
-    """Ids of the cross-connects that STATE_DB calls ``invalid``. Raises ProtocolError."""
+    """Return the ids of the cross-connects that STATE_DB calls ``invalid``. Raises ProtocolError."""
     words = {"disabled": False, "enabled": False, "invalid": True}
     return {
         text(row.get("cross_connect_id"), "a cross-connect")
@@ -197,13 +209,13 @@ def snapshot(
     ports: Mapping[int, Port],
     invalid: Set[str] = frozenset(),
 ) -> Snapshot:
-    """A reading made of what both databases say."""
+    """Return a reading made of the contents of both databases."""
     size = len(ports) // 2
     used: dict[int, int] = {}
     for xc in wires:
         for port in (xc.ingress, xc.egress):
             used[port] = used.get(port, 0) + 1
-    found: dict[CrossConnect, CrossConnectState] = {}
+    states: dict[CrossConnect, CrossConnectState] = {}
     for xc, called in wires.items():
         ends = ports[xc.ingress], ports[xc.egress]
         stands = ends[0].target == xc.egress
@@ -217,15 +229,15 @@ def snapshot(
             state = CrossConnectState.CONNECTED
         else:
             state = CrossConnectState.PENDING_CONNECTION
-        found[CrossConnect(xc.ingress, xc.egress, name=named)] = state
+        states[CrossConnect(xc.ingress, xc.egress, name=named)] = state
     for port in range(1, size + 1):
         target = ports[port].target
         if target is not None and (xc := CrossConnect(port, target)) not in wires:
-            found[xc] = CrossConnectState.PENDING_DELETION
-    statuses = {port: PortStatus(one.state, port not in blocked) for port, one in ports.items()}
-    return Snapshot(name, found, statuses)
+            states[xc] = CrossConnectState.PENDING_DELETION
+    statuses = {port: PortStatus(reading.state, port not in blocked) for port, reading in ports.items()}
+    return Snapshot(name, states, statuses)
 
 
 def identity(size: int, states: States) -> Identity:
-    """Who the switch is, as far as the models tell: no maker, no serial number."""
+    """Return the switch's identity as far as the models have it: no manufacturer, no serial number."""
     return Identity("SONiC", f"{size}x{size} optical circuit switch", "", states.module)

@@ -56,7 +56,7 @@ _NO_SUCH_OPERATION = (404, 405, 501)
 
 
 def parse_bulk(value: object) -> list[str]:
-    """Keys that ``bulk-update`` says have failed. Raises ProtocolError."""
+    """Return the keys that ``bulk-update`` reports as failed. Raises ProtocolError."""
     output = value.get(f"{sonic.CONFIG}:output") if isinstance(value, dict) else None
     if not isinstance(output, dict):
         raise ProtocolError("not an answer of bulk-update", repr(value)[:200])
@@ -78,7 +78,7 @@ class SonicRestDriver(OpticalSwitchDriver):
         super().__init__(name, replace(can, power=frozenset(), light=False), secrets_of(credentials))
         self._headers = headers_of(credentials)
         self._client = http_client(entry)
-        #: Which revision of the models the switch has; None until it was read.
+        #: Revision of the switch's models; None until it was read.
         self._states: sonic.States | None = None
         #: Ids of CONFIG_DB's cross-connects, as read last.
         self._ids: dict[CrossConnect, str] = {}
@@ -98,12 +98,12 @@ class SonicRestDriver(OpticalSwitchDriver):
         states, ports = self._read_ports(deadline)
         invalid: set[str] = set()
         if states.wires:
-            told = self._table(f"{DATA}/{states.module}:{states.module}/{states.wires}", deadline)
-            invalid = sonic.parse_invalid(told, states.wires)
+            answer = self._table(f"{DATA}/{states.module}:{states.module}/{states.wires}", deadline)
+            invalid = sonic.parse_invalid(answer, states.wires)
         return sonic.snapshot(self.name, self._ids, blocked, ports, invalid)
 
     def _read_ports(self, deadline: Deadline) -> tuple[sonic.States, dict[int, sonic.Port]]:
-        """The revision of the models, and STATE_DB's ports."""
+        """Return the revision of the models, and the ports in STATE_DB. Raises ProtocolError."""
         known = (self._states,) if self._states is not None else sonic.REVISIONS
         for states in known:
             target = f"{DATA}/{states.module}:{states.module}/{states.ports}"
@@ -114,7 +114,9 @@ class SonicRestDriver(OpticalSwitchDriver):
             ports = sonic.parse_ports(reply.json(), states.ports, self.size)
             self._states = states
             return states, ports
-        raise ProtocolError(f"no module of {', '.join(one.module for one in sonic.REVISIONS)} is there")
+        raise ProtocolError(
+            f"no module of {', '.join(revision.module for revision in sonic.REVISIONS)} is there"
+        )
 
     def _remove(self, batch: Sequence[CrossConnect], deadline: Deadline) -> None:
         if stale := [xc for xc in batch if xc not in self._ids]:
@@ -150,13 +152,13 @@ class SonicRestDriver(OpticalSwitchDriver):
         self, cross_connects: Sequence[CrossConnect], deadline: Deadline
     ) -> Mapping[CrossConnect, float]:
         states, _ = self._read_ports(deadline)
-        told = self._table(f"{DATA}/{states.module}:{states.module}/{states.losses}", deadline)
-        return sonic.parse_losses(told, states.losses, self.size)
+        answer = self._table(f"{DATA}/{states.module}:{states.module}/{states.losses}", deadline)
+        return sonic.parse_losses(answer, states.losses, self.size)
 
     # Requests
 
     def _wires(self, cross_connects: Sequence[CrossConnect]) -> dict[str, Any]:
-        """The container with these, as it is written."""
+        """Return the container with these cross-connects, as it is written."""
         listed = [
             sonic.wire_row(xc, self._ids.get(xc, sonic.wire_id(xc, self.size)), self.size)
             for xc in cross_connects
@@ -169,7 +171,7 @@ class SonicRestDriver(OpticalSwitchDriver):
         return reply
 
     def _table(self, target: str, deadline: Deadline) -> Any:
-        """A table that may be empty; see the top of this file."""
+        """Return a table that may be empty; see the top of this file."""
         reply = self._client.read(target, self._headers, deadline)
         if reply.status == 404 and parse_error(reply.body).startswith("invalid-value:"):
             return {}

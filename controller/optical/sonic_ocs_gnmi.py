@@ -47,30 +47,32 @@ _KEYS = {sonic.PORTS: "simplex_port_id", sonic.WIRES: "cross_connect_id"}
 
 
 def parse_table(response: Any, table: str, key: str) -> dict[str, Any]:
-    """A table as the models have it, ``{table: {…_LIST: […]}}``, from an answer in either schema, whether it
-    came whole or row by row. Raises ProtocolError."""
-    found: list[Any] = []
+    """Return a table in the models' form, ``{table: {…_LIST: […]}}``.
+
+    The answer may be in either schema, and whole or row by row. Raises ProtocolError.
+    """
+    table_rows: list[Any] = []
     for _, names, keys, value in updates_of(response):
         if table not in names:
             raise ProtocolError(f"{table}: answered with /{'/'.join(names)[:100]}")
         below = names[names.index(table) + 1 :]
         if names[0] in ("CONFIG_DB", "STATE_DB"):
-            told = value if not below else {below[0]: value}
-            if len(below) > 1 or not isinstance(told, dict):
+            rows_by_key = value if not below else {below[0]: value}
+            if len(below) > 1 or not isinstance(rows_by_key, dict):
                 raise ProtocolError(f"{table}: not a table of a database", str(value))
-            if not all(isinstance(fields, dict) for fields in told.values()):
+            if not all(isinstance(fields, dict) for fields in rows_by_key.values()):
                 raise ProtocolError(f"{table}: a row without fields", str(value))
-            found.extend({key: name} | fields for name, fields in told.items())
+            table_rows.extend({key: name} | fields for name, fields in rows_by_key.items())
         elif not below:
             inner = bare_keys(value) if isinstance(value, dict) else {}
-            found.extend(sonic.rows(value if table in inner or value == {} else {table: value}, table))
+            table_rows.extend(sonic.rows(value if table in inner or value == {} else {table: value}, table))
         elif keys and len(below) == 1:
             inner = bare_keys(value) if isinstance(value, dict) else {}
             entry = inner.get(below[0], inner)
-            found.extend(entry if isinstance(entry, list) else [entry])
+            table_rows.extend(entry if isinstance(entry, list) else [entry])
         else:
             raise ProtocolError(f"{table}: answered with /{'/'.join(names)[:100]}")
-    return {table: {f"{table}_LIST": found}}
+    return {table: {f"{table}_LIST": table_rows}}
 
 
 class SonicGnmiDriver(OpticalSwitchDriver):
@@ -89,7 +91,7 @@ class SonicGnmiDriver(OpticalSwitchDriver):
         self._client = GnmiClient(name, access)
         self._in_db = schema == "db"
         self._target = "" if self._in_db else _TARGET
-        #: Which revision of the models the switch has; None until it was read.
+        #: Revision of the switch's models; None until it was read.
         self._states: sonic.States | None = None
         #: Ids of CONFIG_DB's cross-connects, as read last.
         self._ids: dict[CrossConnect, str] = {}
@@ -113,27 +115,29 @@ class SonicGnmiDriver(OpticalSwitchDriver):
         return sonic.snapshot(self.name, self._ids, blocked, ports, invalid)
 
     def _read_ports(self, deadline: Deadline) -> tuple[sonic.States, dict[int, sonic.Port]]:
-        """The revision of the models, and STATE_DB's ports."""
+        """Return the revision of the models, and the ports in STATE_DB. Raises ProtocolError."""
         known = (self._states,) if self._states is not None else sonic.REVISIONS
         for states in known:
             try:
-                told = self._table(states.module, states.ports, deadline)
+                answer = self._table(states.module, states.ports, deadline)
             except Refused:
                 if self._states is not None:
                     raise
                 continue
-            ports = sonic.parse_ports(told, states.ports, self.size)
+            ports = sonic.parse_ports(answer, states.ports, self.size)
             self._states = states
             return states, ports
-        raise ProtocolError(f"no module of {', '.join(one.module for one in sonic.REVISIONS)} is there")
+        raise ProtocolError(
+            f"no module of {', '.join(revision.module for revision in sonic.REVISIONS)} is there"
+        )
 
     def _table(self, module: str, table: str, deadline: Deadline) -> dict[str, Any]:
-        """A table. Raises NotThere besides what reading does."""
+        """Return a table. Raises NotThere in addition to the errors of a read."""
         response = self._client.get([self._path(module, table)], deadline, self._target)
         return parse_table(response, table, _KEYS.get(table.removesuffix("_TABLE"), ""))
 
     def _maybe(self, module: str, table: str, deadline: Deadline) -> dict[str, Any]:
-        """A table that may be empty; see the top of this file."""
+        """Return a table that may be empty; see the top of this file."""
         try:
             return self._table(module, table, deadline)
         except NotThere:
@@ -152,8 +156,8 @@ class SonicGnmiDriver(OpticalSwitchDriver):
             response = self._client.get(paths, deadline, self._target)
         except NotThere:
             return {}
-        told = parse_table(response, states.losses, "cross_connect_id")
-        return sonic.parse_losses(told, states.losses, self.size)
+        answer = parse_table(response, states.losses, "cross_connect_id")
+        return sonic.parse_losses(answer, states.losses, self.size)
 
     def _path(self, module: str, table: str, key: str = "", leaf: str = "") -> Any:
         elems: list[Elem]
@@ -166,17 +170,17 @@ class SonicGnmiDriver(OpticalSwitchDriver):
         return path_of([*elems, leaf] if leaf else elems)
 
     def _wires(self, cross_connects: Sequence[CrossConnect]) -> Any:
-        """The update of the table of cross-connects with these."""
+        """Return the update of the table of cross-connects with these cross-connects."""
         listed = [
             sonic.wire_row(xc, self._ids.get(xc, sonic.wire_id(xc, self.size)), self.size)
             for xc in cross_connects
         ]
-        told: dict[str, Any]
+        content: dict[str, Any]
         if self._in_db:
-            told = {row.pop("cross_connect_id"): row for row in listed}
+            content = {row.pop("cross_connect_id"): row for row in listed}
         else:
-            told = {f"{sonic.CONFIG}:{sonic.WIRES}": {sonic.WIRE_LIST: listed}}
-        return gnmi.Update(path=self._path(sonic.CONFIG, sonic.WIRES), val=self._client.value(told))
+            content = {f"{sonic.CONFIG}:{sonic.WIRES}": {sonic.WIRE_LIST: listed}}
+        return gnmi.Update(path=self._path(sonic.CONFIG, sonic.WIRES), val=self._client.value(content))
 
     def _set(self, deadline: Deadline, **changes: Sequence[Any]) -> None:
         prefix = gnmi.Path(target=self._target) if self._target else None
@@ -198,8 +202,8 @@ class SonicGnmiDriver(OpticalSwitchDriver):
     def _set_port_enabled(self, port: int, enabled: bool, deadline: Deadline) -> None:
         word, name = "normal" if enabled else "force_blocked", sonic.port_name(port, self.size)
         path = self._path(sonic.CONFIG, sonic.PORTS, name, "state")
-        told = word if self._in_db else {f"{sonic.CONFIG}:state": word}
-        self._set(deadline, update=[gnmi.Update(path=path, val=self._client.value(told))])
+        content = word if self._in_db else {f"{sonic.CONFIG}:state": word}
+        self._set(deadline, update=[gnmi.Update(path=path, val=self._client.value(content))])
 
 
 from_inventory = SonicGnmiDriver

@@ -1,4 +1,4 @@
-"""TL1 as text: commands, replies and reports of what happened, to and from bytes. No I/O, no clock.
+"""TL1 as text: commands, replies and reports, to and from bytes. No I/O, no clock.
 
 The driver and the emulated switch share this. So that one misreading does not pass on both sides, each is
 held against conversations kept as text (`tests/data/optical`), byte for byte. The form is that of Telcordia
@@ -35,8 +35,8 @@ OUTCOMES = ("COMPLD", "PRTL", "DENY")
 _HEADER = re.compile(
     r"(?:^|[\s<>])(?:(?P<sid>\"[^\"]*\"|[^\s\"<>;]+) +)?(?:\d\d)?\d\d-\d\d-\d\d \d\d:\d\d:\d\d\s*$"
 )
-#: What a telnet server says to the terminal: an option with its number, a sub-negotiation, anything else;
-#: and the beginning of such a thing at the end of what has come.
+#: Control sequences of telnet: an option with its number, a sub-negotiation, any other. _TELNET_PART: the
+#: beginning of a sequence at the end of the received bytes.
 _TELNET = re.compile(rb"\xff(?:[\xfb-\xfe].|\xfa.*?\xff\xf0|[\xf1-\xf9])|\0", re.DOTALL)
 _TELNET_PART = re.compile(rb"\xff(?:[\xfb-\xfe]|\xfa(?:(?!\xff\xf0).)*)?\Z", re.DOTALL)
 _REPLY = re.compile(r"M +(\S+) +([A-Z]+)\s*")
@@ -60,8 +60,10 @@ class Tl1Error(ValueError):
 
 @dataclass(frozen=True)
 class Reply:
-    """One page of the answer to the command ``ctag``. ``rows`` are without their quotes; a DENY has its code
-    as the first. ``more``: another page follows."""
+    """Page of the answer to the command ``ctag``.
+
+    ``rows``: rows without their quotes; the first row of a DENY is its code. ``more``: another page follows.
+    """
 
     ctag: str
     outcome: str
@@ -78,7 +80,7 @@ class Reply:
 
 @dataclass(frozen=True)
 class Report:
-    """Something that the switch tells unasked. ``severity``: ``A``, ``*``, ``**`` or ``*C``, rising."""
+    """Unsolicited message of the switch. ``severity``: ``A``, ``*``, ``**`` or ``*C``, rising."""
 
     severity: str
     atag: str
@@ -105,23 +107,25 @@ class MessageFramer:
         self._size = 0
 
     def feed(self, data: bytes) -> list[Message]:
-        """The messages that these bytes complete. Raises Tl1Error; then nothing more can be made of the
-        stream."""
+        """Return the messages that these bytes complete.
+
+        Raises Tl1Error; the rest of the stream is unusable then.
+        """
         self._bytes += self._said(data)
-        found: list[Message] = []
+        messages: list[Message] = []
         while True:
             line = self._line()
             if line is None:
                 break
             message = self._take(line)
             if message is not None:
-                found.append(message)
+                messages.append(message)
         if len(self._bytes) + len(self._held) + self._size > self._limit:
             raise Tl1Error(f"a message of more than {self._limit} bytes")
-        return found
+        return messages
 
     def _said(self, data: bytes) -> bytes:
-        """The bytes without what is meant for a terminal."""
+        """Return the bytes without terminal control sequences."""
         if not self._held and b"\xff" not in data and b"\0" not in data:
             return data
         data = _TELNET.sub(b"", self._held + data)
@@ -130,7 +134,9 @@ class MessageFramer:
         return data[: part.start()] if part else data
 
     def _line(self) -> str | None:
-        """The next line, or the mark that ends a message, which need not end its line."""
+        """Return the next line, or the mark that ends a message and need not end its line; None if
+        incomplete.
+        """
         if self._head is not None:
             mark = re.match(rb"[ \t\r\n]*([;>])", self._bytes)
             if mark is not None:
@@ -185,12 +191,12 @@ class MessageFramer:
 
     @property
     def empty(self) -> bool:
-        """Whether no message is under way."""
+        """True if no message is in progress."""
         return self._sid is None
 
 
 def _body(lines: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Rows and comments. Raises Tl1Error for what is cut off."""
+    """Return rows and comments. Raises Tl1Error if the text is cut off."""
     rows: list[str] = []
     comments: list[str] = []
     comment: list[str] | None = None
@@ -219,15 +225,17 @@ def _text(sid: str, when: str, head: str, rows: Iterable[str], comments: Iterabl
 
 
 def format_reply(reply: Reply, when: str) -> bytes:
-    """A reply as the switch sends it. ``when``: ``26-11-23 08:45:20``. Rows of a DENY stand without
-    quotes."""
+    """Return a reply as the switch sends it.
+
+    ``when``: ``26-11-23 08:45:20``. Rows of a DENY have no quotes.
+    """
     rows = reply.rows if reply.outcome == "DENY" else [f'"{row}"' for row in reply.rows]
     head = f"M  {reply.ctag or 0} {reply.outcome}"
     return _text(reply.sid, when, head, rows, reply.comments, ">" if reply.more else ";")
 
 
 def format_report(report: Report, when: str) -> bytes:
-    """A report as the switch sends it."""
+    """Return a report as the switch sends it. ``when``: ``26-11-23 08:45:20``."""
     head = f"{report.severity:<2} {report.atag} {report.verb}"
     return _text(report.sid, when, head, [f'"{row}"' for row in report.rows], report.comments, ";")
 
@@ -248,7 +256,7 @@ class Command:
 
 
 def format_command(command: Command) -> bytes:
-    """``ENT-PATCH::1,17:7:;``. Raises Tl1Error for text that would end a command or a field early."""
+    """Return ``ENT-PATCH::1,17:7:;``. Raises Tl1Error for text that would end a command or a field early."""
     fields = (command.verb, command.tid, command.aid, command.ctag, *command.blocks)
     text = ":".join(fields)
     whole = split_fields(text) == list(fields) and split_fields(text, ";") == [text]
@@ -258,14 +266,14 @@ def format_command(command: Command) -> bytes:
 
 
 def quoted(text: str) -> str:
-    """A value, in quotes where TL1 needs them. Raises Tl1Error for what cannot be a value."""
+    """Return a value, in quotes if TL1 requires them. Raises Tl1Error for text that cannot be a value."""
     if '"' in text or "\\" in text or not text.isascii() or not text.isprintable():
         raise Tl1Error("a value has characters that TL1 has no place for")
     return text if re.fullmatch(r"[A-Za-z0-9_.!#$%*+/?@^|~>-]+", text) else f'"{text}"'
 
 
 def unquoted(text: str) -> str:
-    """The value that :func:`quoted` wrote."""
+    """Return the value that :func:`quoted` wrote."""
     stripped = text.strip()
     if len(stripped) > 1 and stripped[0] == stripped[-1] == '"':
         return stripped[1:-1]
@@ -273,7 +281,7 @@ def unquoted(text: str) -> str:
 
 
 def split_fields(text: str, mark: str = ":") -> list[str]:
-    """The text between marks that are not in quotes."""
+    """Return the parts of a text between marks that are not in quotes."""
     if '"' not in text:
         return text.split(mark)
     fields, inside = [""], False
@@ -287,7 +295,7 @@ def split_fields(text: str, mark: str = ":") -> list[str]:
 
 
 def parse_command(text: str) -> Command:
-    """The command of ``ENT-PATCH::1,17:7:``, without its ``;``. Raises Tl1Error."""
+    """Return the command in ``ENT-PATCH::1,17:7:``, without its ``;``. Raises Tl1Error."""
     verb, *rest = [part.strip() for part in split_fields(text)]
     verb = verb.upper()
     if not _VERB.fullmatch(verb):
@@ -308,9 +316,12 @@ class CommandFramer:
         self._overrun = False
 
     def feed(self, data: bytes) -> list[str | None]:
-        """The commands that these bytes complete. A CR ends one as ``;`` does, for terminals that send it
-        alone; LF is a blank. Both end quotes. NUL, which telnet puts after a CR, is nothing."""
-        found: list[str | None] = []
+        """Return the commands that these bytes complete; None for a command that is too long.
+
+        A CR ends a command as ``;`` does, for terminals that send CR alone; LF is a blank. Both end quotes.
+        NUL, which telnet sends after a CR, is ignored.
+        """
+        commands: list[str | None] = []
         for piece in re.split(rb'([;"\r\n])', data.replace(b"\0", b"")):
             if piece == b'"':
                 self._quoted = not self._quoted
@@ -319,9 +330,9 @@ class CommandFramer:
             if piece == b"\r" or (piece == b";" and not self._quoted):
                 whole = self._bytes.decode("ascii", "replace").replace("\n", " ").strip()
                 if self._overrun:
-                    found.append(None)
+                    commands.append(None)
                 elif whole:
-                    found.append(whole)
+                    commands.append(whole)
                 self._bytes.clear()
                 self._overrun = False
                 continue
@@ -330,14 +341,14 @@ class CommandFramer:
                 if len(self._bytes) > self._limit:
                     self._overrun = True
                     self._bytes.clear()
-        return found
+        return commands
 
 
 # Fields
 
 
 def parse_numbers(text: str) -> tuple[int, ...]:
-    """The numbers of ``1&2&&5``; none of an empty text. Raises Tl1Error."""
+    """Return the numbers of ``1&2&&5``; none for an empty text. Raises Tl1Error."""
     if not text.strip():
         return ()
     numbers: list[int] = []
@@ -355,7 +366,7 @@ def parse_numbers(text: str) -> tuple[int, ...]:
 
 
 def format_numbers(numbers: Sequence[int]) -> str:
-    """``1&2&&5``: runs of three and more are ranges."""
+    """Return ``1&2&&5``: runs of three and more numbers are ranges."""
     parts: list[str] = []
     start = 0
     while start < len(numbers):
@@ -369,7 +380,7 @@ def format_numbers(numbers: Sequence[int]) -> str:
 
 
 def parse_values(text: str) -> dict[str, str]:
-    """The values by name of ``SRCPORT=1.1.1,AS=IS``. Raises Tl1Error."""
+    """Return the values by name of ``SRCPORT=1.1.1,AS=IS``. Raises Tl1Error."""
     values: dict[str, str] = {}
     for part in split_fields(text, ","):
         if not part.strip():

@@ -1,4 +1,4 @@
-"""A session with a switch that speaks TL1 over TCP: logs in, asks, tells, and never mixes up replies.
+"""Session with a switch over TL1 and TCP: log in, send commands, and match replies to them.
 
 Every command has a ctag of its own, and what answers it is told by that. Reports may come at any time; they
 are logged and passed over. A listing may come in pages, ended by ``>`` but the last, or each ended by ``;``,
@@ -51,7 +51,7 @@ NOT_ALLOWED = ("PICC", "PIUC", "PIUI", "PIFC")
 
 
 class Denied(Refused):
-    """The switch denied a command, or did only a part of it. ``code``: the first word that it said."""
+    """The switch denied a command, or carried out only a part of it. ``code``: first word of its answer."""
 
     def __init__(self, verb: str, reply: Reply) -> None:
         super().__init__(f"{verb}: {reply.outcome}: {reply.complaint[:200]}")
@@ -60,7 +60,10 @@ class Denied(Refused):
 
 
 class Tl1Client:
-    """One connection. Not for several threads. ``redact`` masks the secrets of what is logged."""
+    """Client with one connection.
+
+    Not for several threads. ``redact``: function that masks secrets in log texts.
+    """
 
     def __init__(
         self,
@@ -90,14 +93,19 @@ class Tl1Client:
     def ask(
         self, commands: Sequence[Command], deadline: Deadline, rows_of_last: int = 0
     ) -> list[tuple[str, ...]]:
-        """The rows that each of these questions is answered with. ``rows_of_last``: how many the last one
-        should have, if that is known. Raises Unreachable, DeadlineExceeded, AuthFailed, PermissionDenied,
-        ProtocolError (which is also what a denied question is)."""
+        """Return the rows of the answer to each of these questions.
+
+        ``rows_of_last``: number of rows that the last answer should have, if known. Raises Unreachable,
+        DeadlineExceeded, AuthFailed, PermissionDenied, ProtocolError (also for a denied question).
+        """
         return ask_again(self._connection.is_open, lambda: self._ask(commands, deadline, rows_of_last))
 
     def tell(self, command: Command, deadline: Deadline) -> None:
-        """Has a command carried out. Raises Denied, PermissionDenied or AuthFailed if the switch said no;
-        Unreachable or DeadlineExceeded if nothing was sent; Indeterminate if its end is not known."""
+        """Have a command carried out.
+
+        Raises Denied, PermissionDenied or AuthFailed if the switch rejected it, Unreachable or
+        DeadlineExceeded if nothing was sent, Indeterminate if its outcome is unknown.
+        """
         for again in (False, True):
             self._take_in()
             self._connect(deadline)
@@ -137,14 +145,17 @@ class Tl1Client:
                 raise Unreachable(str(error)) from None
             raise ProtocolError(f"a reading was denied: {error}") from None
         except OpticalError:
-            # What is still to come on this connection has nobody to hear it.
+            # Later bytes on this connection would be read by nobody.
             self._connection.close()
             raise
         return [tuple(rows) for rows in pages.values()]
 
     def _answer(self, command: Command, limit: Deadline, pages: dict[str, list[str]] | None = None) -> str:
-        """Sends a command and waits for the end of its answer; its ctag. ``pages``: the rows so far by ctag,
-        to which those that come are added. Raises Denied and what `_receive` raises."""
+        """Send a command and wait for the end of its answer. Return its ctag.
+
+        ``pages``: rows so far by ctag, to which new rows are added. Raises Denied, PermissionDenied, and the
+        errors of `_receive`.
+        """
         ctag = self._next_ctag()
         pages = {} if pages is None else pages
         pages[ctag] = []
@@ -162,12 +173,12 @@ class Tl1Client:
                     return ctag
 
     def _collect(self, messages: Sequence[Reply | Report], pages: dict[str, list[str]]) -> list[Reply]:
-        """The replies among the messages; their rows go to their pages."""
+        """Return the replies among the messages, after adding their rows to their pages."""
         replies = []
         for message in messages:
             if isinstance(message, Report):
-                told = " ".join((message.verb, *message.rows[:4]))
-                log.info("%s: report %s: %s", self.name, message.severity, self._redact(told[:200]))
+                summary = " ".join((message.verb, *message.rows[:4]))
+                log.info("%s: report %s: %s", self.name, message.severity, self._redact(summary[:200]))
                 continue
             if message.ctag in pages:
                 if message.outcome == "COMPLD":
@@ -207,7 +218,7 @@ class Tl1Client:
             raise
 
     def _take_in(self) -> None:
-        """Takes in the reports that have come meanwhile; hangs up where the switch has."""
+        """Process the reports that have arrived since; close the connection if the switch has closed it."""
         while self._connection.is_open and not self._connection.is_quiet():
             try:
                 self._collect(self._receive(Deadline(LOG_OUT_S)), {})
@@ -220,7 +231,7 @@ class Tl1Client:
         self._connection.send(format_command(command), limit, command.verb)
 
     def _receive(self, limit: Deadline) -> list[Reply | Report]:
-        """Receive the next replies and reports. Raises DeadlineExceeded, Unreachable, ProtocolError."""
+        """Return the next replies and reports. Raises DeadlineExceeded, Unreachable, ProtocolError."""
         data = self._connection.receive(limit, "the last command")
         if not data:
             raise Unreachable("the switch closed the connection")

@@ -12,21 +12,24 @@ from ringlight.controller.optical.errors import ProtocolError
 
 
 def bare(value: Any) -> Any:
-    """Copy of a JSON value without the prefixes (models' names) of its keys, at all depths."""
+    """Return a copy of a JSON value without the prefixes (models' names) of its keys, at all depths."""
     if isinstance(value, dict):
         return {str(name).rpartition(":")[2]: bare(child) for name, child in value.items()}
     return [bare(child) for child in value] if isinstance(value, list) else value
 
 
 def bare_keys(value: dict[str, Any]) -> dict[str, Any]:
-    """The same without the prefixes of its own keys; itself if there are none."""
+    """Return an object without the prefixes of its own keys; the same object if there are none."""
     if not any(":" in name for name in value):
         return value
     return {name.rpartition(":")[2]: child for name, child in value.items()}
 
 
 def branch(value: Any, *names: str) -> dict[str, Any]:
-    """The container there; an empty one where it is missing. Raises ProtocolError if it is something else."""
+    """Return the container at this path; an empty container if it is missing.
+
+    Raises ProtocolError if the value is not a container.
+    """
     for name in names:
         value = value.get(name, {})
         if not isinstance(value, dict):
@@ -36,10 +39,10 @@ def branch(value: Any, *names: str) -> dict[str, Any]:
 
 
 def entries(value: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    found = value.get(name, [])
-    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
-        raise ProtocolError(f"{name} is not a list", str(found))
-    return found
+    rows = value.get(name, [])
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise ProtocolError(f"{name} is not a list", str(rows))
+    return rows
 
 
 def text(leaf: object, name: str) -> str:
@@ -49,7 +52,7 @@ def text(leaf: object, name: str) -> str:
 
 
 def number(leaf: object, name: str) -> float:
-    """Read a number, or the text of one. Raises ProtocolError."""
+    """Return a number from a number or its text. Raises ProtocolError."""
     if isinstance(leaf, str) and re.fullmatch(r"[+-]?\d{1,15}(\.\d{1,15})?", leaf, re.ASCII):
         return float(leaf)
     if isinstance(leaf, int | float) and not isinstance(leaf, bool):

@@ -1,1 +1,1 @@
-"""Packet switches: what is attached to them, their rules and their counters."""
+"""Packet switches: their attachments, their rules and their counters."""

@@ -1,4 +1,4 @@
-"""Lets moved GPUs announce where they are.
+"""Make moved GPUs announce their place.
 
 A learning controller so need not wait until a GPU that only listens sends something.
 """
@@ -23,7 +23,7 @@ _AT_ONCE = 4
 
 
 class Announcer:
-    """Has the server agent announce GPUs, on threads of its own, and publishes ``gpus_announced``."""
+    """Threads that make the server agent announce GPUs, and publish ``gpus_announced``."""
 
     def __init__(self, agent: AgentClient | None, bus: EventBus) -> None:
         self._agent = agent
@@ -56,5 +56,5 @@ class Announcer:
                 self._bus.publish("gpus_announced", gpus=[], absent=gpus, error=str(error))
                 return
             if number == 0:
-                said = [gpu for gpu in gpus if gpu not in absent]
-                self._bus.publish("gpus_announced", gpus=said, absent=absent, error=None)
+                announced = [gpu for gpu in gpus if gpu not in absent]
+                self._bus.publish("gpus_announced", gpus=announced, absent=absent, error=None)

@@ -1,4 +1,4 @@
-"""What is at the other end of every packet-switch port, given the light now. Pure."""
+"""Find the other end of every packet-switch port, given the present light. No I/O, no clock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ringlight.fabric.topology import CrossConnects, ElectricalGraph, Fabric, is
 
 
 def attachments(fabric: Fabric, cross_connects: CrossConnects) -> dict[Port, Port | None]:
-    """The electrical port that light from each plugged packet-switch port reaches; None when dark."""
+    """Return the electrical port that light from each plugged packet-switch port reaches; None if dark."""
     ends: dict[Port, Port | None] = {}
     for port in fabric.link_at:
         if port.node not in fabric.packet_switches:
@@ -26,10 +26,10 @@ def attachments(fabric: Fabric, cross_connects: CrossConnects) -> dict[Port, Por
 
 @dataclass(frozen=True)
 class Circuit:
-    """An end-to-end connection through optical switches.
+    """End-to-end connection through optical switches.
 
-    ``ends``: two port names, the GPU first; ``path``: every port that light from the first end passes;
-    ``duplex``: whether light comes back the same way (else the circuit is lit in one direction only).
+    ``ends``: two port names, the GPU first. ``path``: every port that light from the first end passes.
+    ``duplex``: light returns on the same path (else the circuit is lit in one direction only).
     """
 
     ends: tuple[str, str]
@@ -38,7 +38,7 @@ class Circuit:
 
 
 def lit_circuits(fabric: Fabric, cross_connects: CrossConnects) -> list[Circuit]:
-    """Circuits that are lit, each once."""
+    """Return the lit circuits, each once."""
     circuits: list[Circuit] = []
     seen: set[frozenset[Port]] = set()
     for port in sorted(fabric.electrical_ports, key=lambda p: (p.node not in fabric.gpus, p)):
@@ -54,13 +54,13 @@ def lit_circuits(fabric: Fabric, cross_connects: CrossConnects) -> list[Circuit]
 
 
 def circuit_pairs(fabric: Fabric, cross_connects: CrossConnects) -> list[tuple[Port, Port]]:
-    """The duplex circuits as pairs of electrical ports, the GPU first."""
-    found = [circuit.ends for circuit in lit_circuits(fabric, cross_connects) if circuit.duplex]
-    return [(Port.parse(a), Port.parse(b)) for a, b in found]
+    """Return the duplex circuits as pairs of electrical ports, the GPU first."""
+    end_names = [circuit.ends for circuit in lit_circuits(fabric, cross_connects) if circuit.duplex]
+    return [(Port.parse(a), Port.parse(b)) for a, b in end_names]
 
 
 def port_name(fabric: Fabric, port: Port) -> str:
-    """``"g0"`` for a GPU's NIC port 0, else ``node:number``."""
+    """Return ``"g0"`` for a GPU's NIC port 0, else ``node:number``."""
     return port.node if port.node in fabric.gpus and port.number == 0 else str(port)
 
 
@@ -72,7 +72,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Edge:
-    """One direction of a connection; ``path``: every port that packets pass."""
+    """One direction of a connection. ``path``: every port that packets pass."""
 
     tail: Annotated[str, Field(serialization_alias="from")]
     head: Annotated[str, Field(serialization_alias="to")]
@@ -89,7 +89,7 @@ class Topology:
 
 
 def topology(graph: ElectricalGraph) -> Topology:
-    """An electrical graph: nodes and directed edges with the path of the light."""
+    """Return an electrical graph as a document: nodes, and directed edges with the path of the light."""
     return Topology(
         [
             *(Node(name, "gpu") for name in graph.gpus),
@@ -156,7 +156,10 @@ class FabricDocument:
 
 
 def fabric_document(fabric: Fabric, scale: float = 1.0) -> FabricDocument:
-    """The fabric as REST tells it; ``scale`` as there."""
+    """Return the fabric as a document of the REST API.
+
+    ``scale``: real bits per second for each emulated bit per second.
+    """
 
     def names(a: Port, b: Port) -> tuple[str, str]:
         return port_name(fabric, a), port_name(fabric, b)
@@ -175,8 +178,10 @@ def fabric_document(fabric: Fabric, scale: float = 1.0) -> FabricDocument:
         [names(a, b) for a, b in fabric.circuits],
         fabric.paths,
         [
-            AveragerCables(one.name, one.ports, [names(cable.a, cable.b) for cable in one.cables])
-            for one in fabric.averagers.values()
+            AveragerCables(
+                averager.name, averager.ports, [names(cable.a, cable.b) for cable in averager.cables]
+            )
+            for averager in fabric.averagers.values()
         ],
         scale,
         fabric.optics.sensitivity_dbm,

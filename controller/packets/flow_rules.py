@@ -1,4 +1,4 @@
-"""Forwarding rules as flow-table entries, and the difference between what is there and what should be.
+"""Forwarding rules as flow-table entries, and the difference between present and intended entries.
 
 Pure: from rules to flow mods and from flow entries back to rules. A rule for any sender is two flows, one for
 IPv4 and one for ARP about the same address; a rule for one sender is one flow of higher priority, for IPv4. A
@@ -28,14 +28,17 @@ TABLE_MISS = FlowMod("add", 0, {}, (), COOKIE)
 
 
 def flows(ip: str, source: str = "") -> list[tuple[int, Mapping[str, int | str]]]:
-    """Priority and match of each flow of a rule: IPv4 to the address and ARP about it, or of one sender."""
+    """Return priority and match of each flow of a rule.
+
+    The flows are IPv4 to the address and ARP about it, or IPv4 from one sender to it.
+    """
     if source:
         return [(SENDER_PRIORITY, {"eth_type": _IPV4, "ipv4_src": source, "ipv4_dst": ip})]
     return [(PRIORITY, {"eth_type": _IPV4, "ipv4_dst": ip}), (PRIORITY, {"eth_type": _ARP, "arp_tpa": ip})]
 
 
 def put(rule: Rule) -> list[FlowMod]:
-    """Adds the rule, or replaces the one for its addresses in one step."""
+    """Return the changes that add the rule, or replace the rule for its addresses in one step."""
     return [
         FlowMod("add", priority, match, (rule.out_port,), COOKIE)
         for priority, match in flows(rule.ip, rule.source)
@@ -43,12 +46,12 @@ def put(rule: Rule) -> list[FlowMod]:
 
 
 def forget(ip: str, source: str = "") -> list[FlowMod]:
-    """Removes the rule of an address, or of one sender to it."""
+    """Return the changes that remove the rule of an address, or of one sender to it."""
     return [FlowMod("delete_strict", priority, match) for priority, match in flows(ip, source)]
 
 
 def has_table_miss(entries: Iterable[FlowEntry]) -> bool:
-    """Whether the drop-everything-else flow is there as we write it."""
+    """Return whether the flow that drops everything else is present as the controller writes it."""
     return any(
         e.priority == 0 and not e.match and not e.out_ports and e.cookie == COOKIE and e.table_id == 0
         for e in entries
@@ -56,10 +59,11 @@ def has_table_miss(entries: Iterable[FlowEntry]) -> bool:
 
 
 def rules_of(switch: str, entries: Iterable[FlowEntry]) -> tuple[frozenset[Rule], list[FlowMod]]:
-    """The complete rules among a switch's flows, and the deletes for flows of ours that are none.
+    """Return the complete rules among a switch's flows, and the deletes for own flows that belong to no rule.
 
-    A rule for any sender is complete when its IPv4 and its ARP flow agree. Half a rule counts as none and is
-    not in the deletes either when writing the rule again mends it; :func:`halves` names those addresses.
+    A rule for any sender is complete if its IPv4 and its ARP flow agree. Half a rule does not count as a
+    rule; its deletes are left out if writing the rule again repairs it. :func:`halves` returns the addresses
+    of half rules.
     """
     ports, by_sender, strays = _ours(entries)
     whole = {
@@ -72,7 +76,7 @@ def rules_of(switch: str, entries: Iterable[FlowEntry]) -> tuple[frozenset[Rule]
 
 
 def halves(entries: Iterable[FlowEntry]) -> frozenset[str]:
-    """Addresses of which only one of the two flows is there, or whose flows disagree."""
+    """Return the addresses of which only one of the two flows is present, or whose flows disagree."""
     ports, _, _ = _ours(entries)
     return frozenset(ip for ip, seen in ports.items() if len(seen) < 2 or len(set(seen.values())) > 1)
 
@@ -80,8 +84,11 @@ def halves(entries: Iterable[FlowEntry]) -> frozenset[str]:
 def _ours(
     entries: Iterable[FlowEntry],
 ) -> tuple[dict[str, dict[int, int]], dict[tuple[str, str], int], list[FlowMod]]:
-    """Sort our flows: the out port by address and ethertype, the out port by address and sender, and deletes
-    for flows that fit no rule."""
+    """Return the controller's own flows, sorted by kind.
+
+    The parts are the output port by address and ethertype, the output port by address and sender, and deletes
+    for flows that fit no rule.
+    """
     ports: dict[str, dict[int, int]] = {}
     by_sender: dict[tuple[str, str], int] = {}
     strays: list[FlowMod] = []
@@ -97,7 +104,7 @@ def _ours(
             and _is_address(ip)
             and (not source or _is_address(source))
         ):
-            # Where somebody has changed what it does it must be written again, or removed, and is no stray.
+            # A flow whose actions somebody has changed must be written again, or removed, and is no stray.
             port = entry.out_ports[0] if entry.plain and len(entry.out_ports) == 1 else NO_PORT
             if source:
                 by_sender[ip, source] = port

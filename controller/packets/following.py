@@ -1,4 +1,4 @@
-"""Tells other controllers what the light has changed at the ports of their switches."""
+"""Inform other controllers of changes of light at the ports of their switches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ringlight.fabric.topology import Fabric
 
 
 class Attached(TypedDict):
-    """What light reaches from a port, and of a GPU its addresses; all None where it is dark."""
+    """Node that light reaches from a port, and the addresses of a GPU; all None if the port is dark."""
 
     port: int
     peer: str | None
@@ -23,7 +23,7 @@ class Attached(TypedDict):
 
 
 def attached(fabric: Fabric, ends: Mapping[Port, Port | None], switch: str) -> list[Attached]:
-    """What is at a switch's plugged ports now, in order."""
+    """Return the present attachments of a switch's plugged ports, in order."""
     return [_attached(fabric, port.number, ends[port]) for port in sorted(ends) if port.node == switch]
 
 
@@ -39,16 +39,19 @@ def _attached(fabric: Fabric, port: int, end: Port | None) -> Attached:
 
 
 def moved(before: Mapping[Port, Port | None], now: Mapping[Port, Port | None]) -> list[str]:
-    """Nodes that light reaches now from another packet-switch port than before, by name."""
+    """Return the names of the nodes that light now reaches from another packet-switch port than before,
+    sorted.
+    """
     then = {end: port for port, end in before.items() if end is not None}
     return sorted({end.node for port, end in now.items() if end is not None and then.get(end) != port})
 
 
 class Followers:
-    """Publishes ``packet_switch_light`` for each of these switches when what is at its ports has changed.
+    """Publisher of ``packet_switch_light`` for each of other controllers' switches, when its attachments have
+    changed.
 
-    ``announce`` is told the GPUs that have moved, at whichever switch they are now: another may have to learn
-    that they have left it.
+    ``announce``: function that receives the GPUs that have moved, on whichever switch they are now: another
+    switch may have to learn that they have left it.
     """
 
     def __init__(self, fabric: Fabric, bus: EventBus, announce: Callable[[list[str]], None]) -> None:
@@ -59,8 +62,11 @@ class Followers:
         self._ends: Mapping[Port, Port | None] | None = None
 
     def tell(self, lit_ends: Callable[[], Mapping[Port, Port | None]]) -> None:
-        """``lit_ends``: finds the port lit to each packet-switch port now, and is asked only where there are
-        such switches. What is there at first is no change."""
+        """Publish the changes of light at the ports of other controllers' switches.
+
+        ``lit_ends``: function that returns the port lit to each packet-switch port now; it is called only if
+        there are such switches. The first state is not a change.
+        """
         if not self._fabric.foreign_switches:
             return
         ends = lit_ends()

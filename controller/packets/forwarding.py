@@ -1,4 +1,4 @@
-"""Keeps the packet switches' flow tables equal to what the lit fabric needs, around dead links.
+"""Keep the packet switches' flow tables equal to the needs of the lit fabric, around dead links.
 
 Whatever a restart, a reconnect or a stranger did to the tables, the change written is the smallest that makes
 them right, and a right table is not touched. A change of light may plan from what was last read back; then
@@ -33,8 +33,8 @@ _Steps = tuple[Mapping[str, tuple[FlowMod, ...]], ...]
 class ForwardingPlan:
     """Flow changes by switch, in steps; each step must have taken effect before the next is sent.
 
-    ``wanted``: the rules that shall be there afterwards. ``failed``: why a switch could not be read, by
-    name; it is mended when it connects again.
+    ``wanted``: rules afterwards. ``failed``: reason by switch name for which a switch could not be read; the
+    switch is repaired when it connects again.
     """
 
     wanted: frozenset[Rule]
@@ -43,7 +43,7 @@ class ForwardingPlan:
 
     @property
     def changes(self) -> int:
-        """How many flow changes there are."""
+        """Number of flow changes."""
         return sum(len(mods) for step in self.steps for mods in step.values())
 
 
@@ -64,8 +64,11 @@ class Stages:
 
 @dataclass(frozen=True)
 class PathHop:
-    """One link on a packet's way. ``through``: every port that it passes, optical ones too; ``choices``: from
-    how many links on shortest paths the switch before it could choose (1 for a GPU)."""
+    """Link on a packet's way.
+
+    ``through``: every port that the packet passes, including optical ports. ``choices``: number of links on
+    shortest paths from which the switch before this link could choose (1 for a GPU).
+    """
 
     out: Port
     into: Port
@@ -84,9 +87,9 @@ _KEPT_STATES = 16
 
 
 class Forwarding:
-    """Reads, plans and writes the forwarding rules of a fabric's packet switches; one change at a time.
+    """Reader, planner and writer of the forwarding rules of a fabric's packet switches; one change at a time.
 
-    Those whose tables are another controller's are left alone, and never asked.
+    Switches whose tables belong to another controller are never read or changed.
     """
 
     def __init__(self, fabric: Fabric, plane: OpenFlowPlane, *, timeout_s: float = 3.0) -> None:
@@ -109,12 +112,15 @@ class Forwarding:
         return self._down
 
     def is_between_switches(self, port: Port) -> bool:
-        """Whether no GPU is plugged into a packet switch's port: its link may have a substitute."""
+        """Return whether a packet switch's port is plugged into something else than a GPU, so that its link
+        may have a substitute.
+        """
         link = self._fabric.link_at.get(port)
         return link is not None and link.other(port).node not in self._fabric.gpus
 
     def learn_ports(self, switch: str) -> dict[Port, bool]:
-        """Ask a switch how its ports to others are; those that are no longer as known, and whether up.
+        """Read the state of a switch's ports to other nodes. Return the ports whose state has changed, and
+        whether each is up.
 
         Raises OpenFlowError.
         """
@@ -128,16 +134,19 @@ class Forwarding:
         return {port: port not in down for port in known ^ down}
 
     def graph(self, cross_connects: CrossConnects, down: frozenset[Port] | None = None) -> ElectricalGraph:
-        """What packets see with this light, without the links that are down (default: those known now)."""
+        """Return the network that packets see with this light.
+
+        Links that are down are left out (default: the links that are known to be down now).
+        """
         graph = electrical_graph(self._fabric, cross_connects)
         down = self._down if down is None else down
         return without_ports(self._fabric, graph, down) if down else graph
 
     def path(self, source: str, destination: str, cross_connects: CrossConnects) -> list[PathHop]:
-        """The links that a packet from one GPU to another takes now, by the flow tables as they are.
+        """Return the links that a packet from one GPU to another takes now, by the present flow tables.
 
         The switches on its way are read one after the other. Raises NotFoundError for an unknown GPU,
-        ConflictError naming where the packet ends up elsewhere, OpenFlowError.
+        ConflictError naming the place if the packet ends up elsewhere, OpenFlowError.
         """
         fabric = self._fabric
         for gpu in (source, destination):
@@ -147,12 +156,12 @@ class Forwarding:
             raise ConflictError(f"{source} is both ends")
         graph = self.graph(cross_connects)
         router = Router(fabric, graph)
-        at = {edge.out: edge for edge in graph.edges}
-        leaving = next((port for port in at if port.node == source), None)
+        edge_of = {edge.out: edge for edge in graph.edges}
+        leaving = next((port for port in edge_of if port.node == source), None)
         where = f"a packet from {source} to {destination}"
         if leaving is None:
             raise ConflictError(f"{where} does not get away: nothing is lit to {source}'s NIC port")
-        hops = [_path_hop(at[leaving], 1)]
+        hops = [_path_hop(edge_of[leaving], 1)]
         while (node := hops[-1].into.node) != destination:
             if node in fabric.gpus or node in {hop.out.node for hop in hops}:
                 raise ConflictError(f"{where} comes out at {node}")
@@ -167,26 +176,29 @@ class Forwarding:
             if port is None:
                 raise ConflictError(f"{where} is dropped by {node}, which has no rule for it")
             leaving = Port(node, port)
-            if leaving not in at:
+            if leaving not in edge_of:
                 raise ConflictError(f"{where} is lost behind {leaving}, which leads nowhere now")
-            hops.append(_path_hop(at[leaving], len(router.options(node, destination))))
+            hops.append(_path_hop(edge_of[leaving], len(router.options(node, destination))))
         return hops
 
     def reconcile(self, cross_connects: CrossConnects) -> dict[str, str]:
-        """Make every connected switch forward for these cross-connects; what failed, by switch name."""
+        """Make every connected switch forward for these cross-connects.
+
+        Return the failures by switch name.
+        """
         with self._lock:
             plan = self.plan(cross_connects)
             return {**plan.failed, **self.apply(plan)}
 
     def plan(self, cross_connects: CrossConnects, *, as_read: bool = False) -> ForwardingPlan:
-        """The smallest change from what the switches have now; nothing is written.
+        """Return the smallest change from what the switches have now, without writing it.
 
-        ``as_read``: where all tables were right when last read, from that; who uses it must :meth:`verify`
-        afterwards, and :meth:`reconcile` where someone else has written meanwhile.
+        ``as_read``: if all tables were right when last read, start from that reading; the caller must
+        :meth:`verify` afterwards, and :meth:`reconcile` if someone else has written meanwhile.
         """
-        wanted = self.wanted(cross_connects)
+        needed = self.wanted(cross_connects)
         if as_read and self._stands is not None:
-            return ForwardingPlan(wanted, self._steps(self._stands, wanted, cross_connects))
+            return ForwardingPlan(needed, self._steps(self._stands, needed, cross_connects))
         tables, failed = self._read()
         have: set[Rule] = set()
         first: dict[str, tuple[FlowMod, ...]] = {}
@@ -196,26 +208,26 @@ class Forwarding:
             have |= rules
             if not flow_rules.has_table_miss(entries):
                 first[switch] = (flow_rules.TABLE_MISS,)
-            kept = {rule.ip for rule in wanted if rule.switch == switch and not rule.source}
+            kept = {rule.ip for rule in needed if rule.switch == switch and not rule.source}
             for ip in sorted(flow_rules.halves(entries) - kept):
                 strays.extend(flow_rules.forget(ip))
             last[switch] = strays
-        reachable = frozenset(rule for rule in wanted if rule.switch in tables)
+        reachable = frozenset(rule for rule in needed if rule.switch in tables)
         mods = [
             first,
             *self._steps(frozenset(have), reachable, cross_connects),
             {name: tuple(m) for name, m in last.items() if m},
         ]
         steps = tuple(step for step in mods if step)
-        self._stands = None if steps or failed else wanted
-        return ForwardingPlan(wanted, steps, failed)
+        self._stands = None if steps or failed else needed
+        return ForwardingPlan(needed, steps, failed)
 
     def stages(self, before: CrossConnects, kept: CrossConnects, after: CrossConnects) -> Stages:
-        """What is written for a change from ``before`` to ``after``, of which ``kept`` is never dark.
+        """Return the plans for a change from ``before`` to ``after``, of which ``kept`` is never dark.
 
-        No packet that can get to its destination over kept light is sent into the dark meanwhile, and none
-        is sent an old way over new light. Where no kept path changes, all is written in the dark, as planned
-        by :meth:`plan`. Who uses it must :meth:`verify` afterwards.
+        No packet that can reach its destination over kept light is sent into the dark during the change, and
+        none takes an old path over new light. If no kept path changes, everything is written in the dark, as
+        planned by :meth:`plan`. The caller must :meth:`verify` afterwards.
         """
         with self._lock:
             now, stay, then = (self.wanted(light) for light in (before, kept, after))
@@ -231,23 +243,23 @@ class Forwarding:
                 return Stages(None, self.plan(after), None, then)
             legs = ((self._stands, first, kept), (first, between, after), (between, then, after))
             detour, dark, last = (
-                ForwardingPlan(wanted, self._steps(have, wanted, light)) if have != wanted else None
-                for have, wanted, light in legs
+                ForwardingPlan(needed, self._steps(have, needed, light)) if have != needed else None
+                for have, needed, light in legs
             )
             return Stages(detour, dark, last, then)
 
-    def _steps(self, have: frozenset[Rule], wanted: frozenset[Rule], cross_connects: CrossConnects) -> _Steps:
-        key = have, wanted, _state(cross_connects, self._down)
-        found = self._kept_steps.get(key)
-        if found is None:
-            found = self._new_steps(have, wanted, self.graph(cross_connects, key[2][1]))
+    def _steps(self, have: frozenset[Rule], needed: frozenset[Rule], cross_connects: CrossConnects) -> _Steps:
+        key = have, needed, _state(cross_connects, self._down)
+        steps = self._kept_steps.get(key)
+        if steps is None:
+            steps = self._new_steps(have, needed, self.graph(cross_connects, key[2][1]))
             kept = list(self._kept_steps.items())[1 - _KEPT_STATES :]
-            self._kept_steps = {**dict(kept), key: found}
-        return found
+            self._kept_steps = {**dict(kept), key: steps}
+        return steps
 
-    def _new_steps(self, have: frozenset[Rule], wanted: frozenset[Rule], graph: ElectricalGraph) -> _Steps:
+    def _new_steps(self, have: frozenset[Rule], needed: frozenset[Rule], graph: ElectricalGraph) -> _Steps:
         steps = []
-        for batch in rule_batches(self._fabric, have, wanted, graph):
+        for batch in rule_batches(self._fabric, have, needed, graph):
             by_switch: dict[str, list[FlowMod]] = {}
             for rule in batch.put:
                 by_switch.setdefault(rule.switch, []).extend(flow_rules.put(rule))
@@ -257,7 +269,7 @@ class Forwarding:
         return tuple(steps)
 
     def apply(self, plan: ForwardingPlan) -> dict[str, str]:
-        """Write a plan step by step with barriers, then read back; what failed, by switch name."""
+        """Write a plan step by step with barriers, then read back. Return the failures by switch name."""
         with self._lock:
             if not plan.changes:
                 return {}
@@ -268,7 +280,7 @@ class Forwarding:
             return failed
 
     def write(self, plan: ForwardingPlan) -> dict[str, str]:
-        """The writing half of :meth:`apply`, for where reading back can wait."""
+        """Write a plan as :meth:`apply` does, without reading back. Return the failures by switch name."""
         failed: dict[str, str] = {}
         with self._lock:
             self._stands = None
@@ -280,13 +292,16 @@ class Forwarding:
                     failed[names[dpid]] = str(error)
         return failed
 
-    def verify(self, wanted: Iterable[Rule]) -> dict[str, str]:
-        """Read every connected switch; what differs from these rules, in one line by switch name."""
-        wanted = frozenset(wanted)
+    def verify(self, needed: Iterable[Rule]) -> dict[str, str]:
+        """Read every connected switch.
+
+        Return one line by switch name for each that differs from these rules.
+        """
+        needed = frozenset(needed)
         tables, wrong = self._read()
         for switch, entries in tables.items():
             rules, _ = flow_rules.rules_of(switch, entries)
-            target = {rule for rule in wanted if rule.switch == switch}
+            target = {rule for rule in needed if rule.switch == switch}
             if rules != target:
                 rule = min(rules ^ target)
                 what = "is missing" if rule in target else "should not be there"
@@ -296,20 +311,22 @@ class Forwarding:
                 wrong[switch] = f"{switch}: the rule that drops everything else is missing"
         for text in wrong.values():
             log.error("%s", text)
-        self._stands = None if wrong else wanted
+        self._stands = None if wrong else needed
         return wrong
 
     def distrust(self) -> None:
-        """Somebody else has written flow tables: what was last read says nothing any more."""
+        """Discard the last reading of the flow tables, because another client has written them."""
         with self._lock:
             self._stands = None
 
     def stands(self, cross_connects: CrossConnects) -> bool:
-        """Whether these need the very rules that were read back from every switch last."""
+        """Return whether these cross-connects need exactly the rules that were last read back from every
+        switch.
+        """
         return self._stands is not None and self._stands == self.wanted(cross_connects)
 
     def wanted(self, cross_connects: CrossConnects) -> frozenset[Rule]:
-        """The rules that these need, of all switches of ours."""
+        """Return the rules that these cross-connects need, on all switches of this controller."""
         state = _state(cross_connects, self._down)
         rules = self._rules.get(state)
         if rules is None:
@@ -336,20 +353,21 @@ def _state(cross_connects: CrossConnects, down: frozenset[Port]) -> _State:
 
 
 def _over(stay: frozenset[Rule], other: frozenset[Rule]) -> frozenset[Rule]:
-    """The rules of kept light where they lead to an address, else those of other light.
+    """Return the rules of kept light for addresses that they reach, and the rules of other light for the
+    rest.
 
-    They do not loop: from where kept light leads to an address it does so all the way. Senders that are dark
-    themselves have none in ``stay``; theirs of other light are taken where both lead equally far, which is so
-    where the rules for any sender agree.
+    The result has no loops: if kept light leads from a switch to an address, it does so all the way. Senders
+    that are dark themselves have no rules in ``stay``. Their rules of other light are used if both lead
+    equally far, which is the case if the rules for any sender agree.
     """
     led = {(rule.switch, rule.ip) for rule in stay}
-    lit = {rule.ip for rule in stay}
+    reached_ips = {rule.ip for rule in stay}
     any_sender = {rule for rule in other if not rule.source and (rule.switch, rule.ip) in led}
     differ = {rule.ip for rule in any_sender ^ {rule for rule in stay if not rule.source}}
     more = (
         rule
         for rule in other
         if (rule.switch, rule.ip) not in led
-        or (rule.source and rule.source not in lit and rule.ip not in differ)
+        or (rule.source and rule.source not in reached_ips and rule.ip not in differ)
     )
     return stay.union(more)

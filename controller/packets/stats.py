@@ -50,21 +50,23 @@ class Sample:
 def rates(
     before: Mapping[int, PortStats], now: Iterable[PortStats], seconds: float
 ) -> dict[int, tuple[float, float]]:
-    """(rx, tx) in bits per second by port number, for ports counted both times and not restarted."""
-    found = {}
+    """Return (rx, tx) in bits per second by port number, for ports counted both times and not restarted."""
+    by_port = {}
     for stats in now:
         old = before.get(stats.port_no)
         if old is None or stats.rx_bytes < old.rx_bytes or stats.tx_bytes < old.tx_bytes:
             continue
-        found[stats.port_no] = (
+        by_port[stats.port_no] = (
             8 * (stats.rx_bytes - old.rx_bytes) / seconds,
             8 * (stats.tx_bytes - old.tx_bytes) / seconds,
         )
-    return found
+    return by_port
 
 
 def pause_s(quiet_s: float) -> float:
-    """Least pause between two questions to a switch once no byte has passed for so many seconds."""
+    """Return the minimum pause in seconds between reads of a switch that has carried no byte for ``quiet_s``
+    seconds.
+    """
     return min(_LEAST_S, quiet_s * _IDLE_S / _QUIET_S) if quiet_s > _QUIET_S else 0.0
 
 
@@ -107,7 +109,7 @@ class Statistics:
             self._thread.join(5.0)
 
     def since(self, t: float) -> list[Sample]:
-        """Samples newer than ``t`` (CLOCK_MONOTONIC seconds), oldest first."""
+        """Return the samples newer than ``t`` (CLOCK_MONOTONIC seconds), oldest first."""
         newer: list[Sample] = []
         with self._lock:
             for sample in reversed(self._samples):
@@ -118,19 +120,19 @@ class Statistics:
         return newer
 
     def counters(self) -> dict[str, dict[int, PortStats]]:
-        """The newest counters by switch name and port number."""
+        """Return the newest counters by switch name and port number."""
         with self._lock:
             return {switch: dict(stats) for switch, (_, stats) in self._latest.items()}
 
     def read_now(self) -> dict[str, list[PortStats]]:
-        """Counters of every switch of ours, asked for now. Raises UnavailableError."""
-        found = {}
+        """Return the counters of every switch of this controller, read now. Raises UnavailableError."""
+        by_switch = {}
         for switch in self._switches:
             try:
-                found[switch.name] = self._plane.port_stats(switch.dpid, timeout_s=_READ_S)
+                by_switch[switch.name] = self._plane.port_stats(switch.dpid, timeout_s=_READ_S)
             except OpenFlowError as error:
                 raise UnavailableError(f"{switch.name}: no port statistics: {error}") from None
-        return found
+        return by_switch
 
     def _run(self) -> None:
         quiet_until: dict[str, float] = {}
@@ -141,19 +143,19 @@ class Statistics:
             due = max(due + max(pause_s(now - self._moved_at), self._interval_s), now)
             # All at once, as each question wakes the one thread of Open vSwitch that forwards for all of
             # them. Last those that did not answer before: the others' counters shall not wait for them.
-            asked = {s.dpid: s.name for s in self._switches if now >= quiet_until.get(s.name, 0.0)}
-            order = sorted(asked, key=lambda dpid: asked[dpid] in quiet_until)
-            found, failed = self._plane.all_port_stats(order, timeout_s=0.5)
+            names = {s.dpid: s.name for s in self._switches if now >= quiet_until.get(s.name, 0.0)}
+            order = sorted(names, key=lambda dpid: names[dpid] in quiet_until)
+            counters, failed = self._plane.all_port_stats(order, timeout_s=0.5)
             for dpid, error in failed.items():
-                log.debug("%s: no port statistics: %s", asked[dpid], error)
-                quiet_until[asked[dpid]] = time.monotonic() + _BACK_OFF_S
-            for dpid, (t, stats) in found.items():
-                quiet_until.pop(asked[dpid], None)
+                log.debug("%s: no port statistics: %s", names[dpid], error)
+                quiet_until[names[dpid]] = time.monotonic() + _BACK_OFF_S
+            for dpid, (t, stats) in counters.items():
+                quiet_until.pop(names[dpid], None)
                 try:
-                    self._note(asked[dpid], t, stats)
+                    self._note(names[dpid], t, stats)
                 except Exception:
                     # The others' counters are still wanted.
-                    log.exception("%s: its port statistics could not be used", asked[dpid])
+                    log.exception("%s: its port statistics could not be used", names[dpid])
 
     def _note(self, switch: str, t: float, stats: list[PortStats]) -> None:
         ends = self._ends()

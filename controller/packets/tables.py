@@ -1,4 +1,4 @@
-"""A switch's flow table against what it should have: the difference, and what mends it. Pure."""
+"""Difference between a switch's flow table and the intended one, and its repair. No I/O, no clock."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from ringlight.controller.openflow.messages import FlowEntry, FlowMod, Rewrite
 from ringlight.controller.packets import flow_rules
 from ringlight.fabric.routing import Rule
 
-#: What tells flows of one switch apart: table, priority, and the match as the switch writes it.
+#: Key of a flow on a switch: table, priority, and the match as the switch writes it.
 Key = tuple[int, int, bytes]
 _NAMED = 3
 
 
 @dataclass(frozen=True)
 class TableDrift:
-    """How a flow table differs, a line for each flow, and the changes that end it.
+    """Difference of a flow table, one line for each flow, and the changes that end it.
 
-    ``foreign``: neither the light nor anybody over REST asked for them.
+    ``foreign``: flows that neither the light nor a user of the REST API requires.
     """
 
     missing: tuple[str, ...] = ()
@@ -35,15 +35,14 @@ class TableDrift:
             (self.changed, "was changed", "were changed"),
             (self.foreign, "was added by somebody else", "were added by somebody else"),
         )
-        return "; ".join(_counted(lines, one, many) for lines, one, many in parts if lines)
+        return "; ".join(_counted(lines, singular, many) for lines, singular, many in parts if lines)
 
 
-def _counted(lines: tuple[str, ...], one: str, many: str) -> str:
+def _counted(lines: tuple[str, ...], singular: str, many: str) -> str:
     named = ", ".join(lines[:_NAMED])
     more = ", …" if len(lines) > _NAMED else ""
-    return (
-        f"{len(lines)} flow{'s' if len(lines) > 1 else ''} {one if len(lines) == 1 else many} ({named}{more})"
-    )
+    flows, verb = ("flow", singular) if len(lines) == 1 else ("flows", many)
+    return f"{len(lines)} {flows} {verb} ({named}{more})"
 
 
 def key_of(entry: FlowEntry) -> Key:
@@ -51,16 +50,16 @@ def key_of(entry: FlowEntry) -> Key:
 
 
 def same(a: FlowEntry, b: FlowEntry) -> bool:
-    """Whether two flows of one key do the same, for as long, under the same cookie."""
+    """Return whether two flows with one key have the same action, timeouts and cookie."""
     return (a.cookie, a.wire) == (b.cookie, b.wire)
 
 
 def table_drift(
     rules: Iterable[Rule], kept: Mapping[Key, FlowEntry], entries: Iterable[FlowEntry]
 ) -> TableDrift:
-    """The difference of a switch's flows from its rules and the flows that users wrote (``kept``).
+    """Return the difference of a switch's flows from its rules and the flows that users wrote (``kept``).
 
-    A kept flow that runs out by itself may be missing, and one in the place of a rule is not asked for.
+    A kept flow with a timeout may be missing. A kept flow in the place of a rule is ignored.
     """
     mods = [flow_rules.TABLE_MISS, *(mod for rule in rules for mod in flow_rules.put(rule))]
     ours = {(mod.priority, frozenset(mod.match.items())): mod for mod in mods}
@@ -101,7 +100,7 @@ def _rewrite(command: str, flow: FlowEntry) -> Rewrite:
 
 
 def described(flow: FlowEntry | FlowMod) -> str:
-    """A flow in a few words: priority, match, ports."""
+    """Return a short description of a flow: priority, match, ports."""
     match = " ".join(f"{key}={value}" for key, value in sorted(flow.match.items())) or "any"
     out = ",".join(map(str, flow.out_ports)) or "no port"
     table = f"table {flow.table_id} " if flow.table_id else ""

@@ -1,4 +1,4 @@
-"""Watches the flow tables of the packet switches: what others change is noticed, told and put back.
+"""Watch the flow tables of the packet switches: report changes by others and undo them.
 
 A switch says itself when somebody else writes its flows; one that cannot is read in every round. What should
 be there are the rules that the light needs, and the flows that were written over REST, which are on disk.
@@ -37,8 +37,11 @@ _NAMED = 20
 
 @dataclass(frozen=True)
 class TableView:
-    """A switch's flow table. ``drift``: how it differs now, in one line; ``drifts``: how often it was found
-    to differ, ``mends``: how often it was put right; ``last``: how it differed last."""
+    """State of a switch's flow table.
+
+    ``drift``: present difference, one line. ``drifts``: number of differences found. ``mends``: number of
+    repairs. ``last``: last difference.
+    """
 
     drift: str | None = None
     drifts: int = 0
@@ -47,9 +50,10 @@ class TableView:
 
 
 class TableWatch:
-    """Compares the tables of our packet switches with what they should have, where something was written.
+    """Comparison of the packet switches' tables with the intended ones, for tables that were written.
 
-    :meth:`look` does it, while no change of light is under way; the rest may be called from any thread.
+    :meth:`look` compares, while no change of light is in progress. The other methods may be called from any
+    thread.
     """
 
     def __init__(
@@ -65,7 +69,7 @@ class TableWatch:
         self._writing = threading.Lock()
         self._lock = threading.Lock()
         self._touched = set(self._dpids)
-        #: Whether a connected switch says by itself when others write; absent: not asked yet.
+        #: True if a connected switch reports writes of others by itself; absent: not yet requested.
         self._tells: dict[str, bool] = {}
         self._not_before: dict[str, float] = {}
         self._told: dict[str, TableDrift] = {}
@@ -73,18 +77,18 @@ class TableWatch:
         self._kept: dict[str, dict[Key, FlowEntry]] = _read(store.read(_FILE) or {})
 
     def views(self) -> dict[str, TableView]:
-        """Last view of each packet switch's flow table, for switches of this controller."""
+        """Return the last view of each packet switch's flow table, for switches of this controller."""
         with self._lock:
             return dict(self._views)
 
     def connected(self, name: str) -> None:
-        """A switch has connected: what it should tell it must be asked for anew."""
+        """Record that a switch has connected, so that its reports must be requested again."""
         with self._lock:
             self._tells.pop(name, None)
         self.touch(name)
 
     def touch(self, name: str) -> bool:
-        """A switch's table may have changed; whether that was not known yet."""
+        """Record that a switch's table may have changed. Return whether that is new."""
         with self._lock:
             new = name in self._dpids and name not in self._touched
             self._touched |= {name} & self._dpids.keys()
@@ -92,7 +96,9 @@ class TableWatch:
 
     @contextlib.contextmanager
     def written_by_user(self, dpid: int) -> Iterator[None]:
-        """Around a write to a switch that somebody asked for over REST: its flows are kept from now on."""
+        """Yield around a write to a switch that a user requested over REST, and keep its
+        flows from then on.
+        """
         name = self._names.get(dpid)
         if name is None:
             yield
@@ -121,9 +127,9 @@ class TableWatch:
             self._ask_to_tell(name)
         with self._writing:
             drifts = self._compare(names, light)
-            for name, found in drifts.items():
-                self._tell(name, found)
-            if found_wrong := {name: found for name, found in drifts.items() if found}:
+            for name, difference in drifts.items():
+                self._tell(name, difference)
+            if found_wrong := {name: difference for name, difference in drifts.items() if difference}:
                 self._mend(found_wrong, light)
 
     def _ask_to_tell(self, name: str) -> None:
@@ -140,43 +146,43 @@ class TableWatch:
             self._tells[name] = tells
 
     def _compare(self, names: Iterable[str], light: CrossConnects) -> dict[str, TableDrift]:
-        wanted = self._forwarding.wanted(light)
+        needed = self._forwarding.wanted(light)
         tables, failed = self._plane.flow_tables([self._dpids[name] for name in names], timeout_s=_ANSWER_S)
         for dpid, error in failed.items():
             # One that is away is looked at when it has connected.
             if not isinstance(error, NotConnectedError):
                 self._again(self._names[dpid], _RETRY_S)
-        found = {}
+        differences = {}
         for dpid, entries in tables.items():
             name = self._names[dpid]
-            rules = [rule for rule in wanted if rule.switch == name]
-            found[name] = table_drift(rules, self._kept.get(name, {}), entries)
+            rules = [rule for rule in needed if rule.switch == name]
+            differences[name] = table_drift(rules, self._kept.get(name, {}), entries)
             self._forget_run_out(name, entries)
-        return found
+        return differences
 
-    def _tell(self, name: str, found: TableDrift) -> None:
+    def _tell(self, name: str, difference: TableDrift) -> None:
         """Say once that a table differs."""
-        if not found:
+        if not difference:
             self._told.pop(name, None)
             self._see(name, drift=None)
             return
-        if found == self._told.get(name):
+        if difference == self._told.get(name):
             return
-        self._told[name] = found
-        text = str(found)
+        self._told[name] = difference
+        text = str(difference)
         self._see(name, drift=text, last=text, drifts=self._views[name].drifts + 1)
         log.warning("%s: %s", name, text)
-        lines = {key: list(getattr(found, key))[:_NAMED] for key in ("missing", "changed", "foreign")}
+        lines = {key: list(getattr(difference, key))[:_NAMED] for key in ("missing", "changed", "foreign")}
         self._bus.publish("flow_drift", switch=name, text=text, **lines)
 
-    def _mend(self, found: Mapping[str, TableDrift], light: CrossConnects) -> None:
+    def _mend(self, differences: Mapping[str, TableDrift], light: CrossConnects) -> None:
         began = time.monotonic()
         self._forwarding.distrust()
         refused = self._plane.send_all(
-            {self._dpids[name]: state.mods for name, state in found.items()}, timeout_s=_ANSWER_S
+            {self._dpids[name]: state.mods for name, state in differences.items()}, timeout_s=_ANSWER_S
         )
-        after = self._compare(found, light)
-        for name, state in found.items():
+        after = self._compare(differences, light)
+        for name, state in differences.items():
             left = after.get(name)
             problem = refused.get(self._dpids[name])
             if left is not None and not left:
@@ -185,9 +191,9 @@ class TableWatch:
                 self._not_before[name] = time.monotonic() + _PAUSE_S
                 log.info("%s: %d flow changes put its table right", name, len(state.mods))
             else:
-                said = f": {problem}" if problem else ""
+                reason = f": {problem}" if problem else ""
                 text = "its flow table cannot be read" if left is None else str(left)
-                self._see(name, drift=f"{text}{said}")
+                self._see(name, drift=f"{text}{reason}")
                 self._again(name, _RETRY_S if problem else _PAUSE_S)
             self._bus.publish(
                 "flows_mended",
@@ -209,7 +215,7 @@ class TableWatch:
     # -- flows of users
 
     def _table(self, name: str) -> dict[Key, FlowEntry] | None:
-        """A switch's flows that are not this controller's, None where it does not answer."""
+        """Return a switch's flows that are not this controller's; None if the switch does not answer."""
         try:
             entries = self._plane.flows(self._dpids[name], timeout_s=_ANSWER_S)
         except OpenFlowError as error:
@@ -218,7 +224,10 @@ class TableWatch:
         return {key_of(entry): entry for entry in entries if entry.cookie != flow_rules.COOKIE}
 
     def _keep(self, name: str, before: Mapping[Key, FlowEntry], after: Mapping[Key, FlowEntry]) -> None:
-        """What was there before and is nobody's is not made a user's by another's write."""
+        """Keep the flows that a user's write has added.
+
+        Flows that were present before and belong to nobody do not become a user's by another user's write.
+        """
         kept = self._kept.get(name, {})
         strange = {key: flow for key, flow in before.items() if key not in kept}
         self._set(
@@ -251,14 +260,14 @@ def _document(flow: FlowEntry) -> dict[str, Any]:
 
 
 def _read(document: Mapping[str, Any]) -> dict[str, dict[Key, FlowEntry]]:
-    found: dict[str, dict[Key, FlowEntry]] = {}
+    by_switch: dict[str, dict[Key, FlowEntry]] = {}
     for name, flows in document.items():
-        for one in flows:
+        for entry in flows:
             wire = {
-                **one["wire"],
-                "match": bytes.fromhex(one["wire"]["match"]),
-                "instructions": bytes.fromhex(one["wire"]["instructions"]),
+                **entry["wire"],
+                "match": bytes.fromhex(entry["wire"]["match"]),
+                "instructions": bytes.fromhex(entry["wire"]["instructions"]),
             }
-            flow = FlowEntry(**{**one, "out_ports": tuple(one["out_ports"]), "wire": Wire(**wire)})
-            found.setdefault(name, {})[key_of(flow)] = flow
-    return found
+            flow = FlowEntry(**{**entry, "out_ports": tuple(entry["out_ports"]), "wire": Wire(**wire)})
+            by_switch.setdefault(name, {})[key_of(flow)] = flow
+    return by_switch

@@ -1,1 +1,1 @@
-"""The REST API: routes, bodies and answers, who may call, and what Prometheus reads."""
+"""The REST API: routes, bodies and responses, callers, and metrics for Prometheus."""

@@ -88,7 +88,7 @@ _METRICS = CONTENT_TYPE_LATEST.partition(";")[0]
 
 @dataclass(frozen=True)
 class PathHop:
-    """One link; ``path``: every port that packets pass."""
+    """Link on a path. ``path``: every port that packets pass."""
 
     out: Annotated[str, Field(serialization_alias="from")]
     into: Annotated[str, Field(serialization_alias="to")]
@@ -156,7 +156,7 @@ class PacketPort:
 
 @dataclass(frozen=True)
 class PortBytes:
-    """What a port of a packet switch has received and sent, bytes of frames without FCS."""
+    """Bytes that a port of a packet switch has received and sent, as frames without FCS."""
 
     switch: str
     port: int
@@ -181,10 +181,11 @@ def create_app(
     hosts: Collection[str] = (),
     page: Path | None = None,
 ) -> FastAPI:
-    """The ASGI application of a controller; with tokens (and the name of each), every call needs one.
+    """Return the ASGI application of a controller.
 
-    ``hosts``: names, besides those of loopback and the address it is called at, that are its own. ``page``:
-    directory of the page that it also serves (:class:`.Page`).
+    ``tokens``: name of each token; if given, every call needs a token. ``hosts``: names of this server, in
+    addition to the names of loopback and the address of the call. ``page``: directory of the page that the
+    server also provides (:class:`.Page`).
     """
     app = FastAPI(
         docs_url=None,
@@ -227,13 +228,13 @@ def _add_fabric(app: FastAPI, controller: Controller) -> None:
 
     others_thread = CapacityLimiter(1)
     send_health = sender(Health)
-    others = Shared(lambda: to_thread.run_sync(controller.others, limiter=others_thread))
+    shared_others = Shared(lambda: to_thread.run_sync(controller.others, limiter=others_thread))
 
     @app.get(_HEALTH, tags=["controller"], **answers(Health))
     async def health() -> Any:
-        """Whether every switch and the server agent can be reached."""
+        """Report whether every switch and the server agent can be reached."""
         # On the loop itself: a thread would wait for the interpreter as long as many ask for other things.
-        return send_health(controller.health(await others() if controller.has_others else NO_OTHERS))
+        return send_health(controller.health(await shared_others() if controller.has_others else NO_OTHERS))
 
     # It never changes, so it is written out once, and no thread is needed to send it.
     plugged = sender(FabricDocument)(fabric_document(fabric, controller.scale)).body
@@ -248,7 +249,7 @@ def _add_fabric(app: FastAPI, controller: Controller) -> None:
 
     @app.get("/v1/topology", tags=["fabric"], **answers(Topology))
     async def get_topology() -> Any:
-        """What packets see now; links that are down are left out."""
+        """Current packet topology; links that are down are left out."""
         nonlocal drawn
         state = circuits.revision, controller.forwarding.down
         if drawn[0] != state:
@@ -267,7 +268,7 @@ def _add_fabric(app: FastAPI, controller: Controller) -> None:
         another one. 404: there is no such GPU; 409: packets do not arrive, and why.
         """
         hops = controller.forwarding.path(source, destination, circuits.cross_connects())
-        found = [
+        path_hops = [
             PathHop(
                 port_name(fabric, hop.out),
                 port_name(fabric, hop.into),
@@ -278,7 +279,7 @@ def _add_fabric(app: FastAPI, controller: Controller) -> None:
             for hop in hops
         ]
         slowest_bps = min(hop.rate_bps for hop in hops)
-        return PathDocument(source, destination, fabric.paths, slowest_bps, found)
+        return PathDocument(source, destination, fabric.paths, slowest_bps, path_hops)
 
     @app.get("/v1/circuits", tags=["fabric"], **answers(LitCircuits))
     def get_circuits() -> Any:
@@ -333,7 +334,7 @@ def _add_packet_switches(app: FastAPI, controller: Controller) -> None:
         """The flow table, read from the switch now. ``duration_s``: seconds since the flow was written."""
         entries = plane.flows(dpid(name), timeout_s=5.0, counted=True)
         entries.sort(key=lambda e: (-e.priority, sorted((k, str(v)) for k, v in e.match.items())))
-        # What it is on the wire is nobody's to read.
+        # The wire format is left out: nobody reads it.
         return [
             Flow(
                 e.priority,

@@ -1,4 +1,4 @@
-"""Shared parts of the REST routes: who calls, plain JSON, and the controller's errors."""
+"""Shared parts of the REST routes: caller names, plain JSON, and the controller's errors."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ async def _caller(request: Request) -> str:
     return getattr(request.state, "who", ANYBODY)
 
 
-#: Who calls, for the audit log: the name of the token.
+#: Caller, for the audit log: the name of the token.
 Who = Annotated[str, Depends(_caller)]
 
 
 def answers(model: Any, *statuses: int, description: str = "") -> dict[str, Any]:
-    """Arguments of a route that answers 200 with a document of this model, or one of these errors.
+    """Return the arguments of a route that answers 200 with a document of this model, or one of these errors.
 
-    What is sent has the model's keys; it is not checked again.
+    The document must have the model's keys; it is not checked again.
     """
     ok = {"model": model, "description": description or "Successful Response"}
     return {"response_model": None, "responses": {200: ok, **errors(*statuses)}}
 
 
 class PlainRoute(APIRoute):
-    """Sends what an endpoint returns in the form of its model, without checking it again.
+    """Route that sends the result of an endpoint in the form of its model, without checking it again.
 
-    What it may answer is made a part of the description when that is asked for, which few controllers are:
-    made at once, it was half of an application's start.
+    The models of its responses are created only when the API's description is requested, which is rare:
+    creating them at once took half of an application's start.
     """
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **more: Any) -> None:
@@ -66,14 +66,14 @@ class PlainRoute(APIRoute):
 
 
 def sender(model: Any, status: int = 200) -> Callable[[Any], Response]:
-    """Makes answers of a model: a dataclass, or a dictionary of a kind."""
+    """Return a function that makes responses of a model: a dataclass, or a dictionary of a kind."""
 
     @functools.cache
     def form() -> TypeAdapter[Any]:
         return TypeAdapter(model)
 
-    def send(found: Any) -> Response:
-        body = form().dump_json(found, by_alias=True, warnings=False)
+    def send(document: Any) -> Response:
+        body = form().dump_json(document, by_alias=True, warnings=False)
         return Response(body, status, media_type="application/json")
 
     return send
@@ -82,8 +82,8 @@ def sender(model: Any, status: int = 200) -> Callable[[Any], Response]:
 def _plain(endpoint: Callable[..., Any], send: Callable[[Any], Response]) -> Callable[..., Response]:
     @functools.wraps(endpoint)
     def answer(*arguments: Any, **named: Any) -> Response:
-        found = endpoint(*arguments, **named)
-        return found if isinstance(found, Response) else send(found)
+        result = endpoint(*arguments, **named)
+        return result if isinstance(result, Response) else send(result)
 
     # FastAPI reads the parameters from it.
     answer.__signature__ = inspect.signature(endpoint, eval_str=True)  # type: ignore[attr-defined]

@@ -32,7 +32,7 @@ WORKLOADS = "/v1/workloads/"
 
 
 def router(controller: Controller) -> APIRouter:
-    """Routes ``/v1/jobs``, ``/v1/workloads`` and ``/v1/regroup``."""
+    """Return the routes ``/v1/jobs``, ``/v1/workloads`` and ``/v1/regroup``."""
     routes = APIRouter(prefix="/v1", route_class=PlainRoute)
     jobs, regroups = controller.jobs, controller.regroups
     uploads = Uploads(jobs.workloads.directory, PACKED_BYTES)
@@ -71,18 +71,17 @@ def router(controller: Controller) -> APIRouter:
 
     @routes.get("/jobs/{job_id}/events", tags=["jobs"], **answers(JobEvents, 404, 422))
     def job_events(job_id: JobId, cursor: Cursor = 0, fresh: bool = False) -> Any:
-        """What the workers said after ``cursor``, and the cursor to go on with.
+        """Worker events after ``cursor``, and the next cursor.
 
-        The controller hears workers up to 0.1 s late; with ``fresh`` it listens to them before it answers.
-
-        A job that goes on after a loss adds ``lost`` (rank, gpu, reason), ``recovering`` and ``recovered``
-        (iteration, ranks) of its own.
+        The controller receives worker events up to 0.1 s late; with ``fresh`` it reads them before it
+        answers. A job that continues after a loss adds ``lost`` (rank, gpu, reason), ``recovering`` and
+        ``recovered`` (iteration, ranks) of its own.
         """
         return jobs.events(job_id, cursor, fresh=fresh)
 
     @routes.get("/jobs/{job_id}/output/{rank}", tags=["jobs"], **answers(JobOutput, 404, 409, 422, 503))
     def job_output(job_id: JobId, rank: RankNumber) -> Any:
-        """What the command of a rank of a job with ``container`` has written so far."""
+        """Output so far of a rank's command, for a job with ``container``."""
         return jobs.output(job_id, rank)
 
     @routes.delete("/jobs/{job_id}", tags=["jobs"], **answers(JobDocument, 404))
@@ -104,8 +103,8 @@ def router(controller: Controller) -> APIRouter:
     )
     async def put_workload(sha256: WorkloadDigest, request: Request) -> Response:
         """Keep a workload for jobs to execute."""
-        async with uploads(request.receive) as (part, found):
-            return JSONResponse(await to_thread.run_sync(jobs.workloads.put, sha256, part, found))
+        async with uploads(request.receive) as (part, digest):
+            return JSONResponse(await to_thread.run_sync(jobs.workloads.put, sha256, part, digest))
 
     @routes.get("/workloads/{sha256}", tags=["jobs"], **answers(WorkloadDocument, 404, 422))
     def get_workload(sha256: WorkloadDigest) -> Any:

@@ -15,9 +15,10 @@ from ringlight.controller.service import Controller
 
 
 class Fault(TypedDict):
-    """One fault (docs/faults.md). Times in seconds of CLOCK_MONOTONIC, null for what has not happened.
+    """Fault (docs/faults.md). Times in seconds of CLOCK_MONOTONIC, null for an event that has not happened.
 
-    ``t_done``: it was read back; ``t_back``: all was seen to work again; ``error``: what could not be done.
+    ``t_done``: the fault was read back. ``t_back``: everything was seen to work again. ``error``: the part
+    that failed.
     """
 
     id: str
@@ -32,7 +33,7 @@ class Fault(TypedDict):
 
 
 def router(controller: Controller) -> APIRouter:
-    """Routes ``/v1/faults``."""
+    """Return the routes ``/v1/faults``."""
     routes = APIRouter(prefix="/v1/faults", tags=["faults"], route_class=PlainRoute)
 
     def agent() -> AgentClient:

@@ -14,7 +14,7 @@ from ringlight.controller.service import Controller
 _MOST_FLOWS, _FLOWS_S = 5000, 1.0
 
 
-#: What ports count, by the name of its counter.
+#: Description of each counter of ports, by its name.
 _COUNTED = {
     "bytes": "Bytes",
     "packets": "Packets",
@@ -24,8 +24,11 @@ _COUNTED = {
 
 
 class Metrics:
-    """A Prometheus collector over a controller. It reads what is known already, but for the counters of
-    flows, which the packet switches are asked for."""
+    """Prometheus collector over a controller.
+
+    The collector uses known values, except for the counters of flows, which are read from the packet
+    switches.
+    """
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
@@ -85,7 +88,7 @@ class Metrics:
         return power
 
     def _flows(self) -> Iterator[Metric]:
-        """Flow counters; a table with more than `_MOST_FLOWS` entries gives only their number."""
+        """Yield flow counters; a table with more than `_MOST_FLOWS` entries gives only their number."""
         names = {s.dpid: name for name, s in self._controller.fabric.packet_switches.items()}
         tables, _ = self._controller.plane.flow_tables(names, timeout_s=_FLOWS_S, counted=True)
         entries = GaugeMetricFamily("ringlight_flows", "Entries of the flow table", labels=["switch"])

@@ -31,7 +31,9 @@ _SLAVE = (3, "SLAVE", "OFPCR_ROLE_SLAVE")
 
 
 class _AlwaysJson(PlainRoute):
-    """Reads every body as JSON: ``curl -d`` calls it a form, other scripts do not say."""
+    """Route that reads every body as JSON: ``curl -d`` declares it as a form, other
+    scripts declare nothing.
+    """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
@@ -47,7 +49,10 @@ class _AlwaysJson(PlainRoute):
 def router(
     plane: OpenFlowPlane, writing: Callable[[int], contextlib.AbstractContextManager[None]]
 ) -> APIRouter:
-    """Routes below ``/stats``. ``writing``: around what changes the flows of a switch, by its datapath id."""
+    """Return the routes below ``/stats``.
+
+    ``writing``: context, given a datapath id, for each change of a switch's flows.
+    """
     routes = APIRouter(prefix="/stats", tags=["ofctl_rest"], route_class=_AlwaysJson)
 
     def known(dpid: int | str) -> int:
@@ -60,13 +65,13 @@ def router(
         number = known(dpid)
         if what in _LATER:
             raise UnsupportedError(f"OpenFlow 1.3 has no {what}; ask /stats/{_LATER[what]}/{number}")
-        wanted: dict[str, Any] = {
+        filters: dict[str, Any] = {
             key: None if value == "ALL" else int(value, 0) for key, value in narrowed.items()
         }
-        for key, value in wanted.items():
+        for key, value in filters.items():
             if value is not None and value > _MOST:
                 raise NotFoundError(f"there is no {key} {value}: it has 32 bits")
-        return plane.ofctl_read(number, _ALIASES.get(what, what), **wanted)
+        return plane.ofctl_read(number, _ALIASES.get(what, what), **filters)
 
     @routes.get("/switches", **answers(list[int]))
     def switches() -> Any:
@@ -222,5 +227,5 @@ def router(
 
 
 def _given(body: BaseModel) -> dict[str, Any]:
-    """What was given and is not null, as os-ken's library takes it."""
+    """Return the values of a body that were given and are not null, as os-ken's library expects them."""
     return body.model_dump(exclude_unset=True, exclude_none=True)

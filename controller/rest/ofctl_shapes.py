@@ -328,15 +328,18 @@ class Experiment(OfBody):
 # Answers: by datapath id, as a string
 
 
-def _shape(title: str, numbers: str = "", /, **others: Any) -> Any:
-    """Model of an answer with exactly these keys: ``numbers``, whole numbers, and others by their types."""
+def _shape(title: str, numbers: str = "", /, **more_fields: Any) -> Any:
+    """Return the model of an answer with exactly these keys.
+
+    ``numbers``: names of whole numbers. ``more_fields``: types of further keys.
+    """
     fields: dict[str, Any] = dict.fromkeys(numbers.split(), (int, ...))
-    fields |= {key: kind if isinstance(kind, tuple) else (kind, ...) for key, kind in others.items()}
+    fields |= {key: kind if isinstance(kind, tuple) else (kind, ...) for key, kind in more_fields.items()}
     return create_model(title, __config__=ConfigDict(extra="forbid"), **fields)
 
 
 def many(shape: Any) -> Any:
-    """A list of such."""
+    """Return the type of a list of this shape."""
     return list[shape]
 
 

@@ -59,8 +59,11 @@ class PortStatusDocument:
 
 @dataclass(frozen=True)
 class OpticalPort(PortStatusDocument):
-    """``cross_connect``: the first of ``cross_connects``. ``power_dbm``: null where it was not asked for, or
-    the port has no meter."""
+    """Port of an optical switch.
+
+    ``cross_connect``: the first of ``cross_connects``. ``power_dbm``: null if not requested, or if the port
+    has no meter.
+    """
 
     side: Literal["ingress", "egress"]
     faceplate: int
@@ -72,7 +75,7 @@ class OpticalPort(PortStatusDocument):
 
 @dataclass(frozen=True)
 class PortPower:
-    """``power_dbm`` is null where the port has no meter."""
+    """Optical power at a port. ``power_dbm`` is null if the port has no meter."""
 
     port: int
     power_dbm: float | None
@@ -85,7 +88,10 @@ class StandingCrossConnect(CrossConnect):
 
 @dataclass(frozen=True)
 class PlanDocument:
-    """What a change keeps, removes and adds; ``dark_ports`` are without light meanwhile."""
+    """Cross-connects that a change keeps, removes and adds.
+
+    ``dark_ports`` have no light during the change.
+    """
 
     keep: list[CrossConnect]
     remove: list[CrossConnect]
@@ -127,7 +133,7 @@ _CHANGES: TypeAdapter[OneSwitchChange | CircuitsChange] = TypeAdapter(OneSwitchC
 
 
 def router(controller: Controller) -> APIRouter:
-    """Routes below ``/v1/optical-switches``."""
+    """Return the routes below ``/v1/optical-switches``."""
     routes = APIRouter(prefix="/v1/optical-switches", tags=["optical switches"], route_class=PlainRoute)
     fabric, site, circuits = controller.fabric, controller.site, controller.circuits
     changes = answers(OneSwitchChange, 404, 409, 415, 422, 502, 503)
@@ -203,8 +209,8 @@ def router(controller: Controller) -> APIRouter:
     @routes.get("/{name}/cross-connects", **answers(list[StandingCrossConnect], 404, 503))
     def cross_connects(name: OpticalSwitchName) -> Any:
         """Every cross-connect with its state, read from the switch now."""
-        found = site.look(name).cross_connects
-        return [StandingCrossConnect(**vars(xc), state=found[xc]) for xc in sorted(found)]
+        states = site.look(name).cross_connects
+        return [StandingCrossConnect(**vars(xc), state=states[xc]) for xc in sorted(states)]
 
     @routes.get("/{name}/alarms", **answers(list[Alarm], 404))
     def alarms(name: OpticalSwitchName) -> Any:
@@ -214,8 +220,8 @@ def router(controller: Controller) -> APIRouter:
     @routes.put("/{name}/cross-connects/{ingress}", **changes)
     def put_one(name: OpticalSwitchName, ingress: Ingress, body: OneCrossConnect, who: Who) -> Any:
         """Connect an ingress to an egress."""
-        wanted = CrossConnect(ingress, body.egress, body.wavelength, body.name)
-        return change(name, Target((wanted,), body.mode), who, body.dry_run)
+        cross_connect = CrossConnect(ingress, body.egress, body.wavelength, body.name)
+        return change(name, Target((cross_connect,), body.mode), who, body.dry_run)
 
     @routes.delete("/{name}/cross-connects/{ingress}", **changes)
     def delete_one(name: OpticalSwitchName, ingress: Ingress, who: Who, dry_run: bool = False) -> Any:
@@ -231,18 +237,21 @@ def router(controller: Controller) -> APIRouter:
 
 
 def entries(group: Iterable[CrossConnectEntry]) -> tuple[CrossConnect, ...]:
-    """Cross-connects that a body names."""
+    """Return the cross-connects that a body names."""
     return tuple(CrossConnect(e.ingress, e.egress, e.wavelength, e.name) for e in group)
 
 
 def answer(change: Change, name: str | None = None) -> Response:
-    """A change as an answer, of all its switches or of one: 200 when all went well, else 502 with the first
-    problem as ``detail`` beside the whole story."""
+    """Return a change as a response, of all its switches or of one.
+
+    The status is 200 if everything succeeded, else 502 with the first problem as ``detail`` next to the full
+    document.
+    """
     plans = {switch: _change_of(change, switch) for switch in change.plans}
     whole: dict[str, Any] = {
         "problems": list(change.problems),
         "undone": change.undone,
-        "left": [one.document() for one in change.left],
+        "left": [leftover.document() for leftover in change.left],
     }
     document: OneSwitchChange | CircuitsChange
     if name is not None:
@@ -263,7 +272,7 @@ def _sent(document: OneSwitchChange | CircuitsChange) -> Response:
 
 
 def _change_of(change: Change, name: str) -> SwitchChange:
-    """The plan for one switch and what came of it."""
+    """Return the plan for one switch and its outcome."""
     plan = change.plans[name]
     shown = PlanDocument(sorted(plan.keep), sorted(plan.remove), sorted(plan.add), sorted(plan.dark_ports))
     return SwitchChange(shown, change.applied, list(change.results.get(name, ())))

@@ -1,4 +1,4 @@
-"""REST: the light of all optical switches: changes, intent, policies, alarms, and who changed what."""
+"""REST: the light of all optical switches: changes, intent, policies, alarms, and the audit log."""
 
 from __future__ import annotations
 
@@ -34,8 +34,11 @@ class SwitchAlarm(Alarm):
 
 @dataclass(frozen=True)
 class DriftDocument:
-    """``missing``: wanted and not there; ``broken``: there, without light; ``foreign``: there and not asked
-    for; ``left``: to be removed, and still there."""
+    """Difference between a switch and its intent.
+
+    ``missing``: wanted and not present. ``broken``: present without light. ``foreign``: present and not
+    wanted. ``left``: to be removed, and still present.
+    """
 
     missing: list[CrossConnect]
     broken: list[CrossConnect]
@@ -45,8 +48,11 @@ class DriftDocument:
 
 @dataclass(frozen=True)
 class IntentDocument:
-    """What a switch should carry; ``drift``: how it differs, as last read; ``job``: which has it alone, and
-    then knows what it should carry."""
+    """Cross-connects that a switch should carry.
+
+    ``drift``: difference from them, as last read. ``job``: job that has the switch alone, and then defines
+    what it should carry.
+    """
 
     switch: str
     policy: Policy
@@ -66,16 +72,18 @@ class PolicyDocument:
 
 
 def router(controller: Controller) -> APIRouter:
-    """Routes ``/v1/optical-changes``, ``-alarms``, ``-policy``, ``-audit``, and a switch's intent."""
+    """Return the routes ``/v1/optical-changes``, ``-alarms``, ``-policy``, ``-audit``,
+    and a switch's intent.
+    """
     routes = APIRouter(prefix="/v1", tags=["light"], route_class=PlainRoute)
     fabric, site, circuits = controller.fabric, controller.site, controller.circuits
     intents = controller.intents
 
     def intent_of(name: str) -> IntentDocument:
         site.driver(name)
-        wanted = sorted((intents.wanted() or {}).get(name, ()))
+        intended = sorted((intents.wanted() or {}).get(name, ()))
         drift = DriftDocument(**{key: sorted(group) for key, group in vars(circuits.drift(name)).items()})
-        return IntentDocument(name, intents.policy(name), site.holder(name), wanted, drift)
+        return IntentDocument(name, intents.policy(name), site.holder(name), intended, drift)
 
     def policies() -> PolicyDocument:
         each = {name: intents.policy(name) for name in fabric.optical_switches}
@@ -112,7 +120,7 @@ def router(controller: Controller) -> APIRouter:
 
     @routes.get("/optical-policy", **answers(PolicyDocument))
     def get_policy() -> Any:
-        """What becomes of changes that the controller did not make."""
+        """Policies for changes that the controller did not make."""
         return policies()
 
     @routes.put("/optical-policy", **answers(PolicyDocument, 415, 422, 503))
@@ -129,7 +137,9 @@ def router(controller: Controller) -> APIRouter:
 
     @routes.get("/optical-switches/{name}/intent", **answers(IntentDocument, 404))
     def get_intent(name: OpticalSwitchName) -> Any:
-        """What an optical switch should carry, and how it differs from that, at most a second old."""
+        """Intended cross-connects of an optical switch, and the differences from them, at
+        most a second old.
+        """
         return intent_of(name)
 
     @routes.post("/optical-switches/{name}/settle", **answers(IntentDocument, 404, 409, 415, 422, 503))

@@ -39,7 +39,7 @@ _REFUSALS = {error.status: error for error in (NotFoundError, ConflictError, Inv
 
 
 def router(controller: Controller) -> APIRouter:
-    """Routes below ``/v1/optical-switches/{name}/faults``."""
+    """Return the routes below ``/v1/optical-switches/{name}/faults``."""
     routes = APIRouter(
         prefix="/v1/optical-switches/{name}/faults", tags=["optical switches"], route_class=PlainRoute
     )
@@ -53,14 +53,14 @@ def router(controller: Controller) -> APIRouter:
             answer = httpx.request(
                 method, f"http://{address}/v1/faults{path}", json=body, timeout=CALL_S, trust_env=False
             )
-            found = answer.json()
+            document = answer.json()
         except (httpx.HTTPError, ValueError) as error:
             raise UnavailableError(f"optical switch {name} at {address}: {error}") from error
         if answer.status_code in _REFUSALS:
-            raise _REFUSALS[answer.status_code](f"optical switch {name}: {found.get('detail')}")
+            raise _REFUSALS[answer.status_code](f"optical switch {name}: {document.get('detail')}")
         if answer.is_error:
-            raise UnavailableError(f"optical switch {name} at {address}: {found.get('detail')}")
-        return found
+            raise UnavailableError(f"optical switch {name} at {address}: {document.get('detail')}")
+        return document
 
     @routes.get("", **answers(list[OpticalFault], 404, 409, 503))
     def faults(name: OpticalSwitchName) -> Any:

@@ -25,7 +25,7 @@ from ringlight.fabric.planes.choice import lit_planes
 
 
 def router(controller: Controller) -> APIRouter:
-    """Routes ``/v1/planes``, ``/v1/onics`` and ``/v1/light-counters``."""
+    """Return the routes ``/v1/planes``, ``/v1/onics`` and ``/v1/light-counters``."""
     routes = APIRouter(prefix="/v1", route_class=PlainRoute, tags=["planes"])
     lights, jobs = controller.lights, controller.jobs
     planes = {plane.name: plane for plane in lit_planes(controller.fabric)}
@@ -54,11 +54,11 @@ def router(controller: Controller) -> APIRouter:
 
     @routes.post("/planes/plan", **answers(GridPlanned | RingPlanned | DividedPlanned, 409, 415, 422, 503))
     def plan(body: LightRequest) -> Any:
-        """What a job would get; refused as the job would be. Nothing is changed."""
-        found = jobs.light_plan(body.wanted, {"collective": body.collective}, body.plane)
-        if found is None:
+        """Light that a job would get; refused as the job would be. Nothing is changed."""
+        placement = jobs.light_plan(body.wanted, {"collective": body.collective}, body.plane)
+        if placement is None:
             raise InvalidError("such a job runs on packet switches; name a plane")
-        plane, light = found
+        plane, light = placement
         return lights[plane.kind].plan_document(light)
 
     @routes.get("/onics", **answers(list[OnicDocument]))
@@ -81,7 +81,7 @@ def router(controller: Controller) -> APIRouter:
 
     @routes.get("/light-counters", **answers(dict[str, Any], 409, 503))
     def counters() -> Any:
-        """What an emulated fabric's O-NICs and WSSs have counted: collisions, packets lost to the dark."""
+        """Counters of an emulated fabric's O-NICs and WSSs: collisions, packets lost to the dark."""
         return dict(jobs.light_counters())
 
     return routes

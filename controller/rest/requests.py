@@ -141,7 +141,9 @@ class CrossConnectSet(Body):
 
 
 class SwitchTarget(Body):
-    """What one optical switch shall carry: these, in this mode; nothing at the ``delete`` ingresses."""
+    """Cross-connects that one optical switch must carry, in this mode; nothing at the
+    ``delete`` ingresses.
+    """
 
     mode: Mode = Mode.UPDATE
     cross_connects: list[CrossConnectEntry] = Field(default=[], max_length=16_384)
@@ -178,7 +180,7 @@ class OwnPolicy(Body):
 
 
 class Settle(Body):
-    """``POST …/settle``: do once what this policy says."""
+    """Body of ``POST …/settle``: apply this policy once."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"how": "repair"}]})
 
@@ -241,7 +243,7 @@ _TRAINING: JsonValue = {
 
 
 class ContainerMount(Body):
-    """A file or directory of the server, and where the container sees it; read-only unless ``write``."""
+    """File or directory of the server, and its path in the container; read-only unless ``write``."""
 
     source: str = Field(pattern=r"^/", max_length=4096)
     target: Annotated[str, AfterValidator(guest_keys.target), Field(pattern=r"^/", max_length=4096)]
@@ -249,9 +251,12 @@ class ContainerMount(Body):
 
 
 class Container(Body):
-    """What each rank runs in place of our training: an image that the server has, and its ``command`` (else
-    the image's). It may write to /job and /tmp; ``mounts`` and ``devices`` give it more by name. A command
-    that has not ended ``deadline_s`` seconds after its start fails the job."""
+    """Container that each rank runs instead of the built-in training: an image that the server has, and its
+    ``command`` (default: the image's).
+
+    The container may write to /job and /tmp; ``mounts`` and ``devices`` give it more by name. A command that
+    has not ended ``deadline_s`` seconds after its start fails the job.
+    """
 
     image: str = Field(min_length=1, max_length=256, pattern=r"^[a-zA-Z0-9][^\s]*$")
     command: list[str] | None = Field(default=None, min_length=1, max_length=1000)
@@ -267,16 +272,15 @@ class Container(Body):
 
 
 class JobRequest(Placement):
-    """``POST /v1/jobs``. Times in seconds, sizes in bytes, as emulated.
+    """Body of ``POST /v1/jobs``. Times in seconds, sizes in bytes, as emulated.
 
-    ``hold``: stay READY until released. ``on_loss``: what becomes of the job when a worker dies while it
-    runs: it fails; or it goes on from its newest checkpoint, with a spare GPU in the place of the lost one
-    (swap), or with fewer ranks (shrink). ``spares``: GPUs kept for a swap; without them a free one is taken.
-    ``checkpoint_every``: iterations from one checkpoint to the next. ``slower``: rank to the factor by which
-    its computing takes longer. ``graph``: SHA-256 of the workload that ``workload: graph`` executes, once for
-    each iteration; it was put to ``/v1/workloads`` before; ``light: phases`` sets its light for each of its
-    phases. ``container``: what ``workload: container`` runs;
-    ``port`` is then its MASTER_PORT.
+    ``hold``: stay READY until released. ``on_loss``: reaction to the death of a worker while the job runs:
+    the job fails (fail), or continues from its newest checkpoint, with a spare GPU in the place of the lost
+    one (swap) or with fewer ranks (shrink). ``spares``: GPUs kept for a swap; by default a free one is taken.
+    ``checkpoint_every``: iterations from one checkpoint to the next. ``slower``: factor by which a rank's
+    computing takes longer, by rank. ``graph``: SHA-256 of the workload that ``workload: graph`` executes once
+    in each iteration, uploaded to ``/v1/workloads`` before. ``light: phases`` sets the light for each of its
+    phases. ``container``: container that ``workload: container`` runs; ``port`` is then its MASTER_PORT.
     """
 
     model_config = ConfigDict(json_schema_extra={"examples": [_TRAINING]})
@@ -338,7 +342,7 @@ class JobRequest(Placement):
         return self
 
     def worker_settings(self) -> dict[str, Any]:
-        """What the workers are told; keys not given are left to the worker's own defaults."""
+        """Return the workers' settings. Keys that are not given are left to the worker's own defaults."""
         ours = {"name", "ranks", "gpus", "plane", "hold", "on_loss", "spares"}
         return self.model_dump(exclude=ours, exclude_none=True)
 

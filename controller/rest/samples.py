@@ -1,7 +1,6 @@
-"""What the stream of events tells besides events, for those who ask: rates, iterations, power, and the light
-of planes.
+"""Samples in the stream of events, on request: rates, iterations, power, and the light of planes.
 
-All streams that ask get the same samples; while nobody asks, nothing is computed.
+All streams that request samples get the same samples; without such a stream, nothing is computed.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _STALE_S = 5.0
 
 
 class Samples:
-    """Makes a sample of a controller at most every :data:`EVERY_S`, whoever and however many ask."""
+    """Source of samples of a controller, made at most every :data:`EVERY_S` seconds for all requests."""
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
@@ -37,7 +36,7 @@ class Samples:
         self._planes = lit_planes(controller.fabric)
 
     def latest(self) -> str:
-        """The newest sample as JSON: an event ``rates`` without an id."""
+        """Return the newest sample as JSON: an event ``rates`` without an id."""
         with self._lock:
             now = time.monotonic()
             if now - self._made_at >= 0.9 * EVERY_S:
@@ -48,9 +47,9 @@ class Samples:
 
     def _sample(self, since: float, now: float) -> dict[str, Any]:
         sums: dict[str, tuple[float, float, int]] = {}
-        for one in self._controller.statistics.since(since):
-            rx, tx, count = sums.get(str(one.port), (0.0, 0.0, 0))
-            sums[str(one.port)] = (rx + one.rx_bps, tx + one.tx_bps, count + 1)
+        for sample in self._controller.statistics.since(since):
+            rx, tx, count = sums.get(str(sample.port), (0.0, 0.0, 0))
+            sums[str(sample.port)] = (rx + sample.rx_bps, tx + sample.tx_bps, count + 1)
         views = self._controller.site.views()
         return {
             "t": now,
@@ -79,7 +78,7 @@ class Samples:
         kept: dict[str, tuple[int, Laps]] = {}
         for job in running:
             cursor, laps = self._cursors.get(job.id, (0, Laps(job.id, len(job.gpus))))
-            found = jobs.events(job.id, cursor)
-            kept[job.id] = found["cursor"], laps
-            yield from laps.of(one for one in found["events"] if one["event"] == "iteration")
+            reply = jobs.events(job.id, cursor)
+            kept[job.id] = reply["cursor"], laps
+            yield from laps.of(event for event in reply["events"] if event["event"] == "iteration")
         self._cursors = kept

@@ -1,1 +1,1 @@
-"""What stands before every HTTP server of ours: who may call, how much, and the server itself."""
+"""Shared front of every HTTP server of the project: access control, bounds, and the server itself."""

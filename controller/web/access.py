@@ -1,4 +1,4 @@
-"""Refuses requests of foreign web pages, and calls without the token if there is one.
+"""Refuse requests of foreign web pages, and calls without the token if there is one.
 
 A browser lets any page send requests to a lab on its reader's machine. Three of their headers no page can
 forge: ``Origin`` names the page's own site, and ``Host`` the name that was looked up, which gives away a
@@ -29,17 +29,17 @@ _AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[^][:/@\s]+)(?::(\d+))?")
 
 #: A file of tokens, bytes.
 _TOKENS_BYTES = 1 << 16
-#: What a body is that is no JSON.
+#: Content type of a body that is not JSON.
 BINARY = "application/octet-stream"
-#: What the audit log calls a caller whose token has no name, and one that needs none.
+#: Names in the audit log of a caller whose token has no name, and of a caller that needs no token.
 NAMELESS, ANYBODY = "token", "rest"
 
 
 def read_tokens(path: Path) -> dict[str, str]:
-    """The name of each token in a file: a token a line, with its name and a space before it or without.
+    """Return the name of each token in a file: one token a line, optionally preceded by its name and a space.
 
-    Raises StartError naming the file, and the line where there are several, when it cannot be read, a token
-    is too short, or two are the same.
+    Raises StartError naming the file, and the line if there are several, if the file cannot be read, a token
+    is too short, or two are equal.
     """
     try:
         with path.open("rb") as file:
@@ -51,27 +51,27 @@ def read_tokens(path: Path) -> dict[str, str]:
     if len(text) > _TOKENS_BYTES:
         raise StartError(f"{path}: a file of tokens has at most {_TOKENS_BYTES} bytes")
     lines = text.strip().splitlines()
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for number, line in enumerate(lines or [""], start=1):
         name, _, token = line.strip().rpartition(" ")
         where = f"{path}:{number}" if len(lines) > 1 else str(path)
-        if len(token) < 16 or not token.isascii() or not token.isprintable() or token in found:
+        if len(token) < 16 or not token.isascii() or not token.isprintable() or token in names:
             raise StartError(
                 f"{where}: a token is one line of at least 16 ASCII characters without spaces; none twice"
             )
         if name and not _NAME.fullmatch(name):
             raise StartError(f"{where}: before a token stands its name, letters, digits and . _ @ - alone")
-        found[token] = name or NAMELESS
-    return found
+        names[token] = name or NAMELESS
+    return names
 
 
 def is_loopback(host: str) -> bool:
-    """Whether every address that the host name stands for is a loopback address."""
+    """Return whether every address of the host name is a loopback address; false for an unknown name."""
     try:
-        found = {info[4][0] for info in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
+        addresses = {info[4][0] for info in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
     except OSError:
         return False
-    return bool(found) and all(ipaddress.ip_address(str(address)).is_loopback for address in found)
+    return bool(addresses) and all(ipaddress.ip_address(str(address)).is_loopback for address in addresses)
 
 
 def check_doors(
@@ -101,7 +101,10 @@ def check_doors(
 
 
 def check_tls(cert: Path | None, key: Path | None) -> tuple[Path, Path] | None:
-    """The files of a certificate and its key, if both are given and go together. Raises StartError."""
+    """Return the files of a certificate and its key, if both are given and match; None if neither is given.
+
+    Raises StartError.
+    """
     if cert is None and key is None:
         return None
     if cert is None or key is None:
@@ -171,18 +174,20 @@ class JsonBodies:
         if scope["type"] == "http" and scope["path"].startswith("/v1/") and has_body(scope):
             kinds = [kind.partition(";")[0].strip() for kind in headers(scope, "content-type")]
             binary = scope["path"].startswith(self._binary)
-            wanted = BINARY if binary else "application/json"
-            if kinds != [wanted]:
+            expected = BINARY if binary else "application/json"
+            if kinds != [expected]:
                 what = "binary" if binary else "JSON"
-                detail = f"the body must be {what}, with the header Content-Type: {wanted}"
+                detail = f"the body must be {what}, with the header Content-Type: {expected}"
                 await refuse(scope, send, 415, detail)
                 return
         await self._app(scope, receive, send)
 
 
 class TokenRequired:
-    """ASGI middleware: 401 for a request without ``Authorization: Bearer TOKEN``; the state of any other has
-    the token's name as ``who``. ``tokens``: the name of each."""
+    """ASGI middleware: 401 for a request without ``Authorization: Bearer TOKEN``.
+
+    The state of any other request has the token's name as ``who``. ``tokens``: name of each token.
+    """
 
     def __init__(self, app: Any, tokens: Mapping[str, str]) -> None:
         self._app = app
@@ -202,9 +207,9 @@ class TokenRequired:
 
 
 def _follows_link(scope: Any) -> bool:
-    """Whether the answer becomes the page that the browser shows, in place of the one with the link."""
-    wanted = {"sec-fetch-mode": ["navigate"], "sec-fetch-dest": ["document"]}
-    whole = all(headers(scope, name) == values for name, values in wanted.items())
+    """Return whether the answer becomes the page in the browser, instead of the page with the link."""
+    expected = {"sec-fetch-mode": ["navigate"], "sec-fetch-dest": ["document"]}
+    whole = all(headers(scope, name) == values for name, values in expected.items())
     return whole and scope.get("method") == "GET"
 
 
@@ -215,7 +220,7 @@ def has_body(scope: Any) -> bool:
 
 
 def headers(scope: Any, name: str) -> list[str]:
-    """Every value of a header, in lower case."""
+    """Return every value of a header, in lower case."""
     return [
         value.decode("latin-1").strip().lower() for key, value in scope["headers"] if key == name.encode()
     ]
@@ -226,7 +231,11 @@ def _host(address: str) -> str:
 
 
 def _authority(text: str) -> tuple[str, str] | None:
-    """Name and port of ``name``, ``name:port`` or ``[address]:port``; the port is ``""`` if none is given."""
+    """Return name and port of ``name``, ``name:port`` or ``[address]:port``; the port is ``""`` if none is
+    given.
+
+    None if the text has another form.
+    """
     match = _AUTHORITY.fullmatch(text)
     return None if match is None else (match[1].strip("[]"), match[2] or "")
 

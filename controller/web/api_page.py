@@ -1,4 +1,4 @@
-"""Serves the page that shows an API's description, from our own files: it works without a network."""
+"""Serve the page that shows an API's description, from local files: it works without a network."""
 
 from __future__ import annotations
 

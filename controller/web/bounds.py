@@ -1,8 +1,8 @@
-"""How much a client may send, and how long it may take: ASGI middleware.
+"""Bound the size and the time of a client's requests: ASGI middleware.
 
-A body is read whole before anything behind this sees the request, so that a client that sends slowly holds
-no thread. What is larger than allowed is refused as soon as that is known, by its declared length or when it
-has come, and never kept.
+A body is read completely before the application sees the request, so that a client that sends slowly holds no
+thread. A body that is too large is refused as soon as that is known, by its declared length or on arrival,
+and never kept.
 """
 
 from __future__ import annotations
@@ -34,12 +34,13 @@ Found = TypeVar("Found")
 
 
 class BoundedBodies:
-    """413 for a body of more than ``limit`` bytes, 408 for one that has not come within `BODY_S` seconds, 503
-    for one that finds the server full of others' bodies.
+    """Middleware that bounds bodies.
 
-    In JSON no text may stand that UTF-8 cannot encode, because nothing behind this could keep it or answer
-    with it: 422, and 400 below ``bad_request``. ``streamed``: by method and beginning of the path, the bytes
-    allowed where a route takes the body piece by piece (:class:`Uploads`), of which nothing is kept here.
+    Answers 413 for a body of more than ``limit`` bytes, 408 for a body that has not arrived within `BODY_S`
+    seconds, 503 if the server is full of other bodies. JSON text that UTF-8 cannot encode is refused, because
+    the application could not keep it or answer with it: 422, and 400 below ``bad_request``. ``streamed``: by
+    method and beginning of the path, the bytes allowed if a route takes the body piece by piece
+    (:class:`Uploads`); such a body is not kept here.
     """
 
     def __init__(
@@ -120,7 +121,7 @@ class Uploads:
 
     @contextlib.asynccontextmanager
     async def __call__(self, receive: Any) -> AsyncIterator[tuple[Path, str]]:
-        """The body as a file, and its SHA-256; the file is gone at the end unless it was moved.
+        """Yield the body as a file, and its SHA-256. The file is removed at the end unless it was moved.
 
         Raises starlette's HTTPException 400, 408, 413 and 503, and OSError.
         """
@@ -189,8 +190,11 @@ class InTurn:
 
 
 class Shared(Generic[Found]):
-    """One computation for all who ask at the same time: who asks while it runs gets what the next one finds,
-    so nobody is told what was so before they asked."""
+    """Shared computation for simultaneous requests.
+
+    A request during a computation gets the result of the next one, so that no result is older than its
+    request.
+    """
 
     def __init__(self, compute: Callable[[], Awaitable[Found]]) -> None:
         self._compute = compute
@@ -200,13 +204,13 @@ class Shared(Generic[Found]):
     async def __call__(self) -> Found:
         if self._running is None or self._running.done():
             self._running = asyncio.ensure_future(self._compute())
-            wanted = self._running
+            task = self._running
         else:
             if self._next is None:
                 self._next = asyncio.ensure_future(self._after(self._running))
-            wanted = self._next
+            task = self._next
         # Whoever goes away does not take it from the others.
-        return await asyncio.shield(wanted)
+        return await asyncio.shield(task)
 
     async def _after(self, before: asyncio.Task[Found]) -> Found:
         await asyncio.wait([before])
@@ -219,7 +223,10 @@ def _is_for(scope: Any, method: str, path: str) -> bool:
 
 
 def _unsayable(body: bytes | bytearray) -> str | None:
-    """What text of a JSON body UTF-8 cannot encode. Of what is no JSON others say that."""
+    """Return the error for text in a JSON body that UTF-8 cannot encode; None if there is none.
+
+    Bodies that are not JSON are reported elsewhere.
+    """
     try:
         body.decode()
         if b"\\u" not in body:

@@ -6,8 +6,10 @@ import httpx
 
 
 def http_client(address: str, timeout_s: float) -> httpx.Client:
-    """A client of the server at ``address`` (``unix:/path`` or ``http://host:port``); longest wait for an
-    answer, seconds. Proxies of the environment are not used."""
+    """Return a client of the server at ``address`` (``unix:/path`` or ``http://host:port``).
+
+    ``timeout_s``: longest wait for an answer, seconds. Proxies in the environment are not used.
+    """
     if not address.startswith("unix:"):
         return httpx.Client(base_url=address, timeout=timeout_s, trust_env=False)
     # Nothing is encrypted there, and to read certificates takes longer than to ask.

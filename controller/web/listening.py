@@ -1,4 +1,4 @@
-"""The socket that an HTTP server waits at. It is open before the server is there: who is early, waits."""
+"""The socket of an HTTP server. It is open before the server runs: early clients wait."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import socket
 
 
 def listen(host: str, port: int, waiting: int = 128) -> socket.socket:
-    """``waiting``: how many may wait to be taken. Raises OSError."""
+    """Return a listening TCP socket. ``waiting``: length of the queue of connections. Raises OSError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # asyncio turns Nagle's algorithm off only where a socket says that it is TCP. With it the body of an
     # answer waits for the acknowledgement of the head, which the client delays for 40 ms.

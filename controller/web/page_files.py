@@ -1,4 +1,4 @@
-"""Serves the files of one page beside an application; the page may fetch nothing from anywhere else."""
+"""Serve the files of one page next to an application; the page may load nothing from elsewhere."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from ringlight.controller.web.access import refuse
 
-#: Where the page is.
+#: Path of the page.
 VIEW = "/view/"
 _NAME = re.compile(r"(?:[a-z0-9][a-z0-9_.-]*/)*[A-Za-z0-9][A-Za-z0-9_.-]*")
 _KINDS = {
@@ -51,14 +51,14 @@ class Page:
             await self._app(scope, receive, send)
         elif scope["method"] not in ("GET", "HEAD"):
             await refuse(scope, send, 405, f"{path} does not know the method {scope['method']}")
-        elif (found := self._read(path.removeprefix(VIEW) or "index.html")) is None:
+        elif (file := self._read(path.removeprefix(VIEW) or "index.html")) is None:
             await refuse(scope, send, 404, f"there is no path {path}")
         else:
-            body, kind = found
+            body, kind = file
             await _send(send, 200, body, {"content-type": kind}, head=scope["method"] == "HEAD")
 
     def _read(self, name: str) -> tuple[bytes, str] | None:
-        """A file and its kind; None where there is no such file of the page."""
+        """Return a file and its content type; None if the page has no such file."""
         kind = _KINDS.get(Path(name).suffix)
         if kind is None or not _NAME.fullmatch(name):
             return None
@@ -69,7 +69,7 @@ class Page:
 
 
 async def _send(send: Any, status: int, body: bytes, more: Mapping[str, str], *, head: bool = False) -> None:
-    said = {**_HEADERS, **more, "content-length": str(len(body))}
-    start = [(key.encode(), value.encode()) for key, value in said.items()]
+    headers = {**_HEADERS, **more, "content-length": str(len(body))}
+    start = [(key.encode(), value.encode()) for key, value in headers.items()]
     await send({"type": "http.response.start", "status": status, "headers": start})
     await send({"type": "http.response.body", "body": b"" if head else body})

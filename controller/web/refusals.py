@@ -1,4 +1,4 @@
-"""Errors of one shape that every REST answers, declared where they come: ``{"detail": "one line"}``."""
+"""Errors of one shape that every REST API returns: ``{"detail": "one line"}``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MEANINGS = {
 
 
 class Error(BaseModel):
-    """What every error answers; some add what was done until then."""
+    """Body of every error response; some have keys for the parts that were done before the error."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -36,15 +36,17 @@ class Error(BaseModel):
 
 
 def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """OpenAPI ``responses`` of an operation that gives these statuses; what takes a body (415) gives those of
-    its size and time, too."""
+    """Return the OpenAPI ``responses`` of an operation with these statuses.
+
+    An operation with a body (415) also gets the statuses for the body's size and time.
+    """
     if 415 in statuses:
         statuses = (*sorted({*statuses, 408, 413, 503}),)
     return {status: {"model": Error, "description": _MEANINGS[status]} for status in statuses}
 
 
 def failure(status: int, detail: str, **more: Any) -> JSONResponse:
-    """An error as an answer; the detail made one line."""
+    """Return a JSON error response whose ``detail`` is collapsed to one line."""
     return JSONResponse({"detail": " ".join(detail.split()), **more}, status)
 
 
@@ -74,7 +76,7 @@ def add_input_handlers(app: FastAPI, *bad_request: str) -> None:
 
 
 def wrong_input(error: RequestValidationError) -> str:
-    """The first thing that is wrong with a request, in one line that names the field."""
+    """Return the first error in a request, as one line that names the field."""
     first = error.errors()[0]
     if first["type"] == "json_invalid":
         return f"the body is not JSON: {first.get('ctx', {}).get('error', first['msg'])}"

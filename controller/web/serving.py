@@ -1,4 +1,4 @@
-"""Serves an ASGI application in a thread: uvicorn with bounds on connections and on time.
+"""Serve an ASGI application in a thread: uvicorn with bounds on connections and on time.
 
 A client that says nothing, or says it slowly, costs a descriptor for a while and no more: whoever has not
 sent a whole request goes first when there are too many connections, so nobody is shut out by such.
@@ -50,7 +50,7 @@ _PIECE = 4 << 10
 #: Idle connections are kept so long, seconds: longer than clients keep theirs, or one sends on it as it is
 #: closed (httpx: 5 s).
 IDLE_S = 60
-#: How old the date in an answer may be, seconds.
+#: Maximum age of the date in a response, seconds.
 _DATE_S = 1.0
 #: Requests on one connection that may wait for the answer to an earlier one.
 _PIPELINED = 16
@@ -60,11 +60,11 @@ _DESCRIPTORS = 8192
 
 @dataclass
 class _Door:
-    """What the connections of one server share.
+    """Shared state of the connections of one server.
 
-    ``new`` and ``idle``: those that wait for a whole request, their first or the next, the longest-waiting
-    first; ``every``: all of them; ``most``: how many there may be; ``held``: bytes that their requests take
-    until they are answered.
+    ``new`` and ``idle``: connections that wait for a whole request, their first or the next, longest wait
+    first. ``every``: all connections. ``most``: their largest number. ``held``: bytes of their requests,
+    until these are answered.
     """
 
     most: int
@@ -79,9 +79,9 @@ class _Connection(HttpToolsProtocol):
     def __init__(self, *, door: _Door, **more: Any) -> None:
         super().__init__(**more)
         self._door = door
-        #: What carries the bytes, with TLS or without.
+        #: Transport that carries the bytes, with TLS or without.
         self._carrier: asyncio.Transport | None = None
-        #: Whether a request has begun whose head is not there, and one whose body is not.
+        #: True while a request's head is incomplete, and true while its body is.
         self._in_head, self._in_body = False, False
         #: Size of the head, or of the trailers, so far.
         self._bytes, self._fields = 0, 0
@@ -102,7 +102,9 @@ class _Connection(HttpToolsProtocol):
             self._be_patient()
 
     def come(self, carrier: Any) -> None:
-        """Count the connection, whatever it will say; another goes where there are too many."""
+        """Count the connection, before it has sent anything; close another connection if
+        there are too many.
+        """
         self._carrier = carrier
         door = self._door
         door.every.add(self)
@@ -155,7 +157,7 @@ class _Connection(HttpToolsProtocol):
                 return
 
     def _fits(self) -> bool:
-        """Whether what is there of a request is as small as it must be; notes why it is not."""
+        """Return whether the received part of a request is within bounds; record the refusal if not."""
         if self._bytes + self._loose > HEAD_BYTES or self._fields > FIELDS:
             self._refusal = (
                 400,
@@ -178,14 +180,16 @@ class _Connection(HttpToolsProtocol):
         self._must(self._fits())
 
     def _must(self, right: bool, refusal: str | None = None) -> None:
-        """Have the parser stop where something is not right."""
+        """Stop the parser unless ``right``, with the recorded refusal or ``refusal``. Raises ValueError."""
         if not right:
             self._refusal = self._refusal or (400, str(refusal))
             raise ValueError(self._refusal[1])
 
     def send_400_response(self, msg: str) -> None:
-        """Say what is wrong with a request and hang up; only the latter where that would be taken for the
-        answer to another."""
+        """Send the error of a request and close the connection.
+
+        Only close it if the error would be taken for the answer to another request.
+        """
         status, detail = self._refusal or (400, msg)
         log.warning("a request is not taken: %s", detail)
         cycle = self.cycle
@@ -296,7 +300,7 @@ class _Connection(HttpToolsProtocol):
 
 
 def _answer(status: int, detail: str) -> bytes:
-    """An answer after which the connection ends."""
+    """Return an error response after which the connection ends."""
     body = json.dumps({"detail": detail}).encode()
     head = (
         f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\n"
@@ -322,7 +326,7 @@ class _Server(uvicorn.Server):
         self._ended: asyncio.Future[None] | None = None
 
     def end(self, *, at_once: bool) -> None:
-        """Has it end; any thread may call."""
+        """Make the server end. Any thread may call."""
         self.should_exit, self.force_exit = True, at_once
         if self._ended is not None:
             # It has ended already where its loop is closed.
@@ -351,15 +355,15 @@ class _Server(uvicorn.Server):
 
 
 def _is_no_end(record: logging.LogRecord) -> bool:
-    """Whether a line of uvicorn's is about something else than a request that was cut off at the end."""
+    """Return whether a log record of uvicorn is about anything but a request cut off at the server's end."""
     return record.exc_info is None or not isinstance(record.exc_info[1], asyncio.CancelledError)
 
 
 class HttpServer:
-    """Answers ``app`` on ``listener`` until it is stopped; the listener is the caller's.
+    """Server of ``app`` on ``listener`` until it is stopped; the listener belongs to the caller.
 
-    ``tls``: files with certificate chain and private key; None for plain HTTP. ``end_s``: how long requests
-    in work may take at the end.
+    ``tls``: files with certificate chain and private key; None for plain HTTP. ``end_s``: seconds that
+    requests in progress may take at the end.
     """
 
     def __init__(
@@ -412,7 +416,7 @@ class HttpServer:
 
     @property
     def complaint(self) -> str | None:
-        """A line about connections that were closed because there were too many; None without any."""
+        """One line about connections that were closed because there were too many; None without any."""
         return self._door.sent_away.complaint
 
     @property
@@ -420,7 +424,7 @@ class HttpServer:
         return self._thread.is_alive()
 
     def end(self, *, at_once: bool = False) -> None:
-        """Has it end; ``at_once``: whatever is being answered."""
+        """Make the server end. ``at_once``: without completing requests in progress."""
         self._stopping = True
         self._server.end(at_once=at_once)
 
@@ -432,7 +436,7 @@ class HttpServer:
 
 
 def _connections(most: int) -> int:
-    """How many connections, at most ``most``, a server may have of its process's descriptors."""
+    """Return the number of connections, at most ``most``, that the process's file descriptors allow."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < _DESCRIPTORS:
         with contextlib.suppress(OSError, ValueError):

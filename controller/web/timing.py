@@ -1,4 +1,4 @@
-"""How long HTTP calls take, for Prometheus: ASGI middleware."""
+"""Measure the duration of HTTP calls, for Prometheus: ASGI middleware."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Timed:
 
 
 def call_histogram() -> Histogram:
-    """The histogram of one server's calls."""
+    """Return the histogram of one server's calls."""
     return Histogram(
         "ringlight_rest_seconds",
         "From the head of a REST call until its answer begins",

@@ -29,7 +29,7 @@ from ringlight.controller.openflow.apps import ryu, threads, wsgi
 log = logging.getLogger("apps")
 
 _HANDLER = "os_ken.controller.ofp_handler"
-#: How long os-ken may take to open its port, and applications to close, seconds.
+#: Time for os-ken to open its port, and for applications to close, seconds.
 _LISTEN_S, _CLOSE_S = 10.0, 2.0
 #: TCP's state of a socket that listens, in /proc/net/tcp.
 _LISTENS = "0A"
@@ -40,7 +40,7 @@ class AppError(RuntimeError):
 
 
 def load(path: Path) -> tuple[str, type]:
-    """Import an application's file; the name of its module and its class. Raises AppError."""
+    """Import an application's file. Return its module's name and its class. Raises AppError."""
     if (brought := _brought(path)) is not None:
         importlib.import_module(brought)
         return brought, _class_in(brought, path)
@@ -50,7 +50,7 @@ def load(path: Path) -> tuple[str, type]:
     if path.suffix != ".py" or name in sys.modules:
         why = "is no .py file" if path.suffix != ".py" else f"there is a module {name} already; rename it"
         raise AppError(f"{path}: {why}")
-    # What lies beside it can be imported, as if it had been started there.
+    # Modules next to the file can be imported, as if it had been started there.
     sys.path.append(str(path.parent.absolute()))
     spec = importlib.util.spec_from_file_location(name, path.absolute())
     assert spec is not None
@@ -84,10 +84,10 @@ def _brought(path: Path) -> str | None:
 
 def _class_in(module: str, path: Path) -> type:
     """Return the application's class. Raises AppError if there is none."""
-    found: type | None = AppManager().load_app(ryu.BROUGHT.get(module, module))
-    if found is None:
+    app_class: type | None = AppManager().load_app(ryu.BROUGHT.get(module, module))
+    if app_class is None:
         raise AppError(f"{path}: no application in it: no class derived from app_manager.RyuApp (OSKenApp)")
-    return found
+    return app_class
 
 
 def _check_names(loaded: Sequence[tuple[str, type]]) -> None:
@@ -138,7 +138,7 @@ def _arguments() -> argparse.ArgumentParser:
 
 
 def _start(options: argparse.Namespace) -> AppManager:
-    """Raises AppError, OSError."""
+    """Start the applications and their servers. Return the manager. Raises AppError, OSError."""
     openflow, rest = _address(options.openflow), _address(options.rest)
     ryu.install()
     threads.install()
@@ -187,7 +187,7 @@ def _texts(openflow: str, rest: str, loaded: Sequence[tuple[str, type[OSKenApp]]
 
 
 def _serve(address: tuple[str, int], contexts: dict[str, Any]) -> None:
-    """Answer the routes of the applications, where one has asked for them. Raises OSError."""
+    """Serve the routes of the applications, if any application has some. Raises OSError."""
     application = next((c for c in contexts.values() if isinstance(c, wsgi.WSGIApplication)), None)
     if application is None:
         return
@@ -217,7 +217,7 @@ def _await_listening(port: int, timeout_s: float = _LISTEN_S) -> None:
 
 
 def _listens(port: int) -> bool:
-    """Whether somebody listens on a TCP port of this machine."""
+    """Return whether any process listens on a TCP port of this machine."""
     rows: list[list[str]] = []
     for table in ("tcp", "tcp6"):
         with contextlib.suppress(FileNotFoundError):

@@ -20,7 +20,7 @@ _OF_ONE = {"dpid": dpid_lib.DPID_PATTERN}
 
 
 class TopologyAPI(app_manager.OSKenApp):  # type: ignore[misc]
-    """Makes the routes answer; Ryu's name of it."""
+    """Application that serves the routes, under Ryu's name."""
 
     _CONTEXTS: ClassVar[dict[str, type]] = {"wsgi": WSGIApplication}
 

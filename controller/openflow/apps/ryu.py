@@ -1,4 +1,4 @@
-"""Files that import ``ryu`` get os-ken, its maintained fork, under that name.
+"""Redirect imports of ``ryu`` to os-ken, its maintained fork.
 
 ``ryu.x.y`` is the very module ``os_ken.x.y``, so that classes of either name are the same. os-ken has dropped
 the web server that Ryu's applications have their routes in, and ``rest_topology``; ours are in their place,
@@ -48,10 +48,10 @@ class _Alias(MetaPathFinder, Loader):
             return ModuleSpec(fullname, self)
         if fullname != "ryu" and not fullname.startswith("ryu."):
             return None
-        found = importlib.util.find_spec(real_name(fullname))
-        if found is None:
+        spec = importlib.util.find_spec(real_name(fullname))
+        if spec is None:
             raise Dropped(f"{fullname}: os-ken has dropped it", name=fullname)
-        return ModuleSpec(fullname, self, is_package=found.submodule_search_locations is not None)
+        return ModuleSpec(fullname, self, is_package=spec.submodule_search_locations is not None)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         real = real_name(spec.name)
@@ -66,7 +66,7 @@ class _Alias(MetaPathFinder, Loader):
 
 
 def real_name(name: str) -> str:
-    """``os_ken.x.y`` of ``ryu.x.y``."""
+    """Return ``os_ken.x.y`` for ``ryu.x.y``; other names unchanged."""
     return re.sub(r"^ryu(?=$|\.)", "os_ken", name)
 
 
@@ -84,7 +84,7 @@ def install() -> None:
 
 
 def _require_app(app_name: str, api_style: bool = False) -> None:
-    """Have an application loaded, too, whoever asks for it."""
+    """Register an application that must be loaded, too."""
     required.append(real_name(app_name))
 
 
@@ -97,9 +97,11 @@ def lacking(error: ImportError) -> str | None:
 
 
 def _dropped_name(error: ImportError) -> str | None:
-    """What an import wanted that os-ken has no longer, ``ryu.x.y``; None where it is something else."""
-    found = re.match(r"cannot import name '(\w+)' from '([\w.]+)'", str(error))
+    """Return the name ``ryu.x.y`` of an import that os-ken no longer has; None for any
+    other failed import.
+    """
+    match = re.match(r"cannot import name '(\w+)' from '([\w.]+)'", str(error))
     modules = {ours: theirs for theirs, ours in BROUGHT.items()}
-    name = f"{modules.get(found[2], found[2])}.{found[1]}" if found else error.name or ""
+    name = f"{modules.get(match[2], match[2])}.{match[1]}" if match else error.name or ""
     alias = re.sub(r"^os_ken(?=\.)", "ryu", name)
     return alias if alias.startswith("ryu.") else None

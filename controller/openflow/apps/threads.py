@@ -31,7 +31,9 @@ class TaskExit(BaseException):
 
 
 class OneLine(logging.Formatter):
-    """Writes an exception behind its message, in the same line, with the files and lines that it passed."""
+    """Formatter that writes an exception after its message, on the same line, with files and lines of its
+    traceback.
+    """
 
     def formatException(self, ei: Any) -> str:
         _, error, trace = ei

@@ -15,7 +15,7 @@ from typing import Any
 from os_ken.controller.handler import set_ev_cls
 from os_ken.topology import event, switches
 
-#: What reads or writes the tables. os-ken calls each on the application's thread or on one of its loops.
+#: Functions that read or write the tables. os-ken calls each on the application's thread or one of its loops.
 _SHARED = (
     *("state_change_handler", "port_status_handler", "lldp_packet_in_handler"),
     *("host_discovery_packet_in_handler", "switch_request_handler", "host_request_handler"),
@@ -49,7 +49,11 @@ def _locked(method: Callable[..., Any]) -> Callable[..., Any]:
 def _link_request_handler(application: Any, request: Any) -> None:
     """Reply with a copy, because the caller goes over it on a thread of its own."""
     with _lock:
-        links = {link: at for link, at in application.links.items() if request.dpid in (None, link.src.dpid)}
+        links = {
+            link: seen_at
+            for link, seen_at in application.links.items()
+            if request.dpid in (None, link.src.dpid)
+        }
     application.reply_to_request(request, event.EventLinkReply(request.src, request.dpid, links))
 
 
@@ -60,14 +64,14 @@ def _lldp_loop(application: Any) -> None:
         due = time.time() - application.LLDP_SEND_PERIOD_PER_PORT
         with _lock:
             sent_at = {port: data.timestamp for port, data in application.ports.items()}
-        new = [port for port, at in sent_at.items() if at is None]
-        again = [port for port, at in sent_at.items() if at is not None and at <= due]
+        new = [port for port, sent_s in sent_at.items() if sent_s is None]
+        again = [port for port, sent_s in sent_at.items() if sent_s is not None and sent_s <= due]
         for port in new:
             application.send_lldp_packet(port)
         for port in again:
             application.send_lldp_packet(port)
             time.sleep(application.LLDP_SEND_GUARD)
-        later = [at - due for at in sent_at.values() if at is not None and at > due]
+        later = [sent_s - due for sent_s in sent_at.values() if sent_s is not None and sent_s > due]
         application.lldp_event.wait(0 if again else min(later, default=application.LLDP_SEND_PERIOD_PER_PORT))
 
 

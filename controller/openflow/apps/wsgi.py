@@ -55,7 +55,9 @@ def route(
     methods: Sequence[str] | None = None,
     requirements: Mapping[str, str] | None = None,
 ) -> Callable[[Method], Method]:
-    """A method of a :class:`ControllerBase` answers ``path``, such as ``/table/{dpid}``."""
+    """Return a decorator with which a method of a :class:`ControllerBase` answers ``path``, such as
+    ``/table/{dpid}``.
+    """
 
     def mark(method: Method) -> Method:
         method.routing_info = {  # type: ignore[attr-defined]
@@ -88,7 +90,10 @@ class Response(WebobResponse):  # type: ignore[misc]
 
 
 class ControllerBase:
-    """Made anew for each call. ``data``: what the application registered with its class."""
+    """Base class of the applications' handlers, created for each call.
+
+    ``data``: the object that the application registered with its class.
+    """
 
     special_vars = ("action", "controller")
 
@@ -129,7 +134,7 @@ class WSGIApplication:
 
     def register(self, controller: type, data: Any = None) -> None:
         """Take the routes of a controller's methods; its instances get ``data``."""
-        for name, method in inspect.getmembers(controller, lambda one: hasattr(one, "routing_info")):
+        for name, method in inspect.getmembers(controller, lambda member: hasattr(member, "routing_info")):
             info = method.routing_info
             self.mapper.connect(
                 info["name"],
@@ -157,9 +162,9 @@ class Served:
             await to_thread.run_sync(self._answer, request, send, limiter=self._threads)
 
     def _answer(self, request: Request, send: Any) -> None:
-        status, headers, found = request.call_application(self._application)
+        status, headers, chunks = request.call_application(self._application)
         try:
-            pieces = iter(found)
+            pieces = iter(chunks)
             # Before anything is said of it: the first piece may fail yet.
             first = next(pieces, b"")
             from_thread.run(send, _head(status, headers))
@@ -167,8 +172,8 @@ class Served:
                 from_thread.run(send, {"type": "http.response.body", "body": piece, "more_body": True})
             from_thread.run(send, {"type": "http.response.body", "body": b""})
         finally:
-            if hasattr(found, "close"):
-                found.close()
+            if hasattr(chunks, "close"):
+                chunks.close()
         log.info("%s %s: %s", request.method, request.path_info, status)
 
 
@@ -178,7 +183,7 @@ def _head(status: str, headers: Sequence[tuple[str, str]]) -> dict[str, Any]:
 
 
 def _request(scope: Any, body: bytes) -> Request:
-    """A call, as WebOb has it."""
+    """Return a call as WebOb's request."""
     server = scope.get("server") or ("127.0.0.1", 0)
     environ = {
         "QUERY_STRING": scope["query_string"].decode("latin-1"),
@@ -195,16 +200,16 @@ def _request(scope: Any, body: bytes) -> Request:
             key, text = name.decode("latin-1"), value.decode("latin-1")
             headers[key] = f"{headers[key]},{text}" if key in headers else text
     path = quote(scope["path"])
-    found: Request = Request.blank(path, environ, headers=headers, method=scope["method"], body=body)
-    return found
+    new_request: Request = Request.blank(path, environ, headers=headers, method=scope["method"], body=body)
+    return new_request
 
 
 def make_server(
     address: tuple[str, int], application: WSGIApplication, names: Collection[str] = ()
 ) -> HttpServer:
-    """Bind the port. The server refuses foreign web pages and bodies above 1 MiB. Raises OSError.
+    """Bind the port. Return the server, which refuses foreign web pages and bodies above 1 MiB.
 
-    ``names``: what else this server may be called.
+    ``names``: further host names of this server. Raises OSError.
     """
     app = OwnPagesOnly(BoundedBodies(Served(application)), [address[0], *names])
     return HttpServer(app, listen(*address))
