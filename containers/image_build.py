@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 
 
 def ensure_image(progress: Progress) -> str:
-    """The worker image's tag, once Docker has it; makes base and code layer where they are missing.
+    """Build the base and the code layer if Docker does not have them. Return the tag of the worker image.
 
     Raises ImageError.
     """
@@ -78,9 +78,10 @@ def build_image(progress: Progress) -> None:
 
 
 def remove_images(keep: str, age_s: float) -> list[str]:
-    """Remove our images with the name of ``keep`` and another tag, older than ``age_s`` s; their tags.
+    """Remove our images that have the name of ``keep``, another tag and more than ``age_s`` seconds. Return
+    the removed tags.
 
-    One that a container was made of, running or not, stays: Docker refuses. Raises ImageError.
+    Images of containers, running or stopped, stay because Docker refuses to remove them. Raises ImageError.
     """
     name = keep.partition(":")[0]
     before = time.time() - age_s
@@ -102,9 +103,10 @@ def remove_images(keep: str, age_s: float) -> list[str]:
 
 
 def build_from_packages(name: str, packages: Sequence[str], progress: Progress) -> str:
-    """Make an image of the host's own suite with Python, numpy and these Debian packages; its full name.
+    """Build an image of the host's own suite with Python, numpy and the given Debian packages. Return its
+    full name.
 
-    One of that name that is there is replaced. Raises ImageError.
+    An existing image of that name is replaced. Raises ImageError.
     """
     repository, _, tag = name.partition(":")
     whole = f"{repository}:{tag or 'latest'}"
@@ -197,7 +199,7 @@ def _mmdebstrap(archive: Path, packages: Sequence[str], mirrors: list[str], prog
 
 
 def host_sources(directory: Path, codename: str) -> str:
-    """The host's package sources of its own suite, as deb822 text; empty when it has none.
+    """Return the host's package sources for its own suite as deb822 text, empty if there are none.
 
     Reads ``sources.list``, ``sources.list.d/*.list`` and ``*.sources`` in ``directory``. Other vendors'
     suites and components are left out: the base needs only ``main`` of the distribution.

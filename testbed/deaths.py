@@ -53,7 +53,7 @@ class Death:
 
     @property
     def is_astray(self) -> bool:
-        """Whether it is about no end of a process."""
+        """Return whether the process did not end, or is a bridge or a port."""
         return self.frozen or self.kind in ("bridge", "port")
 
 

@@ -13,8 +13,10 @@ _DEPTH = 12
 
 
 def too_few(error: BaseException | None, depth: int = _DEPTH) -> str | None:
-    """One line that names the limit and the remedy, where no descriptor was left, however deep that lies in
-    ``error``; else None."""
+    """Return one line that names the limit and the remedy if no descriptor was left; else None.
+
+    The cause may lie deep in ``error``: in its causes, contexts, reasons and arguments.
+    """
     if error is None or not depth:
         return None
     if isinstance(error, OSError) and error.errno in _LACKING:

@@ -73,7 +73,7 @@ class Forked:
         os.close(self._pidfd)
 
     def poll(self) -> int | None:
-        """Exit code, or minus the signal's number; None while it runs."""
+        """Return the exit code, or minus the signal's number; None while the process runs."""
         with self._lock:
             if self.returncode is None and _readable(self._connection.fileno(), 0):
                 told = _received(self._connection)
@@ -82,7 +82,10 @@ class Forked:
             return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Exit code or minus the signal's number, at its end. Raises subprocess.TimeoutExpired."""
+        """Wait for the end of the process. Return its exit code, or minus the signal's number.
+
+        Raises subprocess.TimeoutExpired.
+        """
         if not _readable(self._pidfd, timeout):
             raise subprocess.TimeoutExpired(list(self.args), timeout or 0.0)
         # The server tells it at once, unless it is stopped, or is no more.
@@ -97,7 +100,7 @@ class Forked:
                     signal.pidfd_send_signal(self._pidfd, number)
 
     def pidfd(self) -> int:
-        """A descriptor of it, for the caller to close, even after its end."""
+        """Return a descriptor of the process, for the caller to close, even after the process has ended."""
         return os.dup(self._pidfd)
 
     def terminate(self) -> None:
@@ -122,12 +125,14 @@ def start_process(
     user: int | None = None,
     told: bool = True,
 ) -> Process:
-    """Start a process in a session of its own, in the network namespace of the calling thread.
+    """Start a process in a session of its own, in the network namespace of the calling thread. Return the
+    process.
 
     ``environment`` may name a server (:data:`SOCKET`), which forks what ``python -m`` would execute.
-    ``output`` takes what the process says, unless there is another file for ``errors``. ``follow``: the
-    signal that it gets when this one ends. ``user``: who it is to be, without any privilege and unable to
-    gain one; it is told of no server. ``told``: whether it may use the server itself. Raises OSError.
+    ``output`` takes the process's output, unless there is another file for ``errors``. ``follow``: signal
+    that the process gets when the calling thread ends. ``user``: its user id, without any privilege and
+    unable to gain one. Such a process does not learn of the server. ``told``: whether it may use the server
+    itself. Raises OSError.
     """
     path = environment.get(SOCKET)
     if user is not None or not told:
@@ -148,9 +153,9 @@ def start_process(
 
 
 def dying_with_starter(number: signal.Signals | None) -> list[str]:
-    """Words before a command: its process gets a signal when the thread that started it ends.
+    """Return the words before a command that give its process a signal when the thread that started it ends.
 
-    No words where the machine has no setpriv.
+    Returns no words if ``number`` is None or the machine has no setpriv.
     """
     setpriv = shutil.which("setpriv") if number is not None else None
     return [setpriv, "--pdeathsig", number.name.removeprefix("SIG")] if setpriv and number else []
@@ -165,7 +170,7 @@ def _without_privileges(user: int | None) -> list[str]:
 
 
 def pidfd_of(process: Process) -> int:
-    """A descriptor of a process, for the caller to close. Raises OSError."""
+    """Return a descriptor of a process, for the caller to close. Raises OSError."""
     return process.pidfd() if isinstance(process, Forked) else os.pidfd_open(process.pid)
 
 
@@ -214,9 +219,10 @@ class ForkServer:
 
 @contextmanager
 def forking(modules: Sequence[str]) -> Iterator[bool]:
-    """Have what this process starts meanwhile forked from a server, for root, unless there is one.
+    """Have a server fork the processes that root starts in the block. Yield whether the server ends with the
+    block.
 
-    The server imports ``modules`` while its caller does other things. Gives whether it ends with this.
+    No server is started if there is one already. It imports ``modules`` while its caller does other things.
     Raises OSError.
     """
     if SOCKET in os.environ or os.geteuid() != 0:
@@ -309,7 +315,7 @@ def _readable(descriptor: int, timeout_s: float | None) -> bool:
 
 
 def _received(connection: socket.socket) -> bytes:
-    """What was sent, nothing where the other end is no more."""
+    """Return the message received, empty if the other end is gone."""
     try:
         return connection.recv(64)
     except ConnectionError:
@@ -434,8 +440,11 @@ class _OwnFork:
 
 
 def can_fork_server() -> bool:
-    """Whether this process was forked itself, so that a server costs next to nothing; it must have a single
-    thread, as others would be missing in the server, with whatever they had locked."""
+    """Return whether a server costs next to nothing because this process was forked itself.
+
+    This process must have a single thread. Others would be missing in the server, with all that they had
+    locked.
+    """
     return _own_room is not None and threading.active_count() == 1
 
 
@@ -537,7 +546,10 @@ def _reopen_streams(unbuffered: bool) -> None:
 
 
 class _Room:
-    """Where the kernel shows a process's arguments and environment: as long as those it was executed with."""
+    """Memory in which the kernel shows a process's arguments and environment.
+
+    It is as long as the arguments and the environment with which the process was executed.
+    """
 
     def __init__(self) -> None:
         fields = Path("/proc/self/stat").read_text(encoding="ascii").rpartition(")")[2].split()

@@ -59,7 +59,7 @@ class Watched:
 
 
 def bears_s(kind: ProcessKind) -> float:
-    """How long a process of a kind may stand still, seconds."""
+    """Return how many seconds a process of a kind may stand still."""
     return BEARS_LESS_S if kind in _CARRY else BEARS_S
 
 
@@ -67,7 +67,7 @@ def bears_s(kind: ProcessKind) -> float:
 
 
 def stands_still(pid: int) -> str | None:
-    """How a process stands still now, in words; None where it does not, or has ended."""
+    """Return in words how a process stands still now; None if it does not, or has ended."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -88,7 +88,9 @@ def _is_frozen(pid: int) -> bool:
 
 
 def _froze(line: str) -> bool:
-    """Whether the control group of a line of ``/proc/PID/cgroup`` is frozen, itself or by one above it."""
+    """Return whether the control group of a line of ``/proc/PID/cgroup`` is frozen, itself or by one above
+    it.
+    """
     _, controllers, path = line.split(":", 2)
     below = path.lstrip("/")
     if not below:
@@ -107,7 +109,7 @@ def _reads(path: Path, line: str) -> bool:
 
 
 def families() -> dict[int, list[int]]:
-    """Children of each process of this machine."""
+    """Return the children of each process of this machine, by process id."""
     found: dict[int, list[int]] = {}
     for entry in os.scandir("/proc"):
         if not entry.name.isdigit():
@@ -121,7 +123,9 @@ def families() -> dict[int, list[int]]:
 
 
 def with_children(watched: Iterable[Watched], children: Mapping[int, list[int]]) -> list[Watched]:
-    """The processes, and those that the ones with a ``tree`` have started, by the name of those."""
+    """Return the processes, and all processes that those with a ``tree`` have started, under the name of the
+    starter.
+    """
     left, found = list(watched), []
     while left:
         one = left.pop()
@@ -153,7 +157,9 @@ class Moment:
 
 
 def _queued_s() -> float:
-    """How long this thread and the main one, which may have Python's lock, have waited for a processor."""
+    """Return how many seconds this thread and the main one, which may have Python's lock, have waited for a
+    processor.
+    """
     waited_s = 0.0
     for of in ("self", "thread-self"):
         with suppress(OSError, IndexError, ValueError):
@@ -163,7 +169,7 @@ def _queued_s() -> float:
 
 
 def own_gap_s(before: Moment, now: Moment, pause_s: float) -> float:
-    """Seconds that neither the pause, nor own work, nor others on the processor explain."""
+    """Return the seconds that neither the pause, nor own work, nor the wait for the processor explains."""
     worked_s = now.cpu_s - before.cpu_s
     return (now.t - before.t) - pause_s - worked_s - (now.queued_s - before.queued_s)
 
@@ -176,7 +182,11 @@ class Standstills:
     _since: dict[tuple[ProcessKind, str], tuple[float, str, bool]] = field(default_factory=dict)
 
     def look(self, t: float, still: Mapping[tuple[ProcessKind, str], str]) -> list[Death]:
-        """What is new at ``t``, when those of ``still`` stand still, each with how."""
+        """Return the news at ``t`` (CLOCK_MONOTONIC, seconds): processes that have stood still for too long,
+        or go on again.
+
+        ``still``: processes that stand still now, each with how it does.
+        """
         found: list[Death] = []
         for key, how in still.items():
             since, first, reported = self._since.get(key, (t, how, False))
@@ -195,7 +205,7 @@ class Standstills:
 
 
 def own_standstill(own: tuple[ProcessKind, str], before: Moment, now: Moment) -> list[Death]:
-    """What the own clock shows: the own process stood still, or the machine slept."""
+    """Return the standstills that the own clock shows: the own process stood still, or the machine slept."""
     found: list[Death] = []
     if own_gap_s(before, now, LOOK_S) >= OWN_BEARS_S:
         found += [Death(before.t, *own, GAP, frozen=True), Death(now.t, *own, frozen=True)]

@@ -78,11 +78,15 @@ class Lab:
         return self.prefix + hashlib.sha256(name.encode()).hexdigest()[:room]
 
     def interface(self, node: str, port: int) -> str:
-        """The interface in the machine's own namespace that stands for a port; at most 15 characters."""
+        """Return the interface in the machine's own namespace that stands for a port. It has at most 15
+        characters.
+        """
         return self._short(f"{node}-{port}")
 
     def bridge(self, node: str) -> str:
-        """The Open vSwitch bridge of a node; at most 15 characters, as its local port is an interface."""
+        """Return the Open vSwitch bridge of a node. It has at most 15 characters, as its local port is an
+        interface.
+        """
         return self._short(node)
 
     def namespace(self, node: str) -> str:
@@ -92,7 +96,7 @@ class Lab:
         return self.prefix + worker
 
     def environment(self) -> dict[str, str]:
-        """The environment for a process of this lab."""
+        """Return the environment for a process of this lab."""
         return {**os.environ, ENVIRONMENT: self.id}
 
     def make_state_dir(self) -> Path:
@@ -116,18 +120,21 @@ class Lab:
             raise
 
     def own(self) -> TextIO:
-        """Hold the lab like :meth:`hold`, as its builder. Raises LabError if another process builds it."""
+        """Hold the lab like :meth:`hold`, as its builder. Return the lock's file.
+
+        Raises LabError if another process builds the lab.
+        """
         self.make_state_dir()
         taken = f"lab {self.id} is already in use; stop it or choose another id"
         return _lock(self.state_dir / "owner.lock", fcntl.LOCK_EX, taken)
 
     def is_alive(self) -> bool:
-        """Whether a process holds or owns it."""
+        """Return whether a process holds or owns the lab."""
         return any(_is_locked(self.state_dir / name) for name in ("lock", "owner.lock"))
 
 
 def new_lab() -> Lab:
-    """A lab with an id that no state directory uses."""
+    """Return a lab with an id that no state directory uses."""
     while True:
         lab = Lab("".join(secrets.choice(_ALPHABET) for _ in range(4)))
         if not lab.state_dir.exists():

@@ -31,12 +31,12 @@ MTU_BYTES = LARGEST_MTU_BYTES - VXLAN_BYTES
 
 
 def log_of_part(host: str) -> str:
-    """What a lab calls the file with what the testbed of a part on another host said."""
+    """Return the name of a lab's file with the output of the testbed on another host."""
     return f"testbed-{host}.log"
 
 
 def tail(path: Path) -> bytes:
-    """The last of a log, nothing of one that is not there."""
+    """Return the last LOG_BYTES bytes of a log; nothing if the log is not there."""
     try:
         with path.open("rb") as log:
             log.seek(max(0, path.stat().st_size - LOG_BYTES))
@@ -122,7 +122,7 @@ class Parts:
         return found
 
     def at(self, own: int) -> Parts:
-        """The same plan, as another part reads it."""
+        """Return the same plan as part ``own`` reads it."""
         return replace(self, own=own)
 
     def write(self, path: Path) -> None:
@@ -132,7 +132,7 @@ class Parts:
 
     @classmethod
     def read(cls, path: Path) -> Parts:
-        """Raises OSError, ValueError."""
+        """Return the plan in a file. Raises OSError, ValueError."""
         # Here, as most who load this module read no plan.
         from pydantic import TypeAdapter
 

@@ -53,12 +53,12 @@ _APPS, _KEEPS = "apps-plan.json", "controller-plan.json"
 
 @dataclass(frozen=True)
 class Addresses:
-    """Where the controller listens. Addresses are ``host:port``; ``token`` is asked of every caller.
+    """Addresses at which the controller listens, as ``host:port``, and their protection.
 
-    ``app_openflow`` and ``app_rest``: where applications of others wait for their switches and for calls.
-    ``observe_links``: the applications' process discovers links between its switches.
-    ``tls``: files of REST's certificate and its key. ``insecure``: which of ``rest`` and ``openflow`` may be
-    open beyond loopback without TLS.
+    ``token``: required from every caller. ``app_openflow`` and ``app_rest``: addresses at which user-supplied
+    applications wait for their switches and for calls. ``observe_links``: the applications' process discovers
+    links between its switches. ``tls``: files of REST's certificate and its key. ``insecure``: which of
+    ``rest`` and ``openflow`` may be open beyond loopback without TLS.
     """
 
     rest: str = "127.0.0.1:8080"
@@ -77,7 +77,7 @@ class Addresses:
 
     @property
     def cacert(self) -> str | None:
-        """What its certificate is checked with."""
+        """Return the file that the controller's certificate is checked with; None without TLS."""
         return None if self.tls is None else str(self.tls[0].absolute())
 
 
@@ -162,7 +162,10 @@ def _check_free(wanted: Mapping[str, str]) -> None:
 
 
 def _why_taken(address: str, option: str) -> str | None:
-    """Why nobody can listen at an address now. Raises LabError for one that is none."""
+    """Return why nothing can listen at an address now; None if it is free.
+
+    Raises LabError if the text is not an address.
+    """
     host, _, number = address.rpartition(":")
     if not host or not number.isdigit() or not 0 < int(number) < 65536:
         raise LabError(f"{option}: {address!r} is not host:port, such as 127.0.0.1:8080")
@@ -183,7 +186,7 @@ def _ending(lab: str) -> str:
 
 
 def labs_at(ports: Iterable[int]) -> list[str]:
-    """Labs of which a process listens at one of these TCP ports."""
+    """Return the ids of labs of which a process listens at one of these TCP ports."""
     wanted = {f"{port:04X}" for port in ports}
     sockets = set()
     for table in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
@@ -362,7 +365,7 @@ class LabProcesses:
             self._freezes = None
 
     def _plan_apps(self) -> None:
-        """What the testbed is to run of applications of others, in a file."""
+        """Write the plan of the user-supplied applications that the testbed is to run into a file."""
         from ringlight.testbed.emulation.others import Applications
 
         Applications(
@@ -387,7 +390,9 @@ class LabProcesses:
             time.sleep(0.02)
 
     def read_inventory(self) -> dict[str, Any]:
-        """The inventory as it is now: process ids change when something is started again. Raises OSError."""
+        """Read the inventory again and return it: process ids change when something is started again. Raises
+        OSError.
+        """
         self.inventory = json.loads((self.state / "inventory.json").read_text(encoding="utf-8"))
         return self.inventory
 
@@ -402,7 +407,9 @@ class LabProcesses:
             time.sleep(0.05)
 
     def lighting_s(self) -> float:
-        """The longest that an optical switch may need to light all that it can: minutes at a large D."""
+        """Return the longest time in seconds that an optical switch may need to light all that it can:
+        minutes at a large D.
+        """
         found = [0.0]
         for switch in self.inventory.get("optical_switches", {}).values():
             timing = {name: value for name, value in switch.get("profile", {}).items() if name.endswith("_s")}
@@ -412,7 +419,7 @@ class LabProcesses:
         return 2 * max(found)
 
     def unwell(self) -> str | None:
-        """What the controller says is wrong, or that it does not answer; None when all is well."""
+        """Return what the controller reports to be wrong, or that it does not answer; None if all is well."""
         # Here, where its controller is waited for anyway.
         import httpx
 
@@ -450,7 +457,9 @@ class LabProcesses:
             time.sleep(0.1)
 
     def ended(self) -> list[Death]:
-        """What ended, or is back, since the last call: processes, and those who look after other hosts."""
+        """Return what ended, or is back, since the last call: processes, and the Dask workers that look after
+        other hosts.
+        """
         found, now_s = [one for one in self._deaths.read() if not one.is_astray], time.monotonic()
         if self._spread is None or now_s < self._next_look_s:
             return found
@@ -464,8 +473,10 @@ class LabProcesses:
         return found
 
     def astray(self) -> list[Death]:
-        """Which processes stand still, and which bridges and ports are not as they were left, or are again,
-        since the last call."""
+        """Return the processes that stand still, or go on again, since the last call.
+
+        Bridges and ports that are not as they were left, or are so again, are also returned.
+        """
         found: list[Death] = []
         while self._seen:
             found.append(self._seen.popleft())
@@ -500,14 +511,16 @@ class LabProcesses:
                 self._lock = None
 
     def leave_standing(self, **facts: Any) -> dict[str, Any]:
-        """Let the processes go on without this one, until :func:`end_standing`; what is known of the lab."""
+        """Let the processes run on without this one, until :func:`end_standing`. Return the lab's document as
+        ``tell_standing``.
+        """
         document = self.tell_standing(**facts)
         self._end_watch()
         self._testbed = self._lock = None
         return document
 
     def tell_standing(self, **facts: Any) -> dict[str, Any]:
-        """Have commands of this machine find the lab; what is known of it."""
+        """Write the lab's document, by which commands of this machine find the lab. Return it."""
         document = {
             "lab": self.lab.id,
             "runtime": self.runtime,
@@ -523,7 +536,7 @@ class LabProcesses:
         return document
 
     def is_standing(self) -> bool:
-        """Whether other commands were told of it, and none has ended it."""
+        """Return whether other commands can find the lab, and none has ended it."""
         return (self.state / _STANDING).exists()
 
     def _last(self) -> str:
@@ -574,7 +587,10 @@ def _slow(name: str) -> str:
 
 
 def end_standing(lab_id: str | None, notice: Callable[[str], None]) -> list[str]:
-    """End one lab that was left standing, or all of them; the ids of those ended. Raises LabError."""
+    """End one lab that was left running, or all of them. Return the ids of the labs that were ended.
+
+    Raises LabError if the lab ``lab_id`` is not running.
+    """
     found = _standing()
     if lab_id is not None:
         Lab(lab_id)
@@ -590,7 +606,7 @@ def end_standing(lab_id: str | None, notice: Callable[[str], None]) -> list[str]
 
 
 def what_helps(address: str) -> str:
-    """Which command helps where no controller answers at ``host:port``, in one line."""
+    """Return in one line which command helps if no controller answers at ``host:port``."""
     for lab in map(Lab, _standing()):
         # Only root may read them.
         with suppress(OSError, ValueError):
@@ -604,12 +620,12 @@ def what_helps(address: str) -> str:
 
 
 def gone(lab: Lab) -> str:
-    """What is said of a lab that was left standing and whose testbed is dead."""
+    """Return the message about a lab that was left running and whose testbed is dead."""
     return f"the testbed of lab {lab.id} has ended; remove what is left with: ringlight down {lab.id}"
 
 
 def dead_labs() -> list[Lab]:
-    """Labs that were left standing and whose testbed is dead."""
+    """Return the labs that were left running and whose testbed is dead."""
     return [lab for lab in map(Lab, _standing()) if not lab.is_alive()]
 
 
@@ -646,7 +662,9 @@ def _end_stranger(lab: Lab, name: str, pid: int, notice: Callable[[str], None]) 
 
 
 def belongs_to(lab: Lab, pid: int) -> bool:
-    """Whether a process lives and belongs to a lab: its number may have been given to another since."""
+    """Return whether a process lives and belongs to a lab: its number may have been given to another process
+    since.
+    """
     try:
         environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:

@@ -1,7 +1,7 @@
-"""What a lab needs from the machine, made ready once: services, eBPF object, worker image.
+"""Preparation of the machine for labs, done once: services, eBPF object, worker image.
 
-Every step looks first and does nothing where nothing is to be done, so a start-up check costs well
-under a second. ``ringlight doctor`` prints :func:`doctor_checks`.
+Every step looks first and does nothing if nothing is to be done, so a start-up check costs well under a
+second. ``ringlight doctor`` prints :func:`doctor_checks`.
 """
 
 from __future__ import annotations
@@ -80,7 +80,9 @@ def _simgrid() -> Check:
 
 
 def _kernel_has_tc(kind: str) -> bool:
-    """Whether the kernel knows a queueing discipline; asked on a dummy veth that is removed again."""
+    """Return whether the kernel knows a queueing discipline. This is tried on a dummy veth that is removed
+    again.
+    """
     from pyroute2.iproute import IPRoute
     from pyroute2.netlink.exceptions import NetlinkError
 
@@ -123,7 +125,7 @@ def _memory_gib() -> float:
 
 
 def doctor_checks() -> list[Check]:
-    """Everything looked at, in the order in which a person would mend it. Changes nothing."""
+    """Return all checks, in the order in which a person would repair what fails. Changes nothing."""
     root = os.geteuid() == 0
     checks = [
         Check("root", root, "yes" if root else f"uid {os.geteuid()}", f"sudo {OURSELVES} doctor"),

@@ -228,7 +228,7 @@ class Supervisor:
 
 
 def ended(code: int) -> str:
-    """How a process ended, for people; ``code`` as of ``Popen.returncode``."""
+    """Return how a process ended, for people. ``code``: as in ``Popen.returncode``."""
     if code >= 0:
         return f"exit code {code}"
     try:

@@ -75,9 +75,11 @@ class Exchange:
             connection.setblocking(False)
 
     def __call__(self, messages: Sequence[bytes]) -> list[bytes]:
-        """What each rank has for this one, in the order of ranks, as ``messages`` are for each.
+        """Send ``messages``, one for each rank, and return each rank's message for this rank, in the order of
+        ranks.
 
-        Raises PeerLost where one has gone, AveragingFailed where one is silent.
+        This rank's own message is returned as it was given. Raises PeerLost if a rank has gone,
+        AveragingFailed if one is silent for too long.
         """
         talks = {
             peer: _Talk(peer, connection, _LENGTH.pack(len(messages[peer])) + messages[peer])

@@ -88,11 +88,15 @@ class Flows:
             self._socket = None
 
     def fileno(self) -> int:
-        """The descriptor that becomes readable when the agent says something; -1 while it is away."""
+        """Return the descriptor that becomes readable when the agent sends something; -1 while there is no
+        connection.
+        """
         return -1 if self._socket is None else self._socket.fileno()
 
     def due(self) -> float:
-        """Time when :meth:`update` has something to do even if the agent says nothing (CLOCK_MONOTONIC)."""
+        """Return the CLOCK_MONOTONIC time in seconds at which :meth:`update` must run even if the agent sends
+        nothing; infinity if no flow is open.
+        """
         if not self._flows:
             return math.inf
         if self._socket is None:
@@ -120,7 +124,9 @@ class Flows:
 
     @contextlib.contextmanager
     def light(self, peer: str, deadline: float) -> Iterator[Flow]:
-        """A flow, once it is lit, for the length of the ``with`` block. Raises TimeoutError."""
+        """Open a flow for the length of the ``with`` block and yield it once it is lit. Raises
+        TimeoutError.
+        """
         flow = self.open(peer)
         try:
             while not flow.lit:

@@ -72,7 +72,9 @@ class Gradients(Payload):
             yield
 
     def _reducing(self, stack: contextlib.ExitStack) -> Reduce | None:
-        """What all-reduces vectors, a ring of whole numbers or a schedule of sums; None for a single rank."""
+        """Return a function that all-reduces vectors by a ring of whole numbers or by a schedule of sums;
+        None if the graph has no collective.
+        """
         spec = self._spec
         if not (collectives := self._graph.of_kind(Kind.COLLECTIVE)):
             return None
@@ -104,7 +106,10 @@ class Gradients(Payload):
         return run, lambda: 0
 
     def end(self, iteration: int) -> dict[str, object]:
-        """Update the parameters; its time is taken from the next iteration's computation."""
+        """Update the parameters and return the fields of the iteration's event besides times.
+
+        The time of the update is taken from the next iteration's computation.
+        """
         self._replica.update(iteration)
         if self._checkpoint is not None:
             self._checkpoint.keep(iteration + 1, self._replica.parameters)

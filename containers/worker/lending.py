@@ -53,9 +53,10 @@ class Lender:
             raise
 
     def send(self, address: int, count: int) -> int:
-        """Lend up to ``count`` bytes from ``address`` on: how many were taken, ``held`` ones among them.
+        """Lend up to ``count`` bytes from ``address`` on. Return how many were taken, including the ``held``
+        bytes.
 
-        Fewer, or none, when the socket has no room. Raises OSError of the connection.
+        Fewer bytes, or none, are taken if the socket has no room. Raises OSError of the connection.
         """
         taken = 0
         while True:

@@ -101,8 +101,8 @@ class Place:
 
 @dataclass
 class Moved:
-    """What a rank has moved: bytes of the stream both ways, ``scale_bytes`` of its messages to
-    the other ranks, frames sent a second time, and new connections.
+    """Amounts that a rank has moved: bytes of the stream both ways, ``scale_bytes`` of its messages to the
+    other ranks, frames sent a second time, and new connections.
     """
 
     bytes_sent: int = 0
@@ -126,7 +126,7 @@ class _Collective:
         self._quantised = self.answered = 0
 
     def message(self, frame: int) -> bytes:
-        """The frame as it is sent."""
+        """Return the frame as it is sent."""
         while self._quantised <= frame:
             part, blocks = self._part(self._quantised)
             place = self._place
@@ -219,9 +219,10 @@ class Averaging:
             raise
 
     def mean(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
-        """The mean of all ranks' ``values`` (float32, one dimension), as a new array; the same bits on all.
+        """Return the mean of all ranks' ``values`` (float32, one dimension) as a new array with the same bits
+        on all ranks.
 
-        ``values`` must stay as they are until then. Raises AveragingFailed.
+        Do not modify ``values`` until this method returns. Raises AveragingFailed.
         """
         shared = self._shared(values) if values.size else np.empty(0, np.int16)
         collective = self._begin(values, shared)
@@ -526,9 +527,10 @@ class Averaging:
 def reducing_at(
     place: AveragerPlace, spec: WorkerSpec, connections: Mapping[int, socket.socket]
 ) -> Iterator[Reduce]:
-    """All-reduces of ``spec``'s job by its averagers; ``connections`` to the other ranks are for the scales.
+    """Yield an all-reduce for ``spec``'s job by its averagers. ``connections`` to the other ranks carry the
+    scales.
 
-    Raises AveragingFailed, PeerLost, as do the all-reduces.
+    Raises AveragingFailed and PeerLost, also from each all-reduce.
     """
     host, _, port = place.address.rpartition(":")
     exchange = Exchange(spec.rank, connections, spec.peer_timeout_s)
@@ -561,7 +563,7 @@ def _nothing() -> NDArray[np.float32]:
 
 
 def _told(message: bytes) -> str:
-    """What a rank has said of its values."""
+    """Return a description of the values that a rank has announced in its message."""
     if len(message) < _SCALES.size:
         return f"said {len(message)} bytes"
     _, bits, block, size = _SCALES.unpack_from(message)

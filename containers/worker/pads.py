@@ -1,4 +1,4 @@
-"""What fills a gradient buffer behind the model's gradient, and how every rank checks its sum.
+"""Pads that fill a gradient buffer behind the model's gradient, and the check of their sum on every rank.
 
 A pad is different on each rank and in each iteration, and known to all ranks, so each knows the sum.
 """
@@ -34,7 +34,7 @@ class Pad(Protocol):
         """Write this rank's pad."""
 
     def wrong(self, found: Array, iteration: int) -> Wrong | None:
-        """The first wrong element of the sum over all ranks."""
+        """Return the first wrong element of the sum over all ranks; None if all are right."""
 
 
 class WholeNumbers:

@@ -1,4 +1,4 @@
-"""What connections to other ranks, and to an averager, have in common, whatever goes over them.
+"""Common parts of connections to other ranks and to an averager, whatever the connections carry.
 
 Without numpy, which takes half of the time in which a link test's worker starts.
 """

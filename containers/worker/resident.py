@@ -30,9 +30,10 @@ _libc = ctypes.CDLL(None)
 
 
 def reside(directory: Path) -> Path | int:
-    """Carry out orders; the exit code, or, in a process that was forked for an attempt, its directory.
+    """Carry out orders. Return the exit code, or, in a process that was forked for an attempt, the attempt's
+    directory.
 
-    Raises OSError where nobody gives orders.
+    Raises OSError if there is no one to give orders.
     """
     _prepare()
     attempt: _Attempt | None = None
@@ -81,7 +82,9 @@ class _Attempt:
         self.pid, self.pidfd = pid, os.pidfd_open(pid)
 
     def end(self) -> int:
-        """Wait for its end: its exit code, or a negative signal."""
+        """Wait for the end of the process. Return its exit code, or minus the number of the signal that ended
+        it.
+        """
         code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         os.close(self.pidfd)
         return code

@@ -75,9 +75,11 @@ class RingOfBits:
         self._means = over(gather, Elements(_WORD, self._take, bits), groups * bits, bits)
 
     def run(self, vector: npt.NDArray[np.float32]) -> RunReport:
-        """Put ``ranks`` times the mean of all ranks' vectors in place of this rank's, the same on all.
+        """Replace this rank's vector by ``ranks`` times the mean of all ranks' vectors. Return what the run
+        moved.
 
-        Raises ArithmeticError for a value that is not finite, else as :meth:`Transport.run`.
+        The result has the same bits on all ranks. Raises ArithmeticError for a value that is not finite, and
+        the exceptions of :meth:`Transport.run`.
         """
         try:
             shared = exponents(vector).astype("<i2")
@@ -159,7 +161,9 @@ class _Run:
         self.left = self.done = self.come = 0
 
     def next_part(self) -> tuple[int, int]:
-        """The part that comes now. Nothing comes of an empty one."""
+        """Begin with the next part that is not empty and return its first group and its end, since nothing
+        comes of an empty part.
+        """
         part = next((first, end) for first, end in self.parts if first < end)
         self.left = part[1] - part[0]
         return part

@@ -1,4 +1,4 @@
-"""What a worker is told to do: ``spec.json``, written by the server agent."""
+"""A worker's orders: ``spec.json``, written by the server agent."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class WorkerSpec:
 
 
 def read_spec(path: Path) -> WorkerSpec:
-    """The spec in the JSON file ``path``. Raises BadSpec with one line that names what is wrong."""
+    """Return the spec in the JSON file ``path``. Raises BadSpec with one line that names what is wrong."""
     try:
         raw = json.loads(path.read_text())
     except (OSError, ValueError) as error:
@@ -108,7 +108,7 @@ def read_spec(path: Path) -> WorkerSpec:
 
 
 def parse_spec(raw: Any) -> WorkerSpec:
-    """The spec from decoded JSON. Raises BadSpec."""
+    """Return the spec in decoded JSON. Raises BadSpec."""
     if not isinstance(raw, dict):
         raise BadSpec("expected an object")
     values = {**raw, "linktest": _fill(LinkTest, raw.get("linktest") or {}, "linktest.")}

@@ -82,9 +82,10 @@ _NOTE_WHEN_ACKNOWLEDGED = [(socket.SOL_SOCKET, _SO_TIMESTAMPING, struct.pack("I"
 
 @dataclass(frozen=True)
 class Elements:
-    """What a vector is made of.
+    """Kind of the elements of a vector.
 
-    ``add(into, what)`` adds in place; ``together``: elements of one item, which are never added apart.
+    ``add(into, what)`` adds in place. ``together``: number of elements of one item, which are never added
+    separately.
     """
 
     kind: np.dtype[Any]
@@ -105,11 +106,11 @@ FLOATS = Elements(np.dtype(np.float32), _add)
 
 @dataclass(frozen=True)
 class RunReport:
-    """What one run moved. ``bytes_lent``: those of ``bytes_sent`` that were not copied to be sent.
+    """Amounts that one run moved. ``bytes_lent``: the part of ``bytes_sent`` that was sent without a copy.
 
-    ``max_stall_s``: longest time, seconds, in which no byte moved in either direction. ``stalls``: when such
-    times of at least STALL_S began and ended (CLOCK_MONOTONIC, seconds). With an O-NIC: ``flows`` opened,
-    and the longest and the sum of the times that one waited for its light, seconds.
+    ``max_stall_s``: longest time in seconds during which no byte moved in either direction. ``stalls``: begin
+    and end of such times of at least STALL_S (CLOCK_MONOTONIC, seconds). With an O-NIC: number of ``flows``
+    opened, and the longest and the sum of the times that a flow waited for its light, in seconds.
     """
 
     bytes_sent: int
@@ -149,15 +150,16 @@ class _Receive:
         self.before: list[_Send] = []
 
     def ready(self) -> int:
-        """How far a later send of the chunk may go now: to the end of a segment."""
+        """Return the byte offset up to which a later send of the chunk may go now: the end of a segment."""
         if self.applied == self.end:
             return self.end
         return self.applied - (self.applied - self.start) % self.segment
 
     def limit(self) -> int:
-        """How far the next receive may go: one segment, and not beyond an earlier receive of the chunk.
+        """Return the byte offset up to which the next receive may go.
 
-        It stops before what an earlier send has still to send, if that leaves anything to receive.
+        That is one segment further, and not beyond an earlier receive of the chunk. The limit lies before
+        bytes that an earlier send has still to send, if that leaves anything to receive.
         """
         if self.is_word:
             return self.end
@@ -247,7 +249,7 @@ class _Link:
         self.scratch = memoryview(self.scratch_items).cast("B")  # type: ignore[arg-type]
 
     def longest(self) -> int:
-        """Bytes of the longest transfer either way."""
+        """Return the bytes of the longest transfer in either direction, 0 if there is none."""
         sends = [send.end - send.start for send in self.sends]
         return max(sends + [receive.end - receive.start for receive in self.receives], default=0)
 
@@ -272,11 +274,11 @@ class _Link:
         return not self.transferred() or self.next_burst < len(self.bursts) or self.owes or self.awaits
 
     def held(self) -> int:
-        """Bytes lent for which the socket had no room yet."""
+        """Return the bytes that were lent and for which the socket had no room yet."""
         return 0 if self.lender is None else self.lender.held
 
     def sendable(self, by_flow: bool) -> int:
-        """Sends before this index may go now."""
+        """Return the index before which sends may go now."""
         if not by_flow:
             return len(self.sends)
         if self.flow is None or not self.flow.lit:
@@ -284,7 +286,7 @@ class _Link:
         return self.bursts[self.next_burst].end
 
     def take(self, into: memoryview) -> int:
-        """Bytes that came early, else from the connection."""
+        """Read bytes that came early, else from the connection, into ``into``. Return how many."""
         if not self.early:
             return self.socket.recv_into(into)
         count = min(len(into), len(self.early))
@@ -294,7 +296,8 @@ class _Link:
         return count
 
     def read_ahead(self) -> bool:
-        """Take bytes that cannot be used yet, so that the flow that brings them can end.
+        """Read bytes that cannot be used yet, so that the flow that brings them can end. Return whether any
+        came.
 
         They stay few: a peer can be at most one all-reduce ahead.
         """
@@ -539,7 +542,7 @@ class Transport:
 
     @staticmethod
     def _acknowledged(link: _Link) -> bool:
-        """Whether more of a burst that is all sent has been acknowledged since the last look."""
+        """Return whether more of a completely sent burst has been acknowledged since the last look."""
         if link.flow is None or link.next_send < link.bursts[link.next_burst].end:
             return False
         before, link.unacknowledged = link.unacknowledged, unacknowledged(link.socket)
@@ -623,7 +626,9 @@ class Transport:
 
     @staticmethod
     def _delivers(unfinished: list[_Link]) -> bool:
-        """Whether only receipts are awaited, and more has been acknowledged since the last look."""
+        """Return whether only receipts are awaited, and more bytes have been acknowledged since the last
+        look.
+        """
         if not all(link.transferred() and link.awaits for link in unfinished):
             return False
         before = sum(link.unacknowledged for link in unfinished)
@@ -761,7 +766,7 @@ class Transport:
 
 
 def lender_for(connection: socket.socket) -> Lender | None:
-    """A lender, or None where memory cannot be lent: then everything is copied, which always works."""
+    """Return a lender, or None if memory cannot be lent. Then everything is copied, which always works."""
     try:
         return Lender(connection)
     except OSError:
@@ -769,17 +774,19 @@ def lender_for(connection: socket.socket) -> Lender | None:
 
 
 def unacknowledged(connection: socket.socket) -> int:
-    """Bytes sent on a TCP connection that its peer's host has not acknowledged (SIOCOUTQ)."""
+    """Return the bytes sent on a TCP connection that its peer's host has not acknowledged (SIOCOUTQ)."""
     return int.from_bytes(fcntl.ioctl(connection, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
 
 
 def round_trip_s(connection: socket.socket) -> float:
-    """TCP's smoothed round trip of a connection, seconds: mostly what its frames wait in queues."""
+    """Return TCP's smoothed round trip of a connection in seconds: mostly the time that its frames wait in
+    queues.
+    """
     return _tcp_info(connection)[0] / 1e6
 
 
 def retransmits(connection: socket.socket) -> int:
-    """Segments that TCP sent again on a connection."""
+    """Return how many segments TCP sent again on a connection."""
     return _tcp_info(connection)[1]
 
 
@@ -790,6 +797,6 @@ def _tcp_info(connection: socket.socket) -> tuple[int, int]:
 
 
 def partners(schedule: Schedule, rank: int) -> tuple[set[int], set[int]]:
-    """Ranks to which ``rank`` transfers anything, and those from which."""
+    """Return the ranks to which ``rank`` transfers anything, and the ranks that transfer anything to it."""
     to = {t.destination for t in schedule.transfers if t.source == rank}
     return to - {rank}, {t.source for t in schedule.transfers if t.destination == rank} - {rank}
