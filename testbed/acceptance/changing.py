@@ -23,8 +23,12 @@ def converge(
     timeout_s: float = 10.0,
     settle: bool = True,
 ) -> ApplyResult:
-    """Read, plan and apply; again from a new reading when the outcome was unknown or another writer got in
-    between."""
+    """Read, plan and apply. Return the result.
+
+    All is done again from a new reading if the outcome was unknown or another writer interfered. Raises
+    StaleRevision if another writer still interferes after ``timeout_s``, Indeterminate if the outcome stays
+    unknown.
+    """
     deadline = time.monotonic() + timeout_s
     wanted, delete = tuple(wanted), tuple(delete)
     unknown = 0

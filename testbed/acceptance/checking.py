@@ -1,4 +1,4 @@
-"""What a check is made of: the item of the list that it answers, and words for what it finds."""
+"""Parts of a check: the items of the list that it covers, and words for its result."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Check:
 
 
 def collecting(into: list[Check]) -> Callable[..., Callable[[Run], Run]]:
-    """A decorator ``check(*items, writes=True)`` that enters a function as a check."""
+    """Return a decorator ``check(*items, writes=True)`` that enters a function as a check."""
 
     def check(*items: int, writes: bool = True) -> Callable[[Run], Run]:
         def enter(run: Run) -> Run:
@@ -78,7 +78,10 @@ class Raised:
 
 @contextmanager
 def raises(kind: type[Exception], what: str) -> Iterator[Raised]:
-    """What is inside must raise ``kind``; ``what`` was tried."""
+    """Check that the block raises ``kind``; ``what`` was tried. Yield an object that gets the error.
+
+    Raises CheckFailed if the block does not raise it.
+    """
     caught = Raised()
     try:
         yield caught

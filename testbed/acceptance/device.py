@@ -35,7 +35,7 @@ class DeviceError(RuntimeError):
 
 
 def seen_writing(driver: OpticalSwitchDriver, into: list[str]) -> OpticalSwitchDriver:
-    """The driver, whose writes are noted as it makes them."""
+    """Return the driver, changed so that it notes its writes in ``into`` as it makes them."""
     inside = threading.local()
 
     def noted(method: Callable[..., Any], name: str) -> Callable[..., Any]:

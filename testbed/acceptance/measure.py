@@ -1,12 +1,12 @@
-"""What a switch does to traffic, measured from the frames themselves.
+"""Measure the effects of a switch on traffic from the frames themselves.
 
 Streams of numbered frames go both ways between faceplates 1 and 2, each at an interval of `PACE_S`. When
-circuits move, frames are lost while it is dark: between the last that came through before and the first that
-came through afterwards, so each dark time is known as an interval, mostly two paces wide. Where a sender was
-held up at an edge the interval is wide; such a sample is counted and left out (`SHARP_S`).
+circuits move, frames are lost while the circuit is dark: between the last frame that came through before and
+the first that came through afterwards. So each dark time is known as an interval, mostly two paces wide. If a
+sender was held up at an edge, the interval is wide. Such a sample is counted and left out (`SHARP_S`).
 
-Every measurement is a function of a rig and an open driver, gives an object of JSON, and raises Lacks where
-the switch does not have what it takes.
+Every measurement is a function of a rig and an open driver. It returns an object of JSON, and raises Lacks if
+the switch lacks what the measurement needs.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Sample:
 
 
 def summary(seconds: Sequence[float]) -> dict[str, float]:
-    """Count, extremes and quantiles of a distribution, seconds."""
+    """Return count, extremes and quantiles of a distribution in seconds; {} if it is empty."""
     if not seconds:
         return {}
     p50, p99 = (float(np.quantile(seconds, q)) for q in (0.5, 0.99))
@@ -100,7 +100,7 @@ def summary(seconds: Sequence[float]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Stream:
-    """What left one faceplate, and what of it arrived at which."""
+    """Frames that left one faceplate, and frames that arrived, by faceplate."""
 
     sent: Sent
     arrived: Mapping[int, Arrived]
@@ -109,7 +109,9 @@ class Stream:
         return gaps(self.sent, merged(self.arrived.values()))
 
     def first_at(self, faceplate: int, since: int) -> tuple[int, int] | None:
-        """Interval (ns) in which the first light after ``since`` reached a faceplate; None if none did."""
+        """Return the interval (ns) in which the first light after ``since`` (ns) reached a faceplate; None if
+        none did.
+        """
         there = self.arrived[faceplate]
         later = np.flatnonzero(there.at >= since)
         if not len(later):
@@ -119,8 +121,11 @@ class Stream:
 
 
 def two_states(rig: Rig, count: int) -> tuple[set[CrossConnect], set[CrossConnect]]:
-    """Two sets of ``count`` circuits; from one to the other every one of them moves. In the first, 1 goes to
-    2 and (of an even number) 2 to 1; in the second both come back to where they are from."""
+    """Return two sets of ``count`` circuits. Every circuit moves from one set to the other.
+
+    In the first set, faceplate 1 leads to 2 and (if ``count`` is even) 2 to 1. In the second, both lead back
+    to themselves. Raises Lacks if the rig has too few pairs of ports.
+    """
     if count > rig.pairs:
         lacks(f"{count} pairs of ports (there are {rig.pairs})")
     if count == 1:
@@ -134,8 +139,11 @@ def two_states(rig: Rig, count: int) -> tuple[set[CrossConnect], set[CrossConnec
 
 
 def make(rig: Rig, driver: OpticalSwitchDriver, wanted: set[CrossConnect], timeout_s: float = 60.0) -> Change:
-    """Everything that the rig's ports carry is then this. Where others' light stands nothing is replaced as a
-    whole, and what moves is taken away by being in the way."""
+    """Make ``wanted`` the only circuits of the rig's ports. Return the change with its times.
+
+    On a switch that also carries circuits of others nothing is replaced as a whole: a circuit that moves is
+    removed because it is in the way.
+    """
     asked = time.monotonic_ns()
     mode = Mode.UPDATE if rig.others else Mode.REPLACE
     result = rig.change(driver, wanted, mode, timeout_s=timeout_s)
@@ -178,8 +186,11 @@ def _closest(change: Change, sent: Sent) -> float:
 
 
 def dark_time(rig: Rig, driver: OpticalSwitchDriver, moves: int = MOVES) -> dict[str, Any]:
-    """How long each of two circuits is dark when both are moved: from the frames of a stream each way, and as
-    the driver and (where it can) the switch itself report it."""
+    """Return how long each of two circuits is dark when both are moved, in seconds.
+
+    The times come from the frames of a stream each way, from the driver's report and (if the switch can) from
+    the switch's own report.
+    """
     timing = driver.capabilities().timing
     changes, streams = _moves(rig, driver, 2, moves, (1, 2))
     writes = changes[0].result.writes
@@ -227,8 +238,9 @@ def dark_time(rig: Rig, driver: OpticalSwitchDriver, moves: int = MOVES) -> dict
 def command_to_light(
     rig: Rig, driver: OpticalSwitchDriver, count: int, moves: int = LATENCY_MOVES
 ) -> dict[str, Any]:
-    """Time from the call that moves ``count`` circuits to the first frame on the streamed one, and to
-    the answer."""
+    """Return the times in seconds from the call that moves ``count`` circuits to the first frame on the
+    streamed circuit, and to the answer.
+    """
     changes, streams = _moves(rig, driver, count, moves, (1,))
     light, unsharp = [], 0
     for number, change in enumerate(changes):
@@ -251,7 +263,9 @@ def command_to_light(
 def kept_circuits(
     rig: Rig, driver: OpticalSwitchDriver, rate_bps: float = KEPT_BPS, seconds: float = KEPT_S
 ) -> dict[str, Any]:
-    """Frames lost on two circuits, one each way between 1 and 2, while half of all others move."""
+    """Return the number of frames lost on two circuits, one each way between 1 and 2, while half of all
+    others move.
+    """
     sender, _ = rig.host(1), rig.host(2)
     others = min(OTHERS, rig.pairs - 2)
     moving = min(MOVING, others // 2 * 2 if others < MOVING else MOVING)
@@ -292,8 +306,12 @@ def kept_circuits(
 
 
 def flood(rig: Rig, driver: OpticalSwitchDriver, seconds: float = FLOOD_S) -> dict[str, Any]:
-    """Sessions that each change a circuit of their own as fast as they are answered, and a kept circuit
-    meanwhile: how many changes, how long each took, what failed, and whether it all stands in the end."""
+    """Flood the switch with sessions that each change a circuit of their own as fast as they are answered,
+    and return the result.
+
+    A further circuit is kept meanwhile. The result has the number of changes, how long each took, what
+    failed, and whether all circuits are set up in the end.
+    """
     sessions = min(FLOODERS, rig.pairs - 2)
     if sessions < 1:
         lacks("circuits besides the two that are kept")
@@ -359,7 +377,9 @@ def flood(rig: Rig, driver: OpticalSwitchDriver, seconds: float = FLOOD_S) -> di
 
 
 def insertion_loss(rig: Rig, driver: OpticalSwitchDriver) -> dict[str, Any]:
-    """Power in less power out of circuits between ports that both have a meter and where light comes in."""
+    """Return the insertion loss in dB: power in less power out, of circuits between ports that both have a
+    meter and at which light comes in.
+    """
     power = driver.capabilities().power
     lit = [p for p in sorted(rig.plugged) if p <= rig.pairs and rig.inputs[p - 1] in power]
     if not lit or not set(rig.outputs) & power:
@@ -390,7 +410,7 @@ def insertion_loss(rig: Rig, driver: OpticalSwitchDriver) -> dict[str, Any]:
 
 
 def factory_loss(rig: Rig, driver: OpticalSwitchDriver) -> dict[str, Any]:
-    """Insertion loss of paths as their maker measured it, as far as the switch tells."""
+    """Return the insertion loss of paths in dB as their maker measured it, if the switch reports it."""
     side = max(2, math.isqrt(LOSSES))
     paths = [
         rig.xc(a, b) for a in range(1, min(side, rig.pairs) + 1) for b in range(1, min(side, rig.pairs) + 1)
@@ -408,9 +428,10 @@ def factory_loss(rig: Rig, driver: OpticalSwitchDriver) -> dict[str, Any]:
 
 
 def measure(rig: Rig, progress: Progress, counts: Sequence[int] = TOGETHER) -> dict[str, Any]:
-    """Make all measurements, each with a driver of its own.
+    """Make all measurements, each with a driver of its own, and return the results by name.
 
-    One that the switch does not support is ``{"lacks": …}``; if the driver failed it is ``{"failed": …}``.
+    The result is ``{"lacks": …}`` if the switch does not support a measurement, and ``{"failed": …}`` if the
+    driver failed.
     """
     wanted: dict[str, Callable[[Rig, OpticalSwitchDriver], dict[str, Any]]] = {
         "dark_time": dark_time,
@@ -434,6 +455,6 @@ def measure(rig: Rig, progress: Progress, counts: Sequence[int] = TOGETHER) -> d
 
 
 def measured(make_rig: Callable[[], Rig], progress: Progress) -> dict[str, Any]:
-    """:func:`measure` on a rig that is made for it."""
+    """Return the results of :func:`measure` on a rig that is made for it."""
     with contextlib.closing(make_rig()) as rig:
         return measure(rig, progress)

@@ -47,7 +47,9 @@ Times = npt.NDArray[np.int64]
 
 
 def interval_of(size: int, rate_bps: float) -> float:
-    """Seconds between frames of ``size`` bytes, header included, that have a rate on the wire."""
+    """Return the seconds between frames of ``size`` bytes, header included, at a rate on the wire in bits per
+    second.
+    """
     return (size + _BETWEEN_FRAMES) * 8 / rate_bps
 
 
@@ -102,13 +104,13 @@ class Arrived:
 
 
 def merged(parts: Iterable[Arrived]) -> Arrived:
-    """Join what arrived of one stream at several hosts."""
+    """Join the frames of one stream that arrived at several hosts, and return them."""
     listed = list(parts)
     return Arrived(np.concatenate([p.numbers for p in listed]), np.concatenate([p.at for p in listed]))
 
 
 def gaps(sent: Sent, arrived: Arrived) -> list[Gap]:
-    """Interruptions of a stream, each between two frames that arrived."""
+    """Return the interruptions of a stream, each between two frames that arrived."""
     count = len(sent.before)
     known = arrived.numbers < count
     stamps = np.zeros(count, dtype=np.int64)
@@ -195,8 +197,11 @@ class Traffic:
         return Path(self._directory.name, f"{what}-{number}")
 
     def end(self) -> tuple[dict[int, Sent], dict[int, dict[int, Arrived]]]:
-        """Ends the streams, then the receivers. What each sender sent; and what arrived at each receiver, by
-        sender."""
+        """End the streams, then the receivers. Return the frames sent by each sender, and the frames that
+        arrived at each receiver, by sender.
+
+        Raises RuntimeError if one of their processes failed.
+        """
         for what in ("send", "receive"):
             mine = [process for name, process in self._processes.items() if name.startswith(what)]
             for process in mine:

@@ -43,18 +43,20 @@ class Host:
 
     @property
     def ip(self) -> str:
-        """Where other hosts reach it."""
+        """Return the IP address at which other hosts reach the host."""
         return urlsplit(self.address).hostname or ""
 
 
 def name_of(given: object, address: str) -> str:
-    """What a host is called: the name that somebody gave its worker, else where the worker is."""
+    """Return the name of a host: the name that its worker was given, else the address of the worker."""
     named = str(given)
     return address.partition("://")[2] if "://" in named else named
 
 
 def open_doors(addresses: Sequence[str]) -> list[str]:
-    """Addresses of Dask's processes that other machines can reach, and that ask nobody for a certificate."""
+    """Return the addresses of Dask's processes that other machines can reach and that require no
+    certificate.
+    """
     found = []
     for address in addresses:
         parts = urlsplit(address)
@@ -80,8 +82,10 @@ class Cluster:
     def ask(
         self, function: Callable[..., Answer], *arguments: Any, hosts: Sequence[Host] | None = None
     ) -> dict[str, Answer]:
-        """What a function of ours returns on each host, by its name. It needs no place for a lab, and so
-        waits for none."""
+        """Call a function of ours on each host. Return its answers by name of the host.
+
+        The call needs no place for a lab, and so waits for none. Raises LabError.
+        """
         asked = self.hosts if hosts is None else hosts
         try:
             found = self._client.run(
@@ -103,18 +107,22 @@ class Cluster:
         return answers
 
     def executor(self, hosts: Sequence[Host] | None = None) -> Executor:
-        """Makes each call on a host, or one of these, that has a place for a lab."""
+        """Return an executor that runs each call on a host with a free place for a lab (one of ``hosts``, if
+        given).
+        """
         where = {} if hosts is None else _on(*hosts)
         executor: Executor = self._client.get_executor(pure=False, resources={RESOURCE: 1}, **where)
         return executor
 
     def submit(self, function: Callable[..., Any], argument: Any, host: Host) -> Any:
-        """Have a host make a call once it has a place for a lab, again where its worker dies and another
-        comes; Dask's future."""
+        """Have a host make a call once it has a place for a lab. Return Dask's future.
+
+        The call is made again if the host's worker dies and another one starts.
+        """
         return self._client.submit(function, argument, pure=False, resources={RESOURCE: 1}, **_on(host))
 
     def places_left(self) -> dict[str, int]:
-        """For how many more labs each host has a place now, by name."""
+        """Return how many more labs each host has a place for now, by name."""
         taken = self._client.processing()
         return {host.name: host.labs - len(taken.get(host.address, ())) for host in self.hosts}
 
@@ -125,7 +133,9 @@ class Cluster:
         fire_and_forget(future)
 
     def present(self) -> dict[str, str]:
-        """Addresses of the workers that hosts have now, by IP address: none while the scheduler is gone."""
+        """Return the addresses of the workers that hosts have now, by IP address: none while the scheduler is
+        gone.
+        """
         if self._client.status != "running":
             return {}
         workers = self._client.scheduler_info(n_workers=-1)["workers"]
@@ -139,8 +149,10 @@ def _on(*hosts: Host) -> dict[str, Any]:
 
 @contextmanager
 def known_hosts(address: str, hosts: Sequence[Host]) -> Iterator[Cluster]:
-    """The same hosts for a process on one of them, which goes on where the scheduler is gone, and finds the
-    next one. Raises LabError where none answers."""
+    """Yield the same hosts for a process on one of them, which survives the scheduler and finds the next one.
+
+    Raises LabError if no scheduler answers.
+    """
     with _client(address, RETURN_S) as client:
         yield Cluster(client, address, hosts)
 
@@ -158,10 +170,10 @@ async def _in_thread(function: Callable[..., Answer], arguments: Sequence[Any]) 
 
 @contextmanager
 def hosts_of(address: str) -> Iterator[Cluster]:
-    """The hosts that a scheduler's workers are now.
+    """Yield the hosts that a scheduler's workers are now.
 
-    Raises LabError where there are none, where no scheduler answers, and where one of Dask's processes
-    can be reached from another machine without TLS.
+    Raises LabError if there are none, if no scheduler answers, and if one of Dask's processes can be reached
+    from another machine without TLS.
     """
     _refuse_open([address])
     with _client(address) as client:
@@ -218,16 +230,16 @@ class OwnWorker:
         self.name = name_of(self._worker.name, self._worker.address)
 
     def unwanted(self) -> bool:
-        """Whether nobody wants the task's result any more: its command was interrupted, or is gone."""
+        """Return whether the task's result is no longer needed: its command was interrupted, or is gone."""
         task = self._worker.state.tasks.get(self._key)
         return not self.ends() and (task is None or task.state == "cancelled")
 
     def ends(self) -> bool:
-        """Whether the worker ends: it was told to, or its scheduler is gone."""
+        """Return whether the worker ends: it was ordered to, or its scheduler is gone."""
         return self._worker.status.name not in ("init", "running", "paused")
 
     def reschedule(self) -> Exception:
-        """What to raise for another worker to go on with the task."""
+        """Return the exception to raise so that another worker continues with the task."""
         from distributed import Reschedule
 
         again: Exception = Reschedule()
@@ -235,7 +247,9 @@ class OwnWorker:
 
 
 def lost() -> tuple[type[BaseException], ...]:
-    """What Dask raises for a call whose workers died one after the other, or whose scheduler is gone."""
+    """Return the exceptions that Dask raises for a call whose workers died one after the other, or whose
+    scheduler is gone.
+    """
     if "distributed" not in sys.modules:
         return (CancelledError,)
     from distributed import KilledWorker

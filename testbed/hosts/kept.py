@@ -29,11 +29,13 @@ _PROCESSES: dict[str, Process] = {}
 
 @contextmanager
 def looked_after(key: str, start: Callable[[Lab], Sequence[str] | None], worker: OwnWorker) -> Iterator[Lab]:
-    """Find the process with this key, or start it, and stay until it has ended; then nothing of it runs.
+    """Find the process with this key, or start it, and stay until it has ended. Yield its lab, of which
+    nothing runs then.
 
-    ``start`` makes the files of a lab that nobody has and says the command, None where it must not be started
-    any more. What it left is removed at the end of the context. Where nobody wants it any more it is ended.
-    Raises LabError, and distributed.Reschedule where the worker ends: the process goes on then.
+    ``start`` makes the files of a new lab and returns the command, None if the process must not be started
+    any more. The lab's files are removed at the end of the context. The process is ended if its task's result
+    is no longer needed. Raises LabError, and distributed.Reschedule if the worker ends: the process keeps
+    running then.
     """
     lab = _found(key) or new_lab()
     # Held until nothing is left: a lab that comes up meanwhile would take it for a dead one's.
@@ -113,9 +115,10 @@ def end_forsaken(kind: str, but: str) -> None:
 
 
 def end_all(kind: str, wanted: Callable[[Lab], bool]) -> list[Lab]:
-    """End processes that are wanted, and wait until nothing is left of them; their labs.
+    """End the processes for whose labs ``wanted`` is true, and wait until nothing is left of them. Return
+    their labs.
 
-    ``kind``: what their keys begin with.
+    ``kind``: beginning of their keys. The wait ends after END_S + TAKEN_S seconds in any case.
     """
     found = [lab for lab, key in _all() if key.startswith(kind) and wanted(lab)]
     for lab in found:
@@ -132,15 +135,18 @@ def end_all(kind: str, wanted: Callable[[Lab], bool]) -> list[Lab]:
 
 
 def kept(kind: str) -> Iterator[Lab]:
-    """States of processes whose keys begin with ``kind``."""
+    """Yield the labs of processes whose keys begin with ``kind``."""
     for lab, key in _all():
         if key.startswith(kind):
             yield lab
 
 
 def take_left(key: str) -> bytes | None:
-    """What a process said that has ended with no task that looked after it, which is removed then; nothing
-    while it runs, or has a task; None where there is no such process any more."""
+    """Return the log of a process that has ended without a task that looked after it, and remove its lab.
+
+    Returns nothing (``b""``) while the process runs or has a task, and None if there is no such process any
+    more.
+    """
     for lab, other in _all():
         if other == key:
             if _is_taken(lab) or _runs(lab):
@@ -176,7 +182,7 @@ def _pid(lab: Lab) -> int | None:
 
 
 def log_of(lab: Lab) -> bytes:
-    """The last of what the process of a lab said."""
+    """Return the end of the output of a lab's process."""
     return tail(lab.state_dir / LOG)
 
 

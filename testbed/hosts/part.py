@@ -21,8 +21,11 @@ from ringlight.testbed.parts import FILE, Parts
 
 @dataclass(frozen=True)
 class PartOrder:
-    """What a host is to build. ``section``: the fabric as a scenario writes it; ``options``: of the testbed.
-    ``start_by_s``: time (of the host that orders) after which it is not to be built any more."""
+    """Order to a host to build a part of a lab.
+
+    ``section``: the fabric as a scenario writes it. ``options``: of the testbed. ``start_by_s``: time
+    (seconds, by the clock of the host that orders) after which the part must not be built any more.
+    """
 
     parts: Parts
     section: Mapping[str, Any]
@@ -32,9 +35,9 @@ class PartOrder:
 
 
 def keep_part(order: PartOrder) -> bytes:
-    """Build a part, or find it, and stay until it has ended; nothing is left then. The last of its log.
+    """Build a part, or find it, and stay until it has ended, when nothing is left. Return the end of its log.
 
-    Raises LabError where it could not be built, or ended by itself.
+    Raises LabError if the part could not be built, or ended by itself.
     """
 
     def start(lab: Lab) -> list[str] | None:
@@ -59,7 +62,7 @@ def keep_part(order: PartOrder) -> bytes:
 
 
 def key_of(token: str) -> str:
-    """The key of the process of the lab with this token."""
+    """Return the key of the process of the lab with this token."""
     return f"part {token}"
 
 
@@ -72,7 +75,9 @@ def _parts() -> Iterator[tuple[Lab, Parts]]:
 
 
 def numbers_taken(udp_port: int, numbers: Sequence[int]) -> str | None:
-    """Which of these VXLAN numbers a lab of this host, or anybody else, has at a UDP port, and who."""
+    """Return which of these VXLAN numbers is in use on this host at a UDP port, and by what; None if all are
+    free.
+    """
     wanted = set(numbers)
     for lab, parts in _parts():
         if lab.is_alive() and parts.udp_port == udp_port:
@@ -103,16 +108,17 @@ def _tunnels_here() -> Iterator[tuple[str, int, int]]:
 
 
 def free_door(ip: str) -> int:
-    """A TCP port of this host's address that nothing listens on now."""
+    """Return a TCP port of this host's address at which nothing listens now."""
     with socket.create_server((ip, 0), family=socket.AF_INET6 if ":" in ip else socket.AF_INET) as probe:
         port: int = probe.getsockname()[1]
     return port
 
 
 def tls_files() -> dict[str, str] | None:
-    """Files of the certificates that this worker shows, from Dask's configuration; None without any.
+    """Return the files of the certificates that this worker shows, from Dask's configuration; None if it
+    names none.
 
-    Raises LabError where they are no files.
+    Raises LabError if a file is missing.
     """
     from distributed.security import Security
 

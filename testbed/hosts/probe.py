@@ -1,7 +1,7 @@
-"""What the network between two hosts gives: largest packet, rate, round trip, and how far clocks are apart.
+"""Measure the network between two hosts: largest packet, rate, round trip, and difference of the clocks.
 
-One host answers for a while (:func:`start_answering`), the other asks (:func:`measure`). Only who has the
-token, which the command draws, is answered.
+One host answers for a while (:func:`start_answering`), the other one asks (:func:`measure`). The answering
+host accepts only requests with the token, which the command draws.
 """
 
 from __future__ import annotations
@@ -47,8 +47,11 @@ _STREAM = struct.Struct("=Qd")
 
 @dataclass(frozen=True)
 class Needs:
-    """What a pair of hosts must give: bytes of an IP packet that arrives whole, bit/s one way, and at most so
-    many seconds of round trip and between the clocks."""
+    """Minimum that the network between a pair of hosts must give, and limits that it must keep.
+
+    ``mtu_bytes``: bytes of an IP packet that arrives whole. ``rate_bps``: bit/s one way. ``round_trip_s`` and
+    ``clock_s``: most seconds of a round trip, and between the clocks.
+    """
 
     mtu_bytes: int = 1500 + VXLAN_BYTES
     rate_bps: float = 1e9
@@ -58,8 +61,11 @@ class Needs:
 
 @dataclass(frozen=True)
 class Way:
-    """What goes from ``a`` to ``b``, both names of hosts. ``clock_s``: how much later the clock of ``b`` is;
-    ``clock_error_s``: how wrong that may be."""
+    """Measured path from host ``a`` to host ``b``.
+
+    ``clock_s``: seconds by which the clock of ``b`` is later. ``clock_error_s``: largest error of that
+    figure.
+    """
 
     a: str
     b: str
@@ -71,7 +77,7 @@ class Way:
 
 
 def misfits(way: Way, needs: Needs) -> Iterator[str]:
-    """Why a way does not fit, a line for each figure, with the pair."""
+    """Yield why a path does not meet the needs, a line for each figure, with the pair."""
     yield from lasting_misfits(way, needs)
     pair = f"{way.a} to {way.b}"
     if way.rate_bps < needs.rate_bps:
@@ -82,7 +88,7 @@ def misfits(way: Way, needs: Needs) -> Iterator[str]:
 
 
 def lasting_misfits(way: Way, needs: Needs) -> Iterator[str]:
-    """The lines of :func:`misfits` that a busy processor cannot explain."""
+    """Yield the lines of :func:`misfits` that a busy processor cannot explain."""
     pair = f"{way.a} to {way.b}"
     if way.mtu_bytes < needs.mtu_bytes:
         yield (
@@ -97,10 +103,10 @@ def lasting_misfits(way: Way, needs: Needs) -> Iterator[str]:
 def checked_ways(
     probe: Callable[[], list[Way]], needs_of: Callable[[Way], Iterable[Needs]]
 ) -> tuple[list[Way], list[str]]:
-    """Ways, and a line for each figure that misses what the way must give.
+    """Return the measured paths, and a line for each figure that misses the needs of its path.
 
-    They are probed again, ``PROBES`` times at most, while only a rate or a round trip misses: others may have
-    had the processors just then.
+    The paths are probed again, ``PROBES`` times at most, while only a rate or a round trip misses: other
+    programs may have had the processors just then.
     """
     for _ in range(PROBES):
         ways = probe()
@@ -112,7 +118,9 @@ def checked_ways(
 
 
 def rounds(count: int) -> Iterator[list[tuple[int, int]]]:
-    """All pairs of so many hosts, in rounds in which each host is in one pair at most (the circle method)."""
+    """Yield all pairs of ``count`` hosts, in rounds in which each host is in one pair at most (the circle
+    method).
+    """
     places: list[int | None] = [*range(count), *([None] if count % 2 else [])]
     for _ in range(len(places) - 1):
         half = len(places) // 2
@@ -127,10 +135,10 @@ def rounds(count: int) -> Iterator[list[tuple[int, int]]]:
 def probed(
     cluster: Cluster, among: Sequence[Host] | None = None, enough_bps: float | None = None
 ) -> list[Way]:
-    """Every pair of hosts, or of some, both ways; pairs that have no host in common at the same time.
+    """Return the measured paths of every pair of hosts (of ``among``, if given), both ways.
 
-    ``enough_bps``: streams send no faster, bit/s, which leaves processors and network to others. Raises
-    LabError, one line naming the pair.
+    Pairs that have no host in common are measured at the same time. ``enough_bps``: streams send no faster,
+    bit/s, which leaves processors and network to other programs. Raises LabError, one line naming the pair.
     """
     hosts = cluster.hosts if among is None else among
     found: list[Way] = []
@@ -156,7 +164,7 @@ def _asked(cluster: Cluster, a: Host, b: Host, enough_bps: float | None) -> Way:
 
 
 def start_answering(ip: str, token: bytes) -> tuple[int, int]:
-    """Answer datagrams and one stream for some seconds; the UDP and the TCP port at which."""
+    """Answer datagrams and one stream for some seconds. Return the UDP port and the TCP port."""
     family = socket.AF_INET6 if ":" in ip else socket.AF_INET
     datagrams = socket.socket(family, socket.SOCK_DGRAM)
     try:
@@ -227,7 +235,9 @@ def _counted(stream: socket.socket) -> tuple[int, float]:
 def measure(
     ip: str, ports: tuple[int, int], token: bytes, enough_bps: float | None = None
 ) -> Mapping[str, Any] | str:
-    """What the way to a host that answers gives, as fields of :class:`Way`; or why it cannot be measured."""
+    """Measure the path to a host that answers. Return the fields of :class:`Way`, or why it cannot be
+    measured.
+    """
     family = socket.AF_INET6 if ":" in ip else socket.AF_INET
     with ExitStack() as undo:
         own = undo.enter_context(socket.socket(family, socket.SOCK_DGRAM))

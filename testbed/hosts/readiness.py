@@ -1,4 +1,4 @@
-"""Whether a host can build a lab now, and where the lab's controller is to listen."""
+"""Check that a host can build a lab now, and choose addresses at which the lab's controller listens."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WIREGUARD = "wireguard"
 
 
 def why_not_ready(runtime: str) -> str | None:
-    """On a host: what stands in a lab's way now, in one line."""
+    """Return in one line what prevents a lab on this host now; None if it is ready. Runs on the host."""
     try:
         check_ready(runtime, free_addresses())
     except (LabError, ServiceError) as error:
@@ -27,8 +27,11 @@ def why_not_ready(runtime: str) -> str | None:
 
 
 def why_not_encrypted(ip: str) -> str | None:
-    """On a host: why the kernel's WireGuard does not encrypt what is sent from this address to other hosts,
-    in one line."""
+    """Return in one line why the kernel's WireGuard does not encrypt data from this address to other hosts;
+    None if it does.
+
+    Runs on the host.
+    """
     from pyroute2.iproute import IPRoute
     from pyroute2.netlink.exceptions import NetlinkError
 
@@ -51,7 +54,10 @@ def why_not_encrypted(ip: str) -> str | None:
 
 
 def free_addresses() -> Addresses:
-    """Two addresses of this machine alone, for a controller that only its lab calls: there may be others."""
+    """Return two free addresses of this machine's loopback, for a controller that only its lab calls.
+
+    Several such controllers can run on one machine.
+    """
     return Addresses(rest=f"127.0.0.1:{_free_port()}", openflow=f"127.0.0.1:{_free_port()}")
 
 

@@ -37,7 +37,7 @@ _SESSIONS: dict[str, _Session] = {}
 
 
 def begin_session(command: Sequence[str]) -> str:
-    """Start a program that reads lines; the session's id."""
+    """Start a program that reads lines. Return the session's id."""
     environment = {name: value for name, value in os.environ.items() if name != SOCKET}
     said = tempfile.TemporaryFile()  # noqa: SIM115
     process = subprocess.Popen(
@@ -69,9 +69,10 @@ def tell_session(session: str, lines: str, last: bool) -> None:
 
 
 def hear_session(session: str, known: int) -> tuple[bytes, int | None]:
-    """What the program has said after so many bytes, and its exit code once it has said all.
+    """Return the output of the program after ``known`` bytes, and its exit code once all output was returned.
 
-    Raises LabError."""
+    Raises LabError.
+    """
     found = _session(session)
     found.asked_s = time.monotonic()
     code = found.process.poll()

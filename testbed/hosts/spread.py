@@ -58,8 +58,10 @@ class Over:
 
 
 def first_taken(cluster: Cluster, hosts: Sequence[Host], over: Over, count: int) -> str | None:
-    """Which of a lab's VXLAN numbers a host has already, and who; None where the numbers are free, or are
-    still to be drawn. Raises LabError."""
+    """Return which of a lab's VXLAN numbers a host has in use already, and for what.
+
+    Returns None if the numbers are free, or are still to be drawn. Raises LabError.
+    """
     if over.number is None:
         return None
     numbers = range(over.number, over.number + count)
@@ -89,7 +91,9 @@ class SpreadLab:
         self.logs: dict[str, bytes] = {}
 
     def begin(self, state: Path, runtime: str, options: Sequence[str]) -> list[str]:
-        """Have the other parts built; options for the testbed of the first. ``options``: of all testbeds."""
+        """Have the other parts built. Return the options for the testbed of the first part. ``options``: of
+        all testbeds.
+        """
         parts = self._plan()
         parts.write(state / FILE)
         for number, host in list(enumerate(self._hosts))[1:]:
@@ -133,7 +137,7 @@ class SpreadLab:
             raise LabError(f"host {name}: {error or 'its part has ended'}")
 
     def blind(self) -> list[str]:
-        """Hosts whose worker is gone: their parts go on, and nobody looks after them."""
+        """Return the hosts whose worker is gone: their parts keep running, but no task looks after them."""
         there = self._cluster.present()
         return [host.name for host in self._hosts if host.ip not in there]
 

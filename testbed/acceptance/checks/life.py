@@ -23,7 +23,9 @@ LIGHT_DBM, DARK_DBM = -10.0, -40.0
 
 
 def at_rest(rig: Rig) -> dict[int, int]:
-    """What every NIC has received, once nothing arrives any more of what was sent before."""
+    """Wait until packets that were sent before have arrived. Return the number received by every NIC, by
+    faceplate.
+    """
     deadline = time.monotonic() + 5
     found: dict[int, int] = {}
     while found != (now := {number: host.nic_received() for number, host in rig.hosts.items()}):

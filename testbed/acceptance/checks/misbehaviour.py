@@ -89,7 +89,7 @@ def another_writer_makes_a_plan_stale(rig: Rig, driver: OpticalSwitchDriver) -> 
 
 @contextlib.contextmanager
 def straight(rig: Rig) -> Iterator[OpticalSwitchDriver]:
-    """A driver with nothing between it and the switch, that could stumble over what the switch says."""
+    """Yield an open driver with nothing between it and the switch that could misread the switch's replies."""
     driver = rig.driver(direct=True)
     try:
         driver.open()
@@ -122,7 +122,7 @@ def half_of_a_batch_is_reported_circuit_by_circuit(rig: Rig, driver: OpticalSwit
 
 
 def subject(result: CrossConnectResult) -> CrossConnect:
-    """The cross-connect that a result is about."""
+    """Return the cross-connect that a result is about."""
     return CrossConnect(result.ingress, result.egress or 0, result.wavelength)
 
 

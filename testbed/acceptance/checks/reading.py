@@ -26,7 +26,7 @@ ANY_PASSWORD = (
 
 @contextmanager
 def all_that_is_logged() -> Iterator[io.StringIO]:
-    """Every log line of this process meanwhile, at any level."""
+    """Yield a text that gets every log line of this process during the block, at any level."""
     text, root = io.StringIO(), logging.getLogger()
     handler, level = logging.StreamHandler(text), root.level
     root.addHandler(handler)

@@ -14,7 +14,7 @@ check = collecting(CHECKS)
 
 
 def writes_for(driver: OpticalSwitchDriver, removed: int, added: int) -> int:
-    """How many writes it takes to remove and then add so many."""
+    """Return the number of writes that removing and then adding so many cross-connects takes."""
     can = driver.capabilities()
     return -(-removed // (can.max_remove or can.max_batch)) + -(-added // can.max_batch)
 

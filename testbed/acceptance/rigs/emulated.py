@@ -123,11 +123,11 @@ class Proxy:
                 pass
 
     def request(self, file: BufferedReader) -> bytes:
-        """The next request; empty at the end."""
+        """Return the next request; empty at the end."""
         return file.readline()
 
     def reply(self, file: BufferedReader, asked: bytes) -> bytes:
-        """The reply to a request; empty at the end."""
+        """Return the reply to a request; empty at the end."""
         return file.readline()
 
     def _pass(
@@ -194,7 +194,7 @@ class ScpiRig(Rig):
             raise
 
     def _arguments(self) -> list[str]:
-        """What the switch is told besides."""
+        """Return the further arguments of the switch's process."""
         if self.protocol == "scpi":
             return []
         users = self._lab.state_dir / "users"

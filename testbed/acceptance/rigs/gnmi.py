@@ -41,7 +41,9 @@ class Frames:
 
 
 def told(request: bytes) -> str:
-    """What a Set asks for, in words; ``request`` has gRPC's five bytes before it."""
+    """Summarise a Set request and return the text, such as "delete 2, replace 1". ``request`` begins with
+    gRPC's five bytes.
+    """
     from pygnmi.spec.v080 import gnmi_pb2 as gnmi
 
     message = gnmi.SetRequest.FromString(request[5:])
