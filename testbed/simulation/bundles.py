@@ -24,9 +24,9 @@ from ringlight.testbed.simulation.phases import Transfers
 
 
 class Load:
-    """What a kind of bundle puts onto the network: the transfers of its phase.
+    """Load of a kind of bundle on the network: the transfers of its phase.
 
-    ``once``: it is not likely to come again. ``moved``: bytes per chunk that have passed.
+    ``once``: it is not likely to occur again. ``moved``: bytes per chunk that have passed.
     """
 
     def __init__(self, number: int, transfers: Transfers, *, once: bool = False) -> None:
@@ -57,11 +57,13 @@ class Load:
         return self.slowest_s(rates_together([self])[0])
 
     def slowest_s(self, rate: FloatArray) -> float:
-        """Seconds of the slowest flow for a chunk of one byte at these rates [transfers]."""
+        """Return the seconds of the slowest flow for a chunk of one byte at these rates [transfers] in bytes
+        per second.
+        """
         return float((self.transfers.chunks / rate).max())
 
     def per_link(self, links: int) -> FloatArray:
-        """Chunks that pass each of ``links`` links."""
+        """Return the number of chunks that pass each link, [links]."""
         routes = self.transfers.routes
         chunks = np.repeat(self.transfers.chunks, np.diff(routes.offsets))
         return np.bincount(routes.links, chunks, minlength=links).astype(np.float64)
@@ -113,16 +115,16 @@ class Bundles:
         self._capacity: FloatArray | None = None
 
     def load(self, transfers: Transfers, *, once: bool = False) -> Load:
-        """A kind of bundle; ``once``: it is not kept when none of it is under way."""
+        """Return a new kind of bundle. ``once``: it is not kept when no bundle of it is in progress."""
         return Load(next(self._number), transfers, once=once)
 
     def moved(self) -> FloatArray:
-        """Bytes that have passed each link."""
+        """Return the bytes that have passed each link, [links]."""
         kept = (load.moved * load.per_link(len(self._moved)) for load in self._loads.values() if load.moved)
         return sum(kept, start=self._moved.copy())
 
     def remaining(self) -> FloatArray:
-        """Bytes of the bundles under way that have yet to pass each link."""
+        """Return the bytes of the bundles in progress that have yet to pass each link, [links]."""
         found = np.zeros(len(self._moved))
         for bundle in self._under_way:
             self._count(bundle)
@@ -249,7 +251,7 @@ class Bundles:
         self._engine.at(then_s, lambda: self._over(bundle, version))
 
     def _count(self, bundle: _Bundle) -> None:
-        """How far the bundle has come since its rate became what it is."""
+        """Count the progress of the bundle since its present rate began."""
         now_s = self._engine.now_s
         if bundle.slower and now_s > bundle.since_s:
             passed = min((now_s - bundle.since_s) / bundle.whole_s, bundle.left)
@@ -274,9 +276,10 @@ class Bundles:
 
 
 def rates_together(loads: Sequence[Load], capacity: FloatArray | None = None) -> list[FloatArray]:
-    """Rates of the flows of each load, in bytes per second, when all are under way on one network.
+    """Return the rates of the flows of each load in bytes per second when all loads are in progress on one
+    network.
 
-    ``capacity``: of its links now, where that is not the network's own.
+    ``capacity``: present capacity of its links in bytes per second, if it differs from the network's own.
     """
     if capacity is None:
         capacity = loads[0].transfers.capacity

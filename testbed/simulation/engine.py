@@ -126,7 +126,9 @@ class Engine:
     # Links.
 
     def link(self, key: Hashable, capacity: float) -> int:
-        """The number of the link called ``key``; ``capacity`` is only for one that is new."""
+        """Return the number of the link with the name ``key``. ``capacity``, in bytes per second, is only for
+        a new link.
+        """
         number = self._link.get(key)
         if number is None:
             number = self._link[key] = len(self._capacity)
@@ -147,7 +149,9 @@ class Engine:
         self._touched[link] = None
 
     def remaining(self, links: int) -> FloatArray:
-        """Bytes of the flows under way that have yet to pass each of the first ``links`` links."""
+        """Return the bytes of the flows in progress that have yet to pass each of the first ``links``
+        links.
+        """
         self.changing()
         now_s, found = self.now_s, np.zeros(links)
         for link, users in enumerate(self._users[:links]):
@@ -157,15 +161,15 @@ class Engine:
         return found
 
     def key(self, link: int) -> Hashable:
-        """What the link with a number is called."""
+        """Return the name of link number ``link``."""
         return self._keys[link]
 
     def capacity(self, link: int) -> float:
-        """Bytes per second of a link now."""
+        """Return the present capacity of a link in bytes per second."""
         return self._capacity[link]
 
     def users(self, link: int) -> int:
-        """Flows that pass a link."""
+        """Return the number of flows that pass a link."""
         return len(self._users[link])
 
     def hold_back(self, link: int, resumed_s: Callable[[float], float]) -> None:
@@ -205,7 +209,7 @@ class Engine:
     # Events.
 
     def awaits(self, ignored: Callable[[object], bool]) -> bool:
-        """Whether anything is to happen besides what is ignored."""
+        """Return whether any event is to happen except ignored ones."""
         return any(
             act.version == version if isinstance(act, Flow) else not ignored(act)
             for _, _, act, version, _ in self._queue
@@ -222,7 +226,7 @@ class Engine:
         self._settling.append(act)
 
     def next_event_s(self) -> float:
-        """Time of the next event, seconds; infinite if nothing is left."""
+        """Return the time of the next event in seconds; infinity if nothing is left."""
         queue = self._queue
         while queue and (version := queue[0][3]) and queue[0][2].version != version:  # type: ignore[union-attr]
             heappop(queue)
@@ -238,8 +242,10 @@ class Engine:
         latency_s: float = 0.0,
         more: More | None = None,
     ) -> Flow:
-        """Start a flow of ``size`` bytes that enters ``latency_s`` from now; ``done`` is called at its end,
-        which is when ``more`` has no more for it."""
+        """Start a flow of ``size`` bytes that enters ``latency_s`` seconds from now, and return it.
+
+        ``done`` is called at its end, which is when ``more`` has no more bytes for it.
+        """
         flow = Flow(size, done, more)
         self.begin(flow, links, latency_s)
         return flow
@@ -297,7 +303,7 @@ class Engine:
             self._touched[link] = None
 
     def _count(self, flow: Flow) -> None:
-        """What has passed since the flow's rate became what it is."""
+        """Count the bytes that have passed since the flow's present rate began."""
         now_s = self.now_s
         if self.passed is not None and flow.rate > 0 and now_s > flow.since_s:
             self.passed.append(Passed(flow.links, flow.since_s, now_s, flow.rate))
@@ -333,7 +339,7 @@ class Engine:
                 self._touched[link] = None
 
     def _let_go(self, flow: Flow) -> None:
-        """What follows a flow that is over waits for nobody any more."""
+        """Release the flow that follows one that is over: it waits for no other flow any more."""
         if flow.ahead is not None:
             flow.ahead.behind = None
             flow.ahead = None
@@ -389,7 +395,7 @@ class Engine:
             self.now_s = max(self.now_s, until_s)
 
     def _goes_on(self, flow: Flow, more: More) -> bool:
-        """Whether a flow that has passed goes on with more bytes or was given up."""
+        """Return whether a flow that has passed continues with more bytes or was given up."""
         self._count(flow)
         size = more(flow)
         if flow.over:
@@ -533,7 +539,7 @@ class Engine:
         known: dict[int, tuple[bool, float]] = {}
 
         def state(link: int) -> tuple[bool, float]:
-            """Whether a link is full, and the most that a flow has there."""
+            """Return whether a link is full, and the largest rate of a flow on it in bytes per second."""
             if (found := known.get(link)) is None:
                 rates = [one.proposed if one.round == number else one.rate for one in self._users[link]]
                 found = known[link] = sum(rates) >= self._capacity[link] * FULL, max(rates)

@@ -24,11 +24,13 @@ class Ways(Protocol):
     """The paths of a collective's transfers over the present network."""
 
     def routes(self, step: Step, number: int) -> Routes:
-        """Routes of all transfers of step ``number``. Raises ValueError naming one that has no path."""
+        """Return the routes of all transfers of step ``number``. Raises ValueError naming one that has no
+        path.
+        """
         ...
 
     def links(self, locals_: Sequence[int]) -> tuple[int, ...]:
-        """The engine's numbers of links of the network."""
+        """Return the engine's numbers of links of the network."""
         ...
 
 
@@ -53,8 +55,10 @@ class Lanes:
         self._delay_s: dict[int, float] = {}
 
     def routes(self) -> tuple[list[int], list[int], list[float]]:
-        """Offsets, the network's links and latencies of all transfers, as ``Routes`` has them. Raises
-        ValueError naming a transfer that has no way."""
+        """Return offsets, the network's links and latencies (seconds) of all transfers, like ``Routes``.
+
+        Raises ValueError naming a transfer that has no way.
+        """
         if self._routes is None:
             routes = self._ways.routes(self.step, self.number)
             self._routes = (routes.offsets.tolist(), routes.links.tolist(), routes.latency_s.tolist())
@@ -64,7 +68,7 @@ class Lanes:
 
     @property
     def late(self) -> bool:
-        """Whether any transfer has a latency, as far as is known."""
+        """Return whether any transfer has a latency, as far as is known."""
         return self._routes is None or self._late
 
     def forget(self) -> None:
@@ -74,7 +78,9 @@ class Lanes:
         self._delay_s = {}
 
     def way(self, k: int) -> tuple[tuple[int, ...], float]:
-        """The engine's links of transfer ``k`` and its latency, seconds. Raises ValueError as ``routes``."""
+        """Return the engine's links of transfer ``k`` and its latency in seconds. Raises ValueError if it has
+        no way.
+        """
         found = self._one.get(k)
         if found is None:
             if self._routes is None:
@@ -119,7 +125,7 @@ class StepPlan:
 
 
 def plan_steps(steps: Steps, chunk_bytes: float, cost: StepCost, ways: Ways) -> list[StepPlan]:
-    """Plan all steps of a collective whose chunks have ``chunk_bytes`` bytes."""
+    """Return the plan of all steps of a collective whose chunks have ``chunk_bytes`` bytes."""
     plan: list[StepPlan] = []
     known: dict[tuple[int, ...], Lanes] = {}
     for number, step in enumerate(steps):

@@ -81,7 +81,7 @@ class Flap:
             engine.at(max(self._next_s(down), engine.now_s), _Turn(self._turn))
 
     def _next_s(self, down: bool) -> float:
-        """When the present phase ends."""
+        """Return when the present phase ends, in seconds of virtual time."""
         period_s = self._down_s + self._up_s
         number = (self._engine.now_s - self._since_s + 1e-9 * period_s) // period_s
         return self._since_s + number * period_s + (self._down_s if down else period_s)

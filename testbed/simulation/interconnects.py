@@ -65,7 +65,11 @@ class Costs(TypedDict):
 
 
 def demand_of_workload(workload: Workload, at: IntArray, gpus: int) -> Demand:
-    """Rank i on GPU number ``at[i]`` of ``gpus``. Raises ValueError as ``traffic``."""
+    """Return the demand of one iteration of a workload with rank i on GPU number ``at[i]`` of ``gpus``, in
+    bytes.
+
+    Raises ValueError for too many ranks, and for an unknown kind or algorithm.
+    """
     groups, group_bytes, apart = all_reduce_groups(workload)
     return Demand(
         placed(sent(workload), at, gpus),
@@ -76,14 +80,16 @@ def demand_of_workload(workload: Workload, at: IntArray, gpus: int) -> Demand:
 
 
 def demand_of_steps(steps: Steps, vector_bytes: float, at: IntArray, gpus: int) -> Demand:
-    """Demand of one all-reduce over all ranks of a job, bytes."""
+    """Return the demand of one all-reduce over all ranks of a job, in bytes."""
     found = sent_in_steps(steps, vector_bytes)
     most = float(found.sum(axis=1).max())
     return Demand(placed(found, at, gpus), np.zeros((gpus, gpus)), (at,), most)
 
 
 def together(demands: Iterable[Demand], gpus: int) -> Demand:
-    """Add the demands of several jobs; each all-reduce counts as the one with the most bytes."""
+    """Return the sum of the demands of several jobs. Each all-reduce counts like the one with the most
+    bytes.
+    """
     total, rest = np.zeros((gpus, gpus)), np.zeros((gpus, gpus))
     groups: list[IntArray] = []
     most = 0.0
@@ -99,8 +105,11 @@ def interconnect_network(
     one: Interconnect, gpus: Sequence[str], demand_of: DemandOf, *,
     latency_s: float = 0.0, share: float = 1.0, phases: bool = False,
 ) -> Network:  # fmt: skip
-    """``demand_of`` is called where one is built for a demand; ``phases``: its light is set for each phase of
-    a job. Raises ValueError where that cannot be."""
+    """Return the network of an interconnect.
+
+    ``demand_of`` is called if the interconnect is built for a demand. ``phases``: its light is set for each
+    phase of a job. Raises ValueError if that is impossible.
+    """
     if phases:
         return _divided(one, gpus, demand_of, latency_s=latency_s, share=share)
     return _NETWORKS[type(one)](one, gpus, demand_of, latency_s=latency_s, share=share)
@@ -207,7 +216,7 @@ class LightDivision:
         return np.asarray((self._mean(left) if self._turns else self._counts(left)) * self.rate_bps)
 
     def of(self, demand: FloatArray) -> FloatArray:
-        """Rates of the links for a demand in bytes [gpus, gpus]."""
+        """Return the rates of the links in bits per second for a demand in bytes [gpus, gpus]."""
         return self(demand[self._links])
 
     def _mean(self, left: FloatArray) -> FloatArray:

@@ -64,7 +64,7 @@ class Compute:
                 raise ValueError(f"compute: straggler {rank} has factor {factor}; it must be above 0")
 
     def seconds(self, ranks: int) -> FloatArray:
-        """Seconds of each rank. Raises ValueError for a straggler that is no rank."""
+        """Return the seconds of each rank. Raises ValueError for a straggler that is not a rank."""
         found = np.full(ranks, self.mean_s)
         for rank, factor in self.stragglers.items():
             if not 0 <= rank < ranks:
@@ -163,7 +163,7 @@ class Loss:
 
 @dataclass
 class JobResult:
-    """What became of a job. ``failed`` says why it ended early, if it did; ``end_s`` when it ended."""
+    """Outcome of a job. ``failed``: why it ended early, if it did. ``end_s``: when it ended."""
 
     name: str
     iterations: list[Iteration]
@@ -173,12 +173,14 @@ class JobResult:
 
 
 class Gate(Protocol):
-    """What a flow must pass before it may send: the O-NICs' control units, say."""
+    """Gate that a flow must pass before it may send, such as the O-NICs' control units."""
 
     def open(
         self, source: str, destination: str, lit: Callable[[], None], failed: Callable[[str], None]
     ) -> Hashable:
-        """Asks for light between two GPUs; calls ``lit`` or ``failed`` once, now or later."""
+        """Request light between two GPUs and return the flow's handle. Calls ``lit`` or ``failed`` once, now
+        or later.
+        """
         ...
 
     def close(self, handle: Hashable) -> None:
@@ -187,7 +189,7 @@ class Gate(Protocol):
 
 
 def check_job(job: Job) -> Job:
-    """The job, if it can be run. Raises ValueError naming the job, and rank or GPU."""
+    """Return the job, if it can be run. Raises ValueError naming the job, and rank or GPU."""
     where = f"job {job.name}"
     try:
         check_ranks(job.steps, len(job.ranks))
@@ -272,7 +274,7 @@ class Simulation:
 
     @property
     def results(self) -> dict[str, JobResult]:
-        """What became of each training loop so far."""
+        """Return the outcome of each training loop so far, by name."""
         return {name: one.result for name, one in self.loops.items()}
 
     def add(self, job: Job) -> None:
@@ -326,7 +328,7 @@ class Simulation:
             one.give_up()
 
     def links(self, locals_: Sequence[int]) -> tuple[int, ...]:
-        """The engine's numbers of the present network's links."""
+        """Return the engine's numbers of the present network's links."""
         found = []
         for link in locals_:
             number = self.number.get(link)
@@ -397,7 +399,7 @@ class Simulation:
                 self.begin(name)
 
     def without(self, job: Job, event: GpuLost) -> Job:
-        """The job after the loss. Raises ValueError when it cannot go on."""
+        """Return the job after the loss. Raises ValueError if it cannot continue."""
         rank = job.ranks.index(event.gpu)
         slow = {r: factor for r, factor in job.compute.stragglers.items() if r != rank}
         if event.spare is not None:
@@ -512,7 +514,7 @@ class LoopRun:
         self.streams = streams_of(self.plan[0].lanes, job.steps, capacity, job.cost.reduce_s_per_byte)
 
     def _passing(self, **how: bool) -> Passing:
-        """What waits for what; the same for all jobs that do the same."""
+        """Return which transfers wait for which. It is the same for all jobs that do the same."""
         key = id(self.job.steps), self.job.vector_bytes, tuple(how.items())
         if key not in self.run.passing:
             self.run.passing[key] = self.job.steps, Passing(self.plan, len(self.job.ranks), **how)
@@ -554,7 +556,7 @@ class LoopRun:
         self.fail("it stands still: its light never comes back")
 
     def go_on(self, job: Job, event: GpuLost) -> LoopRun:
-        """The run of ``job``, which is this one after a loss; this one is over."""
+        """End this run after a loss. Return the run of ``job``, which continues it."""
         now_s = self.run.engine.now_s
         begun = not self.waiting or bool(self.result.losses)
         self._drop()
@@ -652,7 +654,7 @@ class LoopRun:
 
     @property
     def grouped(self) -> bool:
-        """Whether its ranks go on at once with what comes, each for itself."""
+        """Return whether each of its ranks passes data on immediately, independently of the others."""
         followed = self.passing is not None or self.streams is not None or self.alike_s is not None
         return not self.job.synchronised and followed
 

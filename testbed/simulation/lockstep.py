@@ -50,11 +50,11 @@ class Classes:
         return len(self.members)
 
     def program(self, number: int) -> int:
-        """Index of a class's program."""
+        """Return the index of the program that the ranks of class ``number`` run."""
         return int(self._workload.program_of[self.members[number][0]])
 
     def meetings(self, number: int) -> dict[int, Meeting]:
-        """Meeting of a class's ranks on each communicator slot of its program."""
+        """Return the meeting of a class's ranks on each communicator slot of its program."""
         found = {}
         for slot in self._slots[self.program(number)][0]:
             first = self._group_ranks[self._communicators[int(self.members[number][0])][slot]]
@@ -65,12 +65,16 @@ class Classes:
         return found
 
     def slot_to(self, source: int, destination: int) -> int:
-        """The first of a rank's peer slots that leads to another rank; one for all of its class."""
+        """Return the first of a rank's peer slots that leads to another rank. It is the same for all ranks of
+        a class.
+        """
         slots = self._slots[int(self._workload.program_of[source])][1]
         return next(slot for slot in slots if self._peers[source][slot] == destination)
 
     def _way(self, rank: int, slots: Iterable[int]) -> tuple[Hashable, ...]:
-        """Which peer slots lead to one rank, and by which slots it leads back."""
+        """Return, for each slot, the first of the rank's slots that leads to the same peer, and the peer's
+        slots that lead back.
+        """
         peers: list[int] = self._peers[rank]
         first: dict[int, int] = {}
         ways = []

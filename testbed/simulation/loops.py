@@ -77,7 +77,9 @@ def drain_loops(
     begin: FloatArray,
     order: IntArray,
 ) -> FloatArray:
-    """Compiled form of ``_drain_numpy``; ``order``: flows by start."""
+    """Return when each flow ends, in seconds, as the compiled form of ``_drain_numpy``. ``order``: flows by
+    start.
+    """
     flows, size = len(sizes), len(capacity)
     ends = begin.copy()
     left = sizes.copy()

@@ -37,7 +37,7 @@ class Limits(NamedTuple):
 
 
 def has_numba() -> bool:
-    """Whether the loops can be compiled."""
+    """Return whether the loops can be compiled."""
     return importlib.util.find_spec("numba") is not None
 
 
@@ -56,7 +56,10 @@ def check_flows(offsets: IntArray, links: IntArray, capacity: FloatArray) -> Non
 
 
 def rates(offsets: IntArray, links: IntArray, capacity: FloatArray) -> FloatArray:
-    """Max-min fair rate of every flow. Raises ValueError as :func:`check_flows`."""
+    """Return the max-min fair rate of every flow, in the unit of ``capacity``.
+
+    Raises ValueError naming a flow without links, or a link that is unknown or has no capacity.
+    """
     check_flows(offsets, links, capacity)
     if len(links) and np.bincount(links).max() == 1:
         # Nobody shares: each flow has what its narrowest link gives.
@@ -205,10 +208,12 @@ def drain(
     *,
     compiled: bool | None = None,
 ) -> FloatArray:
-    """When each flow ends, if it starts at ``starts`` (default 0) and all share max-min all the time.
+    """Return when each flow ends, if it starts at ``starts`` (default 0) and all flows share max-min all the
+    time, in seconds.
 
-    ``compiled`` chooses between the loops and numpy; by default whatever is fast here. Raises ValueError as
-    :func:`check_flows`, and for a size or start that is negative or not finite.
+    ``compiled`` chooses between the loops and numpy; the default is the fastest here. Raises ValueError
+    naming a flow without links, a link that is unknown or has no capacity, and a size or start that is
+    negative or not finite.
     """
     check_flows(offsets, links, capacity)
     begin = np.zeros(len(sizes)) if starts is None else np.asarray(starts, dtype=np.float64)

@@ -205,18 +205,18 @@ class OnicPlane:
 
     @property
     def messages(self) -> dict[str, int]:
-        """How many of each kind have been sent."""
+        """Return how many messages of each kind have been sent."""
         return {name: count for kind, name in protocol.KINDS.items() if (count := self._sent[kind])}
 
     def counts(self) -> Counter[str]:
-        """The state machines' own counters, summed over all nodes."""
+        """Return the state machines' own counters, summed over all nodes."""
         total: Counter[str] = Counter()
         for unit in self._units.values():
             total.update(unit.onic.counts)
         return total
 
     def idle(self) -> bool:
-        """Whether no control unit has anything left to do."""
+        """Return whether no control unit has anything left to do."""
         return all(unit.onic.idle() for unit in self._units.values())
 
 

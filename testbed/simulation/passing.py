@@ -59,7 +59,7 @@ class _Owners:
         self._starts, self._owners = [0.0], [-1]
 
     def of(self, begin: float, end: float) -> Iterator[tuple[int, float]]:
-        """The transfers of a range, each with the end of what it has there."""
+        """Yield the transfers of a range, each with the end of its part of the range."""
         k = bisect_right(self._starts, begin) - 1
         while k < len(self._starts) and self._starts[k] < end:
             after = self._starts[k + 1] if k + 1 < len(self._starts) else end
@@ -97,13 +97,13 @@ class _Transfer:
     at: int = 0
 
     def part_to(self, end: float) -> int:
-        """The part with which all up to ``end`` is there."""
+        """Return the part with whose arrival all up to ``end`` has arrived."""
         share = (min(end, self.end) - self.begin) / (self.end - self.begin)
         return self.at + max(0, min(self.parts, int(np.ceil(share * self.parts - 1e-9))) - 1)
 
 
 class Passing:
-    """Which part of a plan's transfers waits for which; made once for all executions of the plan."""
+    """Dependencies between the parts of a plan's transfers, computed once for all executions of the plan."""
 
     def __init__(self, plan: Sequence[StepPlan], ranks: int, *, step_by_step: bool = False) -> None:
         transfers = _exchanges(plan, ranks) if step_by_step else _transfers(plan, ranks)
@@ -335,7 +335,7 @@ class PassingOn:
         waited_s = self._waited_s(index) if self._latency else 0.0
 
         def more(flow: Flow) -> float:
-            """Bytes that follow those which have arrived without a pause."""
+            """Return the bytes that follow the arrived ones without a pause; 0 if there are none."""
             nonlocal index
             assert index is not None
             self._next[connection] += 1

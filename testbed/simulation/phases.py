@@ -24,13 +24,12 @@ from ringlight.testbed.simulation.networks import Network, Routes
 
 @dataclass(frozen=True)
 class StepCost:
-    """What a step costs apart from its transfers.
+    """Cost of a step apart from its transfers.
 
-    ``set_up_s``: seconds before its first byte, to set circuits or to make up messages; in each step, or
-    only in one that has a circuit which the step before had not. ``in_steps``, with an entry for each step,
-    says which of them are set up in place of ``when``. ``reduce_s_per_byte``: seconds that a
-    rank takes to add one received byte, after it has received all of a step. Raises ValueError for a
-    negative cost.
+    ``set_up_s``: seconds before its first byte, to set circuits or to make up messages; in each step, or only
+    in a step with a circuit that the step before did not have. ``in_steps``, with an entry for each step,
+    overrides ``when``: it gives which steps are set up. ``reduce_s_per_byte``: seconds that a rank takes to
+    add one received byte, after it has received all of a step. Raises ValueError for a negative cost.
     """
 
     set_up_s: float = 0.0
@@ -60,7 +59,7 @@ class CollectiveTime:
 
 
 def check_vector(vector_bytes: float) -> float:
-    """The size, if it can be one. Raises ValueError."""
+    """Return the size in bytes, if it is possible. Raises ValueError for a negative or infinite one."""
     if not (math.isfinite(vector_bytes) and vector_bytes >= 0):
         raise ValueError(f"a vector of {vector_bytes} bytes; it must be 0 or more")
     return vector_bytes
@@ -75,10 +74,11 @@ def check_cost(cost: StepCost, steps: Steps) -> None:
 def synchronous(
     network: Network, ranks: Sequence[str], steps: Steps, vector_bytes: float, cost: StepCost | None = None
 ) -> CollectiveTime:
-    """The collective over a vector of ``vector_bytes`` bytes, ``ranks`` giving the GPU of each rank.
+    """Return the time of a collective over a vector of ``vector_bytes`` bytes. ``ranks``: the GPU of each
+    rank.
 
-    Chunks are taken as equal. Raises ValueError for a schedule of another number of ranks, and as the
-    network for transfers that have no way.
+    Chunks are taken as equal. Raises ValueError for a schedule of another number of ranks, and for transfers
+    that have no way in the network.
     """
     check_ranks(steps, len(ranks))
     check_vector(vector_bytes)
@@ -145,7 +145,9 @@ class Phases:
         ]
 
     def time(self, vector_bytes: float, cost: StepCost | None = None) -> CollectiveTime:
-        """The collective over ``vector_bytes`` bytes. Raises ValueError for a size that cannot be one."""
+        """Return the time of the collective over ``vector_bytes`` bytes. Raises ValueError for an impossible
+        size.
+        """
         check_vector(vector_bytes)
         cost = cost or StepCost()
         chunk_bytes = vector_bytes / self._steps.chunks
@@ -240,7 +242,7 @@ def _content(step: Step) -> bytes:
 
 
 def needs_new_light(step: Step, before: Step, ranks: int) -> bool:
-    """Whether a step has a circuit that the step before it had not."""
+    """Return whether a step has a circuit that the step before did not have."""
     wanted, there = _circuits(step, ranks), np.sort(_circuits(before, ranks))
     if len(there) == 0:
         return len(wanted) > 0

@@ -84,14 +84,14 @@ class RankByRank:
         self._between: dict[tuple[int, int], tuple[tuple[int, ...], float]] = {}
 
     def moved(self) -> FloatArray:
-        """Bytes that have been sent over each link."""
+        """Return the bytes that have been sent over each link, [links]."""
         found = np.zeros(len(self._network.capacity_bps))
         for links, size in self._sent.items():
             found[list(links)] += size
         return found
 
     def remaining(self) -> FloatArray:
-        """Bytes under way that have yet to pass each link."""
+        """Return the bytes in progress that have yet to pass each link, [links]."""
         return self._engine.remaining(len(self._network.capacity_bps))
 
     def set_capacity(self, capacity: FloatArray) -> None:

@@ -89,7 +89,7 @@ class Reallocation:
         self._engine.at(self._engine.now_s + self._dark_s, lambda: self._shine(then_bps))
 
     def _stands_still(self, left: FloatArray) -> bool:
-        """Whether nothing has passed since the last decision, and nothing else will happen by itself.
+        """Return whether nothing has passed since the last decision, and nothing else will happen by itself.
 
         Ranks in lock-step are all held up by one pair without light, which the same demand gets again.
         """

@@ -36,10 +36,10 @@ class Segment:
 
 @dataclass(frozen=True)
 class Stream:
-    """What one rank sends to another, over the way of transfer ``k``.
+    """Bytes that one rank sends to another, over the way of transfer ``k``.
 
-    ``ahead``: the stream that it follows, by at most ``lead`` bytes more than that. ``end_s``: seconds that
-    its receiver adds up the last of it.
+    ``ahead``: the stream that it follows. It may be at most ``lead`` bytes ahead of that stream. ``end_s``:
+    seconds for which its receiver adds up the last of it.
     """
 
     k: int

@@ -1,4 +1,4 @@
-"""What passed each link over time."""
+"""Bytes that passed each link over time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ def binned(
     rows: IntArray, begin_s: FloatArray, end_s: FloatArray, amount: FloatArray, shape: tuple[int, int],
     bin_s: float,
 ) -> FloatArray:  # fmt: skip
-    """[rows, bins]: amounts that came evenly from each begin to its end, by row and interval."""
+    """Return [rows, bins]: amounts that came evenly from each begin to its end, by row and interval of
+    ``bin_s`` seconds.
+    """
     bins = shape[1]
     first = np.clip((begin_s / bin_s).astype(np.int64), 0, bins - 1)
     last = np.clip((end_s / bin_s).astype(np.int64), first, bins - 1)
@@ -52,7 +54,10 @@ def binned(
 
 
 def of_flows(passed: Sequence[Passed], links: int, bin_s: float, end_s: float) -> Traffic:
-    """Bin the flows that an engine traced. Raises ValueError for more intervals than can be kept."""
+    """Return the bytes of the flows that an engine traced, by link and interval.
+
+    Raises ValueError for more intervals than can be kept.
+    """
     bins = _bins(links, bin_s, end_s)
     times = np.array([(one.begin_s, one.end_s, one.rate) for one in passed]).reshape(-1, 3)
     lengths = [len(one.links) for one in passed]
@@ -62,7 +67,10 @@ def of_flows(passed: Sequence[Passed], links: int, bin_s: float, end_s: float) -
 
 
 def of_stretches(stretches: Sequence[Stretch], links: int, bin_s: float, end_s: float) -> Traffic:
-    """Bin the stretches that bundles traced. Raises ValueError for more intervals than can be kept."""
+    """Return the bytes of the stretches that bundles traced, by link and interval.
+
+    Raises ValueError for more intervals than can be kept.
+    """
     bins = _bins(links, bin_s, end_s)
     loads = {id(stretch.load): stretch.load for stretch in stretches}
     number = {key: k for k, key in enumerate(loads)}

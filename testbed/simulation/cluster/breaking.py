@@ -1,4 +1,4 @@
-"""What fails while jobs run, and what becomes of them: units that are repaired, or GPUs that are lost."""
+"""Failures while jobs run, and their effect on the jobs: units that are repaired, or GPUs that are lost."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ class Faults:
     policies: FaultPolicies
 
     def outages(self, units: Sequence[Unit]) -> list[tuple[float, Unit, bool]]:
-        """When which unit goes down (True) or comes up; a unit is down while any of its servers is."""
+        """Return when which unit goes down (True) or comes up, in seconds and in order. A unit is down while
+        any of its servers is.
+        """
         per = self.policies.unit_gpus // self.policies.server_gpus
         found = []
         columns = (self.trace.server, self.trace.begin_s, self.trace.end_s)
@@ -53,8 +55,10 @@ class Losses:
 
 
 def kept_units(leaves: Sequence[int], policies: FaultPolicies) -> list[int]:
-    """GPUs of each leaf that are kept as spares, whole units: where a leaf's share is less than one, some
-    leaves have one for all."""
+    """Return how many GPUs of each leaf are kept as spares, in whole units.
+
+    If a leaf's share is less than one unit, some leaves keep one for several leaves.
+    """
     per = policies.unit_gpus
     ends = np.floor(np.cumsum(leaves) * policies.spares / per + 0.5).astype(np.int64)
     kept: list[int] = (np.diff(ends, prepend=0) * per).tolist()
@@ -65,7 +69,7 @@ class Sound:
     """Nothing fails."""
 
     def events(self) -> list[Event]:
-        """What happens when."""
+        """Return the failures and repairs with their times; none here."""
         return []
 
     def freed(self) -> None:
@@ -154,7 +158,7 @@ class Failing(Sound):
             self._keep(unit[0])
 
     def _keep(self, leaf: int) -> None:
-        """What is repaired becomes a spare again where some were used, before a job gets it."""
+        """Make a repaired unit a spare again if some spares were used, before a job gets it."""
         within, per = self._within(leaf), self._policies.unit_gpus
         missing = sum(self._kept[one] - self._pool[one] for one in within)
         if more := min(missing, self._free.counts[leaf]) // per * per:
@@ -208,7 +212,9 @@ class Failing(Sound):
         self._run.fibres += count
 
     def _hold(self, leaf: int) -> None:
-        """What is left of a switch's spares is kept, as far as it is up; what is not is so once it is."""
+        """Reserve the rest of a switch's spares as far as they are up. The other ones are reserved once they
+        are up.
+        """
         kept = self._pool[leaf] = min(self._pool[leaf], self._free.counts[leaf])
         if kept:
             placed: Placed = {leaf: kept}

@@ -39,7 +39,9 @@ class Crossing:
 
     @property
     def left(self) -> FloatArray:
-        """What is left of each of ``jobs`` at the moment ``since``, seconds at ideal speed."""
+        """Return the remaining work of each of ``jobs`` at the moment ``since``, in seconds at ideal
+        speed.
+        """
         return self._left[: len(self.jobs)]
 
     def _sync(self, now: float) -> None:
@@ -49,7 +51,9 @@ class Crossing:
             self.since = now
 
     def soonest(self) -> float:
-        """When the first is over at the speeds that held so far."""
+        """Return the time in seconds at which the first job reaches its next moment at the present speeds;
+        infinity without jobs.
+        """
         count = len(self.jobs)
         return self.since + float((self._to_go() / self._speed[:count]).min()) if count else math.inf
 
@@ -78,7 +82,7 @@ class Crossing:
         self.changed = True
 
     def remove(self, job: int, now: float) -> float:
-        """Take a job out; what is left of it."""
+        """Remove a job. Return its remaining work in seconds at ideal speed."""
         self._sync(now)
         place, count = self.jobs.index(job), len(self.jobs)
         left = float(self._left[place])
@@ -94,20 +98,22 @@ class Crossing:
         return max(left, 0.0)
 
     def next_over(self) -> int:
-        """The job that is over first at the speeds that held so far."""
+        """Return the job that is first to reach its next moment at the present speeds."""
         count = len(self.jobs)
         return self.jobs[int((self._to_go() / self._speed[:count]).argmin())]
 
     def last_s(self) -> FloatArray:
-        """Seconds from ``since`` on that each job lasts at the speeds that held so far."""
+        """Return how many seconds from ``since`` on each job lasts at the present speeds."""
         return self.left / self._speed[: len(self.jobs)]
 
     def turn(self, job: int, now: float) -> bool:
-        """Whether a job is over whose next moment has come, or only does something else from now on."""
+        """Return whether a job that has reached its next moment has ended, or only does something else from
+        now on.
+        """
         return True
 
     def guess(self, loads: list[tuple[int, float]], share: float) -> float:
-        """Speed of one more job."""
+        """Return the speed that one more job would have, as a share of ideal speed."""
         offsets, links, weights = self._flat()
         return float(
             self._solve(
@@ -143,7 +149,7 @@ class Crossing:
         return self._solve(offsets, links, weights, self._share[:count], last)
 
     def _to_go(self) -> FloatArray:
-        """What each job has to do until its next moment, seconds at ideal speed."""
+        """Return the work of each job until its next moment, in seconds at ideal speed."""
         return self.left
 
     def settle(self, now: float) -> None:
@@ -185,8 +191,11 @@ class Alternating(Crossing):
         return super().remove(job, now)
 
     def last_s(self) -> FloatArray:
-        """As long as the rest of an iteration takes beside its sending at the present rate; who computes has
-        none, and its share is taken to go at full rate."""
+        """Return how many seconds from ``since`` on each job lasts, with the present rate for all of its
+        sending.
+
+        A job that computes has no rate, and is taken to send at full rate.
+        """
         share = self._share[: len(self.jobs)]
         return self.left * (1 - share + share / self._speed[: len(self.jobs)])
 
@@ -215,7 +224,7 @@ class Alternating(Crossing):
         return self.left - self._left_then()
 
     def _left_then(self) -> FloatArray:
-        """What is left of each job when its turn ends."""
+        """Return the work that remains of each job when its turn ends, in seconds at ideal speed."""
         turns = (self._turns[job] for job in self.jobs)
         share = self._share[: len(self.jobs)]
         return self._iteration_s * np.array([

@@ -1,7 +1,8 @@
-"""Who has which of a cluster's GPUs: by switch alone, as blocks of a torus, by units that fail, or by name.
+"""Assignment of a cluster's GPUs to jobs: by switch alone, as blocks of a torus, by units that fail, or by
+name.
 
-All know how many GPUs of each leaf are free (``free``). A job's place is chosen first, and taken afterwards,
-since light may yet move it.
+All kinds know how many GPUs of each leaf are free (``free``). A job's place is chosen first, and taken
+afterwards, since light may yet move the job.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ class Holding:
         self._place = PLACEMENTS[policies.placement]
 
     def fits(self, job: int, wanted: int) -> bool:
-        """Whether there is room for a job."""
+        """Return whether there is room for a job of ``wanted`` GPUs."""
         return wanted <= self.free.total
 
     def choose(self, job: int, wanted: int) -> Placed:
-        """Where a job is to be that fits."""
+        """Return a place for a job that fits: how many of its GPUs are on which leaf."""
         return self._place(self.free, wanted)
 
     def take(self, job: int, placed: Placed) -> None:
@@ -41,7 +42,7 @@ class Holding:
         self.free.give(placed)
 
     def loads(self, job: int, placed: Placed, once_round: bool) -> list[tuple[int, float]]:
-        """The links that a job shares, and what it puts on each while it sends."""
+        """Return the links that a job shares, with how many GPUs' rates it puts on each while it sends."""
         return self.cluster.loads(placed, once_round)
 
 

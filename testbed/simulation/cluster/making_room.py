@@ -24,8 +24,9 @@ Lent = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Room:
-    """How a job gets onto few switches: where it is ``placed``, jobs that ``move``, and idle fibres that are
-    ``lent``."""
+    """Moves that bring a job onto few switches: the place where it is ``placed``, the jobs that ``move``, and
+    idle fibres that are ``lent``.
+    """
 
     placed: Placed
     move: tuple[Moved, ...] = ()
@@ -41,12 +42,12 @@ def room_for(
     wanted: int, counts: Sequence[int], sizes: Sequence[int], spare: Sequence[int],
     whole_on: Mapping[int, Mapping[int, int]], *, running: bool,
 ) -> Room | None:  # fmt: skip
-    """Room on one switch, or on whole ones and one more, for a job of ``wanted`` GPUs; None where there is no
-    way.
+    """Return room on one switch, or on whole ones and one more, for a job of ``wanted`` GPUs; None if there
+    is no way.
 
     ``counts``: free GPUs of each switch, ``sizes``: all, ``spare``: ports that have no fibre. ``whole_on``:
     the jobs that are whole on each switch, with their GPUs. ``running``: whether their fibres may be moved.
-    The switch for which the fewest fibres move wins, of equals the first.
+    The switch for which the fewest fibres move wins; of equal ones the first.
     """
     if wanted > sum(counts):
         return None
@@ -89,7 +90,11 @@ def _way(
     leaf: int, wanted: int, free: Sequence[int], ports: Sequence[int],
     whole_on: Mapping[int, Mapping[int, int]], moved: Sequence[Moved], placed: Placed, running: bool,
 ) -> tuple[list[Moved], list[Lent]] | None:  # fmt: skip
-    """How one switch gets so many free GPUs: jobs that move away, and idle GPUs that are lent to it."""
+    """Return how one switch gets ``wanted`` free GPUs: jobs that move away, and idle GPUs that are lent to
+    it.
+
+    Returns None if there is no way.
+    """
     missing = wanted - free[leaf]
     if missing <= 0:
         return [], []
@@ -132,10 +137,10 @@ def pays(
     room: Room, work_s: float, wanted: int, scattered: float, together: float, dark_s: float,
     gpus: Callable[[int], int],
 ) -> bool:  # fmt: skip
-    """Whether a job gains more GPU seconds over the time that it still takes than all that go dark lose.
+    """Return whether a job gains more GPU seconds over its remaining time than all dark jobs lose.
 
-    ``work_s``: what is left at ideal speed; ``scattered`` and ``together``: its speeds without and with the
-    move.
+    ``work_s``: remaining work in seconds at ideal speed. ``scattered`` and ``together``: the job's speeds
+    without and with the move.
     """
     gained = wanted * work_s * (1 / scattered - 1 / together)
     return gained > dark_s * (wanted + sum(gpus(job) for job, *_ in room.move))

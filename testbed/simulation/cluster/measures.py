@@ -1,8 +1,8 @@
-"""What a replay shows: completion times of the jobs that count, and the cluster over time.
+"""Results of a replay: completion times of the jobs that count, and the cluster over time.
 
-Jobs that arrive while the cluster fills (``warm_up``) are replayed and do not count. What the cluster did is
-counted from there to the last arrival: later it only drains. A job that counts and has not ended is
-*censored*: its time so far is a lower bound, and it is left out of the completion times and counted.
+Jobs that arrive while the cluster fills (``warm_up``) are replayed and do not count. The cluster's figures
+count from there to the last arrival: later it only drains. A job that counts and has not ended is *censored*:
+its time so far is a lower bound. It is left out of the completion times and counted.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ class Measured:
 
 
 def measured(cluster: Cluster, trace: JobTrace, found: Replay, warm_up: float) -> Measured:
-    """``warm_up``: as a share of the span of arrivals."""
+    """Return the figures and curves of a replay. ``warm_up``: share of the span of arrivals that does not
+    count.
+    """
     begin, end = warm_up * trace.span_s, trace.span_s
     counts = trace.arrival_s >= begin
     ended = np.isfinite(found.end_s)
@@ -91,11 +93,11 @@ def measured(cluster: Cluster, trace: JobTrace, found: Replay, warm_up: float) -
 def of_faults(
     faults: Faults, found: Replay, trace: JobTrace, warm_up: float, servers: int
 ) -> dict[str, float | None]:
-    """What faults did: how often they met a job, the share of the held GPU time of jobs that stood still, and
-    how much of the cluster was up. ``servers``: of a slice that is only of use when it is whole.
+    """Return the effects of faults: how often they met a job, the share of the held GPU time of jobs that
+    stood still, and the share of the cluster that was up.
 
-    Slices are counted over all that was recorded, beside what the same availability gives where servers fail
-    independently (binomial).
+    ``servers``: number of servers in a slice, which is only of use when it is whole. Slices are counted over
+    all records, next to the count that the same availability gives if servers fail independently (binomial).
     """
     begin, end = warm_up * trace.span_s, trace.span_s
     up = faults.trace.available
@@ -114,8 +116,9 @@ def of_faults(
 
 
 def sure_slices(slices: int, whole: float, confidence: float = 0.95) -> int:
-    """How many of some slices are whole with this confidence, each of which is with probability ``whole``,
-    independently."""
+    """Return how many of ``slices`` slices are whole with this confidence, if each is whole with probability
+    ``whole``, independently.
+    """
     at_least, found = 0.0, slices + 1
     while found > 0 and at_least < confidence:
         found -= 1
@@ -140,7 +143,7 @@ def _weighted(values: FloatArray, weights: FloatArray, chosen: Any) -> float | N
 
 
 def _during(found: Replay, sums: FloatArray, begin: float, end: float) -> float:
-    """What was added to a sum between two moments; between steps it grows evenly."""
+    """Return the increase of a cumulative sum between two times, interpolating linearly between steps."""
     a, b = np.interp([begin, end], found.steps_s, sums)
     return float(b - a)
 
@@ -150,8 +153,11 @@ def _between(found: Replay, sums: FloatArray, begin: float, end: float, gpus: in
 
 
 def _little(trace: JobTrace, found: Replay) -> float:
-    """How far the integral of the jobs in the system is from the sum of their times in it (Little's law,
-    which is exact for whole sample paths), relative."""
+    """Return the relative difference between the integral of the jobs in the system and the sum of their
+    times in it.
+
+    By Little's law, which is exact for whole sample paths, it is 0.
+    """
     until = float(found.steps_s[-1])
     ends = np.where(np.isfinite(found.end_s), found.end_s, until)
     total = float((ends - trace.arrival_s)[trace.arrival_s <= until].sum())

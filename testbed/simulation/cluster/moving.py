@@ -1,4 +1,4 @@
-"""Who moves light while jobs come and go: nobody, a policy that makes room, or the controller."""
+"""Policies that move light while jobs come and go: none, one that makes room, or the controller's."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Still:
     every_s = math.inf
 
     def arranged(self, job: int, placed: Placed) -> Placed:
-        """Where a job is put in the end that is about to start, once fibres have been moved for it."""
+        """Return where a job that is about to start is placed, once fibres have been moved for it."""
         return placed
 
     def began(self, job: int) -> None:

@@ -1,7 +1,7 @@
-"""Where a job's GPUs are: placement policies by name, each one function of what is free.
+"""Places of a job's GPUs: placement policies by name, each one function of the free GPUs.
 
-A policy is handed the free GPUs of each switch (a leaf of the tree) and how many a job wants, and gives how
-many it takes from which. There are always enough.
+A policy gets the free GPUs of each switch (a leaf of the tree) and the number that a job wants, and returns
+how many it takes from which switch. There are always enough.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _filled(counts: Sequence[int], order: Sequence[int], wanted: int) -> Placed:
 
 
 def at_random(free: Free, wanted: int) -> Placed:
-    """Any free GPUs, each as likely: what a cluster comes to where nobody looks."""
+    """Return free GPUs drawn at random, each as likely: the state of a cluster without a placement policy."""
     if wanted == 1:
         chosen = int(free.rng.integers(free.total))
         for leaf, count in enumerate(free.counts):
@@ -64,19 +64,25 @@ def at_random(free: Free, wanted: int) -> Placed:
 
 
 def first_fit(free: Free, wanted: int) -> Placed:
-    """Free GPUs in the order of their numbers, as a scheduler that lists nodes does (Slurm's linear
-    selection)."""
+    """Return free GPUs in the order of their numbers, like a scheduler that lists nodes (Slurm's linear
+    selection).
+    """
     return _filled(free.counts, range(len(free.counts)), wanted)
 
 
 def pack(free: Free, wanted: int) -> Placed:
-    """As few switches as possible: the fullest one that has room, else those with the most; what the
-    controller does."""
+    """Return GPUs of as few switches as possible: the fullest one that has room, else those with the most
+    free GPUs.
+
+    This is the controller's policy.
+    """
     return _together(free, wanted, fewest_parts)
 
 
 def best_fit(free: Free, wanted: int) -> Placed:
-    """As ``pack``, and what is left of a job that is on several switches goes where it fits most tightly."""
+    """Return GPUs of as few switches as possible, with the rest of a job that needs several where it fits
+    most tightly.
+    """
     return _together(free, wanted, best_fit_parts)
 
 
@@ -104,7 +110,9 @@ def _together(
 
 
 def spread(free: Free, wanted: int) -> Placed:
-    """GPU by GPU from the switch with the most free ones: as a scheduler does that evens out load."""
+    """Return GPUs taken one by one from the switch with the most free ones, like a scheduler that evens out
+    load.
+    """
     counts, found = list(free.counts), Placed()
     while wanted:
         most = max(counts)
@@ -117,9 +125,12 @@ def spread(free: Free, wanted: int) -> Placed:
 
 
 def hilbert(free: Free, wanted: int) -> Placed:
-    """Free GPUs that lie closest together along a line through all switches: the fewest switches in a row,
-    the first such (Slurm's Hilbert curve over a torus, shuoshuc/RFold's ``slurm_hilbert``; a tree's line is
-    its leaves)."""
+    """Return the free GPUs that lie closest together along a line through all switches: the fewest switches
+    in a row.
+
+    The first such row wins (Slurm's Hilbert curve over a torus, shuoshuc/RFold's ``slurm_hilbert``). A tree's
+    line is its leaves.
+    """
     counts = free.counts
     first, have, best = 0, 0, (len(counts) + 1, 0)
     for last, left in enumerate(counts):
@@ -133,9 +144,11 @@ def hilbert(free: Free, wanted: int) -> Placed:
 
 
 def rings_aligned(free: Free, wanted: int) -> Placed:
-    """Whole switches for a job that fills some, and the rest where it fits most tightly, so that rings begin
-    and end at switches; as ``pack`` where there are no whole ones (the alignment of TopoOpt's and RFold's
-    blocks)."""
+    """Return whole switches for a job that fills some, and the rest where it fits most tightly.
+
+    Rings so begin and end at switches (the alignment of TopoOpt's and RFold's blocks). Without whole switches
+    this is ``pack``.
+    """
     counts, sizes = free.counts, free.cluster.gpus
     found: Placed = {}
     left = wanted

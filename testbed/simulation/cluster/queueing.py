@@ -1,7 +1,7 @@
-"""Which waiting job is next: queueing policies by name.
+"""Choice of the waiting job that is next: queueing policies by name.
 
-A queue is asked again whenever a job has come or gone. It gives the numbers of jobs that may start now, one
-by one.
+A queue is queried whenever a job has come or gone. It returns the numbers of jobs that may start now, one by
+one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Queue(Protocol):
         ...
 
     def next(self, now_s: float, free: int, fits: Callable[[int], bool], ends: Ends) -> int | None:
-        """Take the job that starts now; None where none does."""
+        """Remove the job that starts now from the queue and return it; None if none does."""
         ...
 
 
@@ -129,7 +129,9 @@ class Backfill:
 
     @staticmethod
     def _start(now_s: float, wanted: int, free: int, ends: Ends) -> tuple[float, int]:
-        """When so many GPUs will be free, and how many more then."""
+        """Return when ``wanted`` GPUs will be free, in seconds, and how many more then; infinity and 0 if
+        they never are.
+        """
         for end_s, gpus in sorted(ends()):
             free += gpus
             if free >= wanted:

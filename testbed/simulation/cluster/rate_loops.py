@@ -28,8 +28,11 @@ from ringlight.testbed.simulation.loops import compiled
 def shared(
     offsets: IntArray, links: IntArray, weights: FloatArray, capacity: FloatArray, caps: FloatArray
 ) -> FloatArray:
-    """Max-min fair rates as ``rates.shared``. The links' jobs are listed once, so that a link that is full is
-    looked at once, and each job's links once more when it stops."""
+    """Return max-min fair rates like ``rates.shared``.
+
+    The links' jobs are listed once, so that a link that is full is looked at once, and each job's links once
+    more when it stops.
+    """
     jobs, count = len(caps), len(capacity)
     found, left, load = caps.copy(), capacity.copy(), np.zeros(count)
     users = np.zeros(count + 1, dtype=np.int64)
@@ -86,7 +89,7 @@ def always(
     offsets: IntArray, links: IntArray, weights: FloatArray, capacity: FloatArray, shares: FloatArray,
     last: Last | None = None,
 ) -> FloatArray:  # fmt: skip
-    """Speeds as ``rates.always``."""
+    """Return speeds like ``rates.always``."""
     rates = shared(offsets, links, weights, capacity, np.ones(len(shares)))
     return 1 / (1 - shares + shares / rates)
 
@@ -96,7 +99,7 @@ def interleaved(
     offsets: IntArray, links: IntArray, weights: FloatArray, capacity: FloatArray, shares: FloatArray,
     last: Last | None = None,
 ) -> FloatArray:  # fmt: skip
-    """Speeds as ``rates.interleaved``."""
+    """Return speeds like ``rates.interleaved``."""
     caps, weighs = np.ones(len(shares)), weights.copy()
     for k in range(len(shares)):
         for j in range(offsets[k], offsets[k + 1]):
@@ -109,7 +112,9 @@ def interleaved(
 def load_at(
     level: float, weight: float, mean: float, varies: float, elsewhere: float, on: float, sign: float
 ) -> float:
-    """What a link carries when a job goes at a rate on it; ``mean`` and ``varies`` are of all jobs."""
+    """Return the load of a link when a job has rate ``level`` on it. ``mean`` and ``varies`` are of all
+    jobs.
+    """
     put = weight * min(elsewhere, level)
     spread = np.sqrt(max(varies - on * (1 - on) * put**2, 0.0))
     load: float = weight * level + max(mean - on * put + sign * spread, 0.0)
@@ -121,9 +126,13 @@ def full_at(
     levels: FloatArray, weight: float, mean: FloatArray, varies: FloatArray, roomy: npt.NDArray[np.bool_],
     elsewhere: float, on: float, room: float, sign: float,
 ) -> float:  # fmt: skip
-    """The rate at which a job finds a link full that carries ``mean``, with variance ``varies``, of all jobs
-    at each of ``levels``; ``elsewhere``: what its other links allow it, and ``on``: how much of the time it
-    sends, which are in these sums. ``roomy``: at which levels the link is full for nobody."""
+    """Return the rate at which a job finds a link full that carries ``mean``, with variance ``varies``, of
+    all jobs at each of ``levels``.
+
+    ``elsewhere``: rate that the job's other links allow it. ``on``: share of the time in which it sends. Both
+    are included in these sums. ``roomy``: whether the link has room for all jobs at a level. ``room``: the
+    link's capacity. Returns 1 if the job never finds it full.
+    """
     last = len(levels) - 1
     most = load_at(levels[last], weight, mean[last], varies[last], elsewhere, on, sign)
     if most <= room:
@@ -147,7 +156,7 @@ def duty(
     offsets: IntArray, links: IntArray, weights: FloatArray, capacity: FloatArray, shares: FloatArray,
     last: Last | None = None,
 ) -> FloatArray:  # fmt: skip
-    """Speeds as ``rates.duty``."""
+    """Return speeds like ``rates.duty``."""
     speed, level = (np.ones(len(shares)), np.ones(len(links))) if last is None else last
     return mean_field(
         offsets, links, weights, capacity, shares, rates_of(speed, shares), level,
@@ -161,7 +170,7 @@ def mean_field(
     rates: FloatArray, level: FloatArray, levels: FloatArray, more: float, further: int, equal: float,
     still: float, rounds: int, swings: int,
 ) -> FloatArray:  # fmt: skip
-    """Speeds; ``rates`` and ``level`` are where the search begins, and where it ends."""
+    """Return the speeds. The search begins at ``rates`` and ``level``, which hold its end afterwards."""
     jobs, steps = len(shares), len(levels)
     on = np.ones(jobs)
     elsewhere, busy, calm = np.ones(len(links)), np.ones(len(links)), np.ones(len(links))
