@@ -191,8 +191,8 @@ def _mmdebstrap(archive: Path, packages: Sequence[str], mirrors: list[str], prog
         raise ImageError(f"mmdebstrap took longer than {BUILD_TIMEOUT_S} s")
     if process.returncode:
         for line in lines:
-            if found := _NO_PACKAGE.match(line):
-                raise NoPackageError(f"there is no Debian package {found[1]} in the sources of {suite()}")
+            if match := _NO_PACKAGE.match(line):
+                raise NoPackageError(f"there is no Debian package {match[1]} in the sources of {suite()}")
         # The first error is the cause; the last says only that there was one.
         cause = next((line for line in lines if line.startswith("E: ")), (lines or ["no message"])[-1])
         raise ImageError(f"mmdebstrap failed: {cause}")
@@ -230,8 +230,8 @@ def _text_of(path: Path) -> str:
 
 def _deb822_stanzas(text: str) -> list[dict[str, str]]:
     """Fields by name, in small letters, of each stanza; they are written as the headers of a mail are."""
-    said = "".join(line for line in text.splitlines(keepends=True) if not line.startswith("#"))
-    stanzas = (message_from_string(part.lstrip("\n")) for part in re.split(r"\n\s*\n", said))
+    content = "".join(line for line in text.splitlines(keepends=True) if not line.startswith("#"))
+    stanzas = (message_from_string(part.lstrip("\n")) for part in re.split(r"\n\s*\n", content))
     return [{name.lower(): value.rstrip() for name, value in stanza.items()} for stanza in stanzas]
 
 

@@ -89,10 +89,10 @@ class DeathLog:
         try:
             with self._path.open("rb") as file:
                 file.seek(self._offset)
-                found = file.read()
+                data = file.read()
         except FileNotFoundError:
             return []
         # A line that is being written is read with the next.
-        whole = found[: found.rfind(b"\n") + 1]
+        whole = data[: data.rfind(b"\n") + 1]
         self._offset += len(whole)
         return [Death(**json.loads(line)) for line in whole.splitlines()]

@@ -118,8 +118,8 @@ class FaultClient:
 
     def impaired(self) -> list[dict[str, Any]]:
         """Return each direction of each link that was impaired, with its counters since the lab came up."""
-        found: list[dict[str, Any]] = self._call("GET", "/v1/impaired")
-        return found
+        links: list[dict[str, Any]] = self._call("GET", "/v1/impaired")
+        return links
 
     def restore(self, target: str) -> str:
         """End the fault of this target. Return that fault's id."""
@@ -130,36 +130,36 @@ class FaultClient:
         return [FaultReport(**entry) for entry in self._call("GET", "/v1/faults")["faults"]]
 
     def fault(self, fault_id: str) -> FaultReport:
-        found = next((fault for fault in self.faults() if fault.id == fault_id), None)
-        if found is None:
+        report = next((fault for fault in self.faults() if fault.id == fault_id), None)
+        if report is None:
             raise FaultError(404, f"there is no fault {fault_id}")
-        return found
+        return report
 
     def loads(self) -> dict[str, dict[str, float]]:
         """Return the load of each other host's processors since the last call, by host, in a lab over several
         hosts.
         """
-        found: dict[str, dict[str, float]] = self._call("GET", "/v1/hosts/load")
-        return found
+        loads: dict[str, dict[str, float]] = self._call("GET", "/v1/hosts/load")
+        return loads
 
     def clocks(self) -> dict[str, dict[str, float]]:
         """Return how many seconds later each other host's clock is (``offset_s``), known to within
         ``error_s``, by host.
         """
-        found: dict[str, dict[str, float]] = self._call("GET", "/v1/hosts/clocks")
-        return found
+        clocks: dict[str, dict[str, float]] = self._call("GET", "/v1/hosts/clocks")
+        return clocks
 
     def light_counters(self) -> dict[str, Any]:
         """Return the kernel's counters of the O-NICs and WSSs since they were made."""
-        found: dict[str, Any] = self._call("GET", "/v1/onics")
-        return found
+        counters: dict[str, Any] = self._call("GET", "/v1/onics")
+        return counters
 
     def hosts(self, *, fill: bool) -> list[dict[str, Any]]:
         """Return the hosts and workers at the GPUs' NICs. ``fill``: first put an idle host at each NIC that
         has nothing.
         """
-        found: list[dict[str, Any]] = self._call("POST" if fill else "GET", "/v1/hosts", timeout_s=HOSTS_S)
-        return found
+        hosts: list[dict[str, Any]] = self._call("POST" if fill else "GET", "/v1/hosts", timeout_s=HOSTS_S)
+        return hosts
 
     def run(self, host: str, namespace: str | None, words: Sequence[str], timeout_s: float) -> dict[str, Any]:
         """Run a command in a network namespace of another host of the lab. Return its ``stdout``, ``stderr``
@@ -169,8 +169,8 @@ class FaultClient:
         """
         body = {"namespace": namespace, "words": list(words), "timeout_s": timeout_s}
         path = f"/v1/hosts/{host}/run"
-        found: dict[str, Any] = self._call("POST", path, body, timeout_s=timeout_s + ANSWER_S)
-        return found
+        reply: dict[str, Any] = self._call("POST", path, body, timeout_s=timeout_s + ANSWER_S)
+        return reply
 
     def _call(self, method: str, path: str, body: Any = None, timeout_s: float = ANSWER_S) -> Any:
         import httpx
@@ -181,9 +181,9 @@ class FaultClient:
             reason = str(error) or type(error).__name__
             raise FaultError(None, f"the server agent at {self.agent} does not answer: {reason}") from None
         try:
-            found = answer.json()
+            reply = answer.json()
         except ValueError:
-            found = {"detail": answer.text.strip()}
+            reply = {"detail": answer.text.strip()}
         if answer.is_error:
-            raise FaultError(answer.status_code, str(found.get("detail") or answer.reason_phrase))
-        return found
+            raise FaultError(answer.status_code, str(reply.get("detail") or answer.reason_phrase))
+        return reply

@@ -76,9 +76,9 @@ class Forked:
         """Return the exit code, or minus the signal's number; None while the process runs."""
         with self._lock:
             if self.returncode is None and _readable(self._connection.fileno(), 0):
-                told = _received(self._connection)
-                if told or _readable(self._pidfd, 0):
-                    self.returncode = int(told) if told else _UNKNOWN
+                message = _received(self._connection)
+                if message or _readable(self._pidfd, 0):
+                    self.returncode = int(message) if message else _UNKNOWN
             return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
@@ -130,9 +130,9 @@ def start_process(
 
     ``environment`` may name a server (:data:`SOCKET`), which forks what ``python -m`` would execute.
     ``output`` takes the process's output, unless there is another file for ``errors``. ``follow``: signal
-    that the process gets when the calling thread ends. ``user``: its user id, without any privilege and
-    unable to gain one. Such a process does not learn of the server. ``told``: whether it may use the server
-    itself. Raises OSError.
+    that the process gets when its starter ends. ``user``: its user id, without any privilege and unable to
+    gain one. Such a process does not learn of the server. ``told``: whether it may use the server itself.
+    Raises OSError.
     """
     path = environment.get(SOCKET)
     if user is not None or not told:
@@ -283,8 +283,8 @@ def _ask(
         resource.getrlimit(resource.RLIMIT_NOFILE),
         user,
     )
-    told = json.dumps(asdict(request)).encode()
-    if len(told) > _LONGEST:
+    message = json.dumps(asdict(request)).encode()
+    if len(message) > _LONGEST:
         raise _UnableError
     with ExitStack() as undo:
         connection = undo.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
@@ -293,7 +293,7 @@ def _ask(
         connection.settimeout(_ANSWER_S)
         try:
             connection.connect(path)
-            socket.send_fds(connection, [told], [*(output.fileno() for output in outputs), namespace])
+            socket.send_fds(connection, [message], [*(output.fileno() for output in outputs), namespace])
             answer, (pidfd, *_), _, _ = socket.recv_fds(connection, 64, 1)
         except (OSError, ValueError):
             # There is no server, or it has ended, or it is elsewhere.
@@ -391,13 +391,13 @@ def _forget(path: str) -> None:
 
 def _fork(connection: socket.socket) -> _Child | _Forked | None:
     """The new process, where it is not this one; None if it cannot be."""
-    told, descriptors, _, _ = socket.recv_fds(connection, _LONGEST, 3)
+    message, descriptors, _, _ = socket.recv_fds(connection, _LONGEST, 3)
     try:
-        asked = json.loads(told)
-        if isinstance(asked, list):
-            _import(asked)
+        order = json.loads(message)
+        if isinstance(order, list):
+            _import(order)
             return None
-        request = _Request(**asked)
+        request = _Request(**order)
         pid = os.fork() if request.mounts == _mounts() else None
     except (OSError, ValueError):
         pid = None
@@ -566,8 +566,10 @@ class _Room:
         code, code_end, stack = self._code
         layout = (code, code_end, *self._data, _libc.sbrk(ctypes.c_long(0)), stack, *ends)
         # struct prctl_mm_map, with no auxiliary vector and no executable to change
-        told = struct.pack("=12QIi", *layout, 0, 0, -1)
-        _libc.prctl(_PR_SET_MM, _PR_SET_MM_MAP, told, ctypes.c_ulong(len(told)), ctypes.c_ulong(0))
+        memory_map = struct.pack("=12QIi", *layout, 0, 0, -1)
+        _libc.prctl(
+            _PR_SET_MM, _PR_SET_MM_MAP, memory_map, ctypes.c_ulong(len(memory_map)), ctypes.c_ulong(0)
+        )
 
 
 def _put(texts: Sequence[str], first: int, last: int) -> tuple[int, int]:
@@ -580,9 +582,9 @@ def _put(texts: Sequence[str], first: int, last: int) -> tuple[int, int]:
 
 def _execute(command: Sequence[str]) -> None:
     """Do what ``python -m`` does; what the server imported is there, except for the program itself."""
-    at = command.index("-m") + 1
-    module = command[at]
-    sys.argv[:] = command[at:]
+    index = command.index("-m") + 1
+    module = command[index]
+    sys.argv[:] = command[index:]
     for name in (module, f"{module}.__main__"):
         if "__path__" not in vars(sys.modules.get(name, object)):
             sys.modules.pop(name, None)

@@ -110,7 +110,7 @@ def _reads(path: Path, line: str) -> bool:
 
 def families() -> dict[int, list[int]]:
     """Return the children of each process of this machine, by process id."""
-    found: dict[int, list[int]] = {}
+    children: dict[int, list[int]] = {}
     for entry in os.scandir("/proc"):
         if not entry.name.isdigit():
             continue
@@ -118,21 +118,21 @@ def families() -> dict[int, list[int]]:
             stat = Path(entry.path, "stat").read_text(encoding="utf-8", errors="replace")
         except OSError:
             continue
-        found.setdefault(int(stat.rpartition(")")[2].split()[1]), []).append(int(entry.name))
-    return found
+        children.setdefault(int(stat.rpartition(")")[2].split()[1]), []).append(int(entry.name))
+    return children
 
 
 def with_children(watched: Iterable[Watched], children: Mapping[int, list[int]]) -> list[Watched]:
     """Return the processes, and all processes that those with a ``tree`` have started, under the name of the
     starter.
     """
-    left, found = list(watched), []
+    left, listed = list(watched), []
     while left:
-        one = left.pop()
-        found.append(one)
-        if one.tree:
-            left += [Watched(one.kind, one.name, pid, True) for pid in children.get(one.pid, ())]
-    return found
+        process = left.pop()
+        listed.append(process)
+        if process.tree:
+            left += [Watched(process.kind, process.name, pid, True) for pid in children.get(process.pid, ())]
+    return listed
 
 
 # -- what follows
@@ -187,36 +187,36 @@ class Standstills:
 
         ``still``: processes that stand still now, each with how it does.
         """
-        found: list[Death] = []
+        deaths: list[Death] = []
         for key, how in still.items():
             since, first, reported = self._since.get(key, (t, how, False))
             if not reported and t - since >= bears_s(key[0]):
-                found.append(Death(since, *key, first, frozen=True))
+                deaths.append(Death(since, *key, first, frozen=True))
                 reported = True
             self._since[key] = since, first, reported
         for key in self._since.keys() - still.keys():
             since, how, reported = self._since.pop(key)
             if not reported and t - since >= bears_s(key[0]):
-                found.append(Death(since, *key, how, frozen=True))
+                deaths.append(Death(since, *key, how, frozen=True))
                 reported = True
             if reported:
-                found.append(Death(t, *key, frozen=True))
-        return found
+                deaths.append(Death(t, *key, frozen=True))
+        return deaths
 
 
 def own_standstill(own: tuple[ProcessKind, str], before: Moment, now: Moment) -> list[Death]:
     """Return the standstills that the own clock shows: the own process stood still, or the machine slept."""
-    found: list[Death] = []
+    deaths: list[Death] = []
     if own_gap_s(before, now, LOOK_S) >= OWN_BEARS_S:
-        found += [Death(before.t, *own, GAP, frozen=True), Death(now.t, *own, frozen=True)]
+        deaths += [Death(before.t, *own, GAP, frozen=True), Death(now.t, *own, frozen=True)]
     if (slept_s := now.slept_s - before.slept_s) >= BEARS_S:
         machine: tuple[ProcessKind, str] = ("machine", os.uname().nodename)
         # CLOCK_MONOTONIC stands while a machine sleeps.
-        found += [
+        deaths += [
             Death(now.t - slept_s, *machine, SUSPENDED, frozen=True),
             Death(now.t, *machine, frozen=True),
         ]
-    return found
+    return deaths
 
 
 class FreezeWatch:
@@ -252,22 +252,26 @@ class FreezeWatch:
         before = Moment.now()
         while not self._stop.wait(LOOK_S):
             now = Moment.now()
-            found, before = own_standstill(self._own, before, now), now
+            deaths, before = own_standstill(self._own, before, now), now
             if now.t - listed_s >= LIST_S:
                 there, listed_s = self._listed(there), now.t
-            still = {(one.kind, one.name): how for one in there if (how := stands_still(one.pid)) is not None}
-            found += standstills.look(now.t, still)
-            for one in found:
-                log.warning("%s %s: %s", one.kind, one.name, one.how or "goes on")
-                self._note(one)
+            still = {
+                (entry.kind, entry.name): how
+                for entry in there
+                if (how := stands_still(entry.pid)) is not None
+            }
+            deaths += standstills.look(now.t, still)
+            for entry in deaths:
+                log.warning("%s %s: %s", entry.kind, entry.name, entry.how or "goes on")
+                self._note(entry)
             if self._beside is not None:
                 self._beside()
 
     def _listed(self, before: list[Watched]) -> list[Watched]:
         try:
-            found = list(self._watched())
-            trees = any(one.tree for one in found)
-            return with_children(found, families()) if trees else found
+            watched = list(self._watched())
+            trees = any(process.tree for process in watched)
+            return with_children(watched, families()) if trees else watched
         except Exception:
             # What changes meanwhile is there at the next look.
             log.exception("which processes there are cannot be told")

@@ -30,11 +30,11 @@ LEAST = {
 
 def enlarge() -> None:
     """Raise what is too low. No harm where that cannot be, as inside a container."""
-    found: dict[str, int] = {}
+    values: dict[str, int] = {}
     for name in LEAST:
         with suppress(OSError, ValueError):
-            found[name] = int((SYSCTLS / name).read_text())
-    low = {name: value for name, value in found.items() if value < LEAST[name]}
+            values[name] = int((SYSCTLS / name).read_text())
+    low = {name: value for name, value in values.items() if value < LEAST[name]}
     if not low:
         return
     _remember(low)

@@ -60,12 +60,12 @@ class ProcessorLoad:
         if total <= 0:
             return Shares()
         # One that was not there at the last reading has begun since.
-        others = sum(ticks - known.get(process, 0) for process, ticks in self._processes.items())
-        return Shares(1 - idle / total, stolen / total, min(1.0, others / total))
+        other_ticks = sum(ticks - known.get(process, 0) for process, ticks in self._processes.items())
+        return Shares(1 - idle / total, stolen / total, min(1.0, other_ticks / total))
 
     def _others(self) -> dict[tuple[int, int], int]:
         """Clock ticks that each process which is none of the lab's has used, by its id and start."""
-        found: dict[tuple[int, int], int] = {}
+        ticks: dict[tuple[int, int], int] = {}
         seen: dict[_Key, bool] = {}
         for entry in os.scandir("/proc"):
             if not entry.name.isdigit():
@@ -81,9 +81,9 @@ class ProcessorLoad:
             kernel = int(fields[6]) & _KERNEL_THREAD
             seen[key] = self._foreign[key] if key in self._foreign else not kernel and self._is_foreign(*key)
             if seen[key]:
-                found[key[:2]] = int(fields[11]) + int(fields[12])
+                ticks[key[:2]] = int(fields[11]) + int(fields[12])
         self._foreign = seen
-        return found
+        return ticks
 
     def _is_foreign(self, pid: int, _start: int, name: str) -> bool:
         if pid == os.getpid() or name.startswith(SERVICES):

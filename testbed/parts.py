@@ -112,14 +112,14 @@ class Parts:
     @cached_property
     def tunnels(self) -> Mapping[Port, Tunnel]:
         """The cut fibres of this part, by the end that is here."""
-        found = {}
+        tunnels = {}
         for fibre in self.fibres:
             for near, end in ((0, fibre.a), (1, fibre.b)):
                 if fibre.hosts[near] == self.own:
                     far = self.places[fibre.hosts[1 - near]]
                     ip = self.places[self.own].ip
-                    found[Port.parse(end)] = Tunnel(fibre.number, ip, far.ip, self.udp_port)
-        return found
+                    tunnels[Port.parse(end)] = Tunnel(fibre.number, ip, far.ip, self.udp_port)
+        return tunnels
 
     def at(self, own: int) -> Parts:
         """Return the same plan as part ``own`` reads it."""

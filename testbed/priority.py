@@ -43,10 +43,10 @@ def _change(*, to_ours: bool) -> None:
             _replace(CGROUPS / name, int, usual if to_ours else ours, ours if to_ours else usual)
     with suppress(OSError, ValueError):
         session = PROCESSES / str(int(OVS_PID.read_text())) / "autogroup"
-        there, wanted = NICENESS if to_ours else NICENESS[::-1]
-        _replace(session, lambda text: int(text.rpartition(" ")[2]), there, wanted)
+        there, target = NICENESS if to_ours else NICENESS[::-1]
+        _replace(session, lambda text: int(text.rpartition(" ")[2]), there, target)
 
 
-def _replace(path: Path, read: Callable[[str], int], there: int, wanted: int) -> None:
+def _replace(path: Path, read: Callable[[str], int], there: int, target: int) -> None:
     if read(path.read_text()) == there:
-        path.write_text(str(wanted))
+        path.write_text(str(target))

@@ -95,11 +95,11 @@ def check_ready(runtime: str, addresses: Addresses, apps: Sequence[Path] = ()) -
     for path in apps:
         if not path.is_file():
             raise LabError(f"--app {path}: there is no such file")
-    wanted = {"--rest": addresses.rest, "--openflow": addresses.openflow}
+    needed = {"--rest": addresses.rest, "--openflow": addresses.openflow}
     if apps:
-        wanted |= {"--app-openflow": addresses.app_openflow, "--app-rest": addresses.app_rest}
+        needed |= {"--app-openflow": addresses.app_openflow, "--app-rest": addresses.app_rest}
         _check_loopback(addresses)
-    _check_free(wanted)
+    _check_free(needed)
 
 
 def _check_services(runtime: str) -> None:
@@ -141,24 +141,24 @@ def _check_loopback(addresses: Addresses) -> None:
         raise LabError(f"--app-rest {addresses.app_rest}: not a loopback address, and it asks for no token")
 
 
-def _check_free(wanted: Mapping[str, str]) -> None:
+def _check_free(addresses: Mapping[str, str]) -> None:
     """Raise LabError naming all TCP ports that are needed and taken, and the labs that have them.
 
-    ``wanted``: addresses by the options that choose them.
+    ``addresses``: by the options that choose them.
     """
     taken: dict[str, str] = {}
-    for option, address in wanted.items():
+    for option, address in addresses.items():
         if (why := _why_taken(address, option)) is not None:
             taken[option] = why
     if not taken:
         return
-    ports = {option: int(wanted[option].rpartition(":")[2]) for option in taken}
-    said = " and ".join(f"port {port} ({option})" for option, port in ports.items())
+    ports = {option: int(addresses[option].rpartition(":")[2]) for option in taken}
+    text = " and ".join(f"port {port} ({option})" for option, port in ports.items())
     reasons = "; ".join(dict.fromkeys(taken.values()))
     labs = labs_at(ports.values())
     owner = "; ".join(_ending(lab) for lab in labs) if labs else "another program has it; stop that one"
-    others = " and ".join(ports)
-    raise LabError(f"{said} cannot be used: {reasons}; {owner}, or choose other ports with {others}")
+    options = " and ".join(ports)
+    raise LabError(f"{text} cannot be used: {reasons}; {owner}, or choose other ports with {options}")
 
 
 def _why_taken(address: str, option: str) -> str | None:
@@ -187,15 +187,15 @@ def _ending(lab: str) -> str:
 
 def labs_at(ports: Iterable[int]) -> list[str]:
     """Return the ids of labs of which a process listens at one of these TCP ports."""
-    wanted = {f"{port:04X}" for port in ports}
+    hex_ports = {f"{port:04X}" for port in ports}
     sockets = set()
     for table in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
         with suppress(OSError):
             for line in table.read_text(encoding="ascii").splitlines()[1:]:
                 words = line.split()
-                if words[3] == _LISTENS and words[1].rpartition(":")[2] in wanted:
+                if words[3] == _LISTENS and words[1].rpartition(":")[2] in hex_ports:
                     sockets.add(f"socket:[{words[9]}]")
-    found: dict[str, None] = {}
+    labs: dict[str, None] = {}
     for process in Path("/proc").glob("[0-9]*"):
         # It may end, or be another user's.
         with suppress(OSError):
@@ -204,8 +204,8 @@ def labs_at(ports: Iterable[int]) -> list[str]:
             for entry in (process / "environ").read_bytes().split(b"\0"):
                 name, _, lab = entry.decode(errors="replace").partition("=")
                 if name == ENVIRONMENT:
-                    found[lab] = None
-    return list(found)
+                    labs[lab] = None
+    return list(labs)
 
 
 class LabProcesses:
@@ -410,13 +410,13 @@ class LabProcesses:
         """Return the longest time in seconds that an optical switch may need to light all that it can:
         minutes at a large D.
         """
-        found = [0.0]
+        times_s = [0.0]
         for switch in self.inventory.get("optical_switches", {}).values():
             timing = {name: value for name, value in switch.get("profile", {}).items() if name.endswith("_s")}
             of_one = timing.pop("command_per_xc_s", 0.0)
             # A command may change few of them.
-            found.append(switch.get("size", 0) * of_one + 10 * sum(timing.values()))
-        return 2 * max(found)
+            times_s.append(switch.get("size", 0) * of_one + 10 * sum(timing.values()))
+        return 2 * max(times_s)
 
     def unwell(self) -> str | None:
         """Return what the controller reports to be wrong, or that it does not answer; None if all is well."""
@@ -430,10 +430,10 @@ class LabProcesses:
             # Without TLS there is nothing to trust, and reading whom the machine trusts takes time.
             trusted = cacert is not None and trusting(cacert, anywhere=True)
             health = httpx.get(url, headers=headers, timeout=ANSWER_S, trust_env=False, verify=trusted)
-            found = health.raise_for_status().json()
+            document = health.raise_for_status().json()
         except httpx.HTTPError as error:
             return f"no answer at {url}: {error or type(error).__name__}"
-        return None if found["status"] == "ok" else "; ".join(found.get("reasons") or [str(found)])
+        return None if document["status"] == "ok" else "; ".join(document.get("reasons") or [str(document)])
 
     def check(self) -> None:
         """Raise LabError when the testbed has ended, could not be built on another host, or has lost its
@@ -444,8 +444,8 @@ class LabProcesses:
             if self._spread is not None and not self.inventory:
                 self._await_reason(self._spread)
             # A process that was killed had no say in it; what it last logged explains nothing.
-            said = f": {self._last()}" if code >= 0 else ""
-            raise LabError(f"the testbed ended ({ended(code)}){said}")
+            detail = f": {self._last()}" if code >= 0 else ""
+            raise LabError(f"the testbed ended ({ended(code)}){detail}")
         if self._spread is not None and not self.inventory:
             self._spread.check()
 
@@ -460,27 +460,27 @@ class LabProcesses:
         """Return what ended, or is back, since the last call: processes, and the Dask workers that look after
         other hosts.
         """
-        found, now_s = [one for one in self._deaths.read() if not one.is_astray], time.monotonic()
+        deaths, now_s = [death for death in self._deaths.read() if not death.is_astray], time.monotonic()
         if self._spread is None or now_s < self._next_look_s:
-            return found
+            return deaths
         self._next_look_s = now_s + BLIND_S
         blind = set(self._spread.blind())
         kind: ProcessKind = "Dask worker of host"
         how = "the host's part goes on, and is blind until it has one again"
-        found += [Death(now_s, kind, host, how) for host in sorted(blind - self._blind)]
-        found += [Death(now_s, kind, host) for host in sorted(self._blind - blind)]
+        deaths += [Death(now_s, kind, host, how) for host in sorted(blind - self._blind)]
+        deaths += [Death(now_s, kind, host) for host in sorted(self._blind - blind)]
         self._blind = blind
-        return found
+        return deaths
 
     def astray(self) -> list[Death]:
         """Return the processes that stand still, or go on again, since the last call.
 
         Bridges and ports that are not as they were left, or are so again, are also returned.
         """
-        found: list[Death] = []
+        deaths: list[Death] = []
         while self._seen:
-            found.append(self._seen.popleft())
-        return found
+            deaths.append(self._seen.popleft())
+        return deaths
 
     def stop(self) -> None:
         """End the testbed, which ends the controller, and remove what is left. May be called again."""
@@ -501,9 +501,9 @@ class LabProcesses:
                 for file in self.state.glob(log_of_part("*")):
                     with suppress(OSError):
                         shutil.copyfile(file, self.logs / file.name)
-                for host, said in self._spread.logs.items():
+                for host, output in self._spread.logs.items():
                     with suppress(OSError):
-                        (self.logs / log_of_part(host)).write_bytes(said)
+                        (self.logs / log_of_part(host)).write_bytes(output)
             if self._lock is not None:
                 # Held until nothing is left: a lab that comes up meanwhile would take it for a dead one's.
                 remove(self.lab)
@@ -591,18 +591,18 @@ def end_standing(lab_id: str | None, notice: Callable[[str], None]) -> list[str]
 
     Raises LabError if the lab ``lab_id`` is not running.
     """
-    found = _standing()
+    ids = _standing()
     if lab_id is not None:
         Lab(lab_id)
-        if lab_id not in found:
-            raise LabError(f"lab {lab_id} is not up; there is {', '.join(found) or 'none'}")
-        found = [lab_id]
-    for lab in map(Lab, found):
+        if lab_id not in ids:
+            raise LabError(f"lab {lab_id} is not up; there is {', '.join(ids) or 'none'}")
+        ids = [lab_id]
+    for lab in map(Lab, ids):
         # The testbed ends its controller; one whose testbed is dead is ended here.
         for name, pid in (_read_standing(lab)["pids"] | _kept_pids(lab)).items():
             _end_stranger(lab, name, pid, notice)
         remove(lab)
-    return found
+    return ids
 
 
 def what_helps(address: str) -> str:
@@ -634,17 +634,17 @@ def _standing() -> list[str]:
 
 
 def _read_standing(lab: Lab) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((lab.state_dir / _STANDING).read_text(encoding="utf-8"))
-    return found
+    document: dict[str, Any] = json.loads((lab.state_dir / _STANDING).read_text(encoding="utf-8"))
+    return document
 
 
 def _kept_pids(lab: Lab) -> dict[str, int]:
     """Processes that the testbed keeps running, as they are now."""
     try:
-        found = json.loads((lab.state_dir / "inventory.json").read_text(encoding="utf-8"))
+        inventory = json.loads((lab.state_dir / "inventory.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return {name: entry["pid"] for name, entry in found.get("processes", {}).items()}
+    return {name: entry["pid"] for name, entry in inventory.get("processes", {}).items()}
 
 
 def _end_stranger(lab: Lab, name: str, pid: int, notice: Callable[[str], None]) -> None:

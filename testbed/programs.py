@@ -34,8 +34,8 @@ def missing(*, docker: bool = True) -> list[str]:
     """Return the packages of missing programs and files, each once. ``docker=False`` leaves out what only
     Docker needs.
     """
-    wanted = OF_LABS + (OF_DOCKER if docker else ())
-    return list(dict.fromkeys(package for what, package in wanted if not present(what)))
+    needed = OF_LABS + (OF_DOCKER if docker else ())
+    return list(dict.fromkeys(package for what, package in needed if not present(what)))
 
 
 def present(what: str) -> bool:

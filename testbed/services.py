@@ -97,11 +97,11 @@ def running_pids(*, docker: bool) -> dict[str, int]:
     files = {name: OVS_SOCKET.parent / f"{name}.pid" for name in OPEN_VSWITCH}
     if docker:
         files |= {"dockerd": DOCKER_PID, "containerd": _CONTAINERD_PID}
-    found: dict[str, int] = {}
+    pids: dict[str, int] = {}
     for name, file in files.items():
         with suppress(OSError, ValueError):
-            found[name] = int(file.read_text())
-    return found
+            pids[name] = int(file.read_text())
+    return pids
 
 
 def _clean_environment() -> dict[str, str]:
@@ -218,8 +218,8 @@ def mount_bpf_fs() -> None:
 
 def lacking_capabilities(status: str) -> list[str]:
     """Return the capabilities for building networks that a process lacks, by its ``/proc/PID/status``."""
-    found = re.search(r"^CapEff:\s*([0-9a-f]+)$", status, re.MULTILINE)
-    held = int(found[1], 16) if found else 0
+    match = re.search(r"^CapEff:\s*([0-9a-f]+)$", status, re.MULTILINE)
+    held = int(match[1], 16) if match else 0
     return [name for bit, name in _CAPABILITIES.items() if not held >> bit & 1]
 
 

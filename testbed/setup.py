@@ -68,15 +68,15 @@ def remove_old_images(keep: str, progress: Progress, age_s: float = OLD_IMAGE_S)
 
 
 def _program(what: str, package: str) -> Check:
-    found = programs.present(what)
-    return Check(what, found, "" if found else "not found", f"apt-get install {package}")
+    installed = programs.present(what)
+    return Check(what, installed, "" if installed else "not found", f"apt-get install {package}")
 
 
 def _simgrid() -> Check:
     """State of SimGrid, which is never a lack: only one comparison of the suite needs it."""
     there = any(Path("/usr/lib/python3/dist-packages").glob("simgrid.*.so"))
-    found = "there" if there else "absent, its test is skipped: apt-get install python3-simgrid"
-    return Check("SimGrid", True, found)
+    state = "there" if there else "absent, its test is skipped: apt-get install python3-simgrid"
+    return Check("SimGrid", True, state)
 
 
 def _kernel_has_tc(kind: str) -> bool:

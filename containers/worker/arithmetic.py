@@ -44,13 +44,13 @@ def product(left: Array, right: Array) -> Array:
     """Return the matrix product of shapes (n, k) and (k, m). Its sums over k are added in the order of
     ``total``.
     """
-    found: Array = np.concatenate(
+    result: Array = np.concatenate(
         [
             total(np.ascontiguousarray(left[row : row + _ROWS].T)[:, :, np.newaxis] * right[:, np.newaxis, :])
             for row in range(0, len(left), _ROWS)
         ]
     )
-    return found
+    return result
 
 
 def exp(x: Doubles) -> Doubles:
@@ -58,8 +58,8 @@ def exp(x: Doubles) -> Doubles:
     number.
     """
     power = np.rint(x / LN2)
-    found: Doubles = np.ldexp(_polynomial(_EXP, x - power * LN2), power.astype(np.intc))
-    return found
+    powers: Doubles = np.ldexp(_polynomial(_EXP, x - power * LN2), power.astype(np.intc))
+    return powers
 
 
 def log(x: Doubles) -> Doubles:
@@ -68,14 +68,14 @@ def log(x: Doubles) -> Doubles:
     """
     mantissa, exponent = np.frexp(x)
     z = (mantissa - 1) / (mantissa + 1)
-    found: Doubles = exponent * LN2 + 2 * z * _polynomial(_ATANH, z * z)
-    return found
+    logarithms: Doubles = exponent * LN2 + 2 * z * _polynomial(_ATANH, z * z)
+    return logarithms
 
 
 def tanh(x: Doubles) -> Doubles:
     """Return the hyperbolic tangent of each element, to within 1e-15."""
-    found: Doubles = 1 - 2 / (exp(2 * x) + 1)
-    return found
+    tangents: Doubles = 1 - 2 / (exp(2 * x) + 1)
+    return tangents
 
 
 def _polynomial(coefficients: list[float], x: Doubles) -> Doubles:

@@ -89,5 +89,5 @@ def summed_of(spec: WorkerSpec, counted: Answers | None = None) -> Summed | None
 
 
 def _times_ranks(unit: Unit, vectors: Sequence[Array], bits: int) -> Array:
-    found = mean_by(unit, vectors, bits)
-    return np.multiply(found, np.float32(len(vectors)), out=found)
+    average = mean_by(unit, vectors, bits)
+    return np.multiply(average, np.float32(len(vectors)), out=average)

@@ -54,7 +54,7 @@ class Checkpoint:
         except (OSError, ValueError, EOFError) as error:
             raise BadCheckpoint(f"checkpoint {path.name}: {error}") from error
         if parameters.dtype != np.dtype("<f4") or parameters.shape != (PARAMETERS,):
-            found = f"{parameters.dtype}{parameters.shape}"
-            raise BadCheckpoint(f"checkpoint {path.name}: expected {PARAMETERS} float32, got {found}")
+            actual = f"{parameters.dtype}{parameters.shape}"
+            raise BadCheckpoint(f"checkpoint {path.name}: expected {PARAMETERS} float32, got {actual}")
         state: Array = parameters.astype(np.float32)
         return state

@@ -108,6 +108,6 @@ class Exchange:
                     poller.modify(descriptor, talk.events)
                 else:
                     poller.unregister(descriptor)
-        said = {peer: bytes(talk.incoming[_LENGTH.size :]) for peer, talk in talks.items()}
+        received = {peer: bytes(talk.incoming[_LENGTH.size :]) for peer, talk in talks.items()}
         self.bytes_received += sum(len(talk.incoming) for talk in talks.values())
-        return [said.get(rank, messages[rank]) for rank in range(len(talks) + 1)]
+        return [received.get(rank, messages[rank]) for rank in range(len(talks) + 1)]

@@ -113,12 +113,12 @@ class Gradients(Payload):
         self._replica.update(iteration)
         if self._checkpoint is not None:
             self._checkpoint.keep(iteration + 1, self._replica.parameters)
-        said: dict[str, object] = {"loss": self._loss}
+        fields: dict[str, object] = {"loss": self._loss}
         if (report := self._report) is not None and self._spec.onic is not None:
             # Flows of the all-reduce, and how long they waited for light, seconds.
             wait = {"longest": report.flow_wait_longest_s, "sum": report.flow_wait_sum_s}
-            said |= {"flows": report.flows, "flow_wait_s": wait}
-        return said
+            fields |= {"flows": report.flows, "flow_wait_s": wait}
+        return fields
 
     def outcome(self, checked: int) -> dict[str, object]:
         return {
@@ -137,8 +137,8 @@ class AveragedGradients(Gradients):
         return self._others().sending()
 
     def _others(self) -> Lines:
-        others = set(range(self._spec.world_size)) - {self._spec.rank}
-        return Lines.of(self._spec, others, others)
+        peers = set(range(self._spec.world_size)) - {self._spec.rank}
+        return Lines.of(self._spec, peers, peers)
 
     def _reducing(self, stack: contextlib.ExitStack) -> Reduce:
         place = self._spec.averager

@@ -25,12 +25,12 @@ _LOOK_S = 0.02
 
 def hold(spec: WorkerSpec, directory: Path, events: EventLog) -> None:
     """Raises PeerLost, NoConnection, TimeoutError: never released, or the command outlived ``deadline_s``."""
-    others = [Line(rank) for rank in range(spec.world_size) if rank != spec.rank]
+    lines = [Line(rank) for rank in range(spec.world_size) if rank != spec.rank]
     with listen(spec, time.monotonic() + spec.connect_timeout_s) as listener:
-        connections = connect_all(spec, dict.fromkeys(others, False), listener)
-    told = describe([(line.peer, connection) for line, connection in connections.items()])
+        connections = connect_all(spec, dict.fromkeys(lines, False), listener)
+    peers = describe([(line.peer, connection) for line, connection in connections.items()])
     with Beacons(spec) as beacons:
-        events.write("ready", local=spec.address, connections=told)
+        events.write("ready", local=spec.address, connections=peers)
         # Not watched: who is released first may have ended before this rank hears of it.
         started = wait_for_release(directory / "go", [], spec.go_timeout_s)
         before = carried()

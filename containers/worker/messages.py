@@ -41,9 +41,11 @@ class _End:
             while head := self._exactly(_HEAD.size, may_end=True):
                 self._take(*_HEAD.unpack(head))
         except (OSError, PeerLost) as error:
-            said = error if isinstance(error, PeerLost) else PeerLost(self.peer, error.strerror or str(error))
+            failure = (
+                error if isinstance(error, PeerLost) else PeerLost(self.peer, error.strerror or str(error))
+            )
             with self._changed:
-                self._failure = said
+                self._failure = failure
         with self._changed:
             self._over = True
             self._changed.notify_all()

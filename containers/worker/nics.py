@@ -13,13 +13,13 @@ def carried() -> dict[str, list[int]]:
     """Return the bytes sent and received so far by each NIC (``eth0``, …), with all headers except Ethernet's
     preamble and checksum.
     """
-    found = {}
+    counters = {}
     for line in _DEVICES.read_text().splitlines()[2:]:
         name, _, numbers = line.partition(":")
         if name.strip().startswith("eth"):
             counts = numbers.split()
-            found[name.strip()] = [int(counts[_SENT]), int(counts[_RECEIVED])]
-    return found
+            counters[name.strip()] = [int(counts[_SENT]), int(counts[_RECEIVED])]
+    return counters
 
 
 def carried_since(before: Mapping[str, list[int]]) -> dict[str, list[int]]:

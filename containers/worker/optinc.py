@@ -291,25 +291,25 @@ class Averaging:
             messages = [agreed + part.astype("<i2").tobytes() for part in parts]
         except ValueError as error:
             messages = [bytes([_FAILED]) + str(error).encode()] * place.ranks
-        said = self._told_each(messages)
-        for rank, its in enumerate(said):
-            if its[:1] == bytes([_FAILED]):
-                raise AveragingFailed(rank, f"rank {rank}: {its[1:].decode(errors='replace')}")
-            if its[: _SCALES.size] != agreed:
+        replies = self._told_each(messages)
+        for rank, reply in enumerate(replies):
+            if reply[:1] == bytes([_FAILED]):
+                raise AveragingFailed(rank, f"rank {rank}: {reply[1:].decode(errors='replace')}")
+            if reply[: _SCALES.size] != agreed:
                 raise AveragingFailed(
-                    rank, f"rank {rank}: {_told(its)}, but rank {place.rank} {_told(agreed)}"
+                    rank, f"rank {rank}: {_told(reply)}, but rank {place.rank} {_told(agreed)}"
                 )
-        largest = merge([np.frombuffer(its, "<i2", offset=_SCALES.size) for its in said])
+        largest = merge([np.frombuffer(reply, "<i2", offset=_SCALES.size) for reply in replies])
         merged = self._told_each([largest.tobytes()] * place.ranks)
         return np.frombuffer(b"".join(merged), "<i2").astype(np.int16)
 
     def _told_each(self, messages: Sequence[bytes]) -> Sequence[bytes]:
         place = self._place
         self.moved.scale_bytes += sum(map(len, messages)) - len(messages[place.rank])
-        said = self._exchange(messages)
-        if len(said) != place.ranks:
-            raise AveragingFailed(None, f"scales of {len(said)} ranks came, there are {place.ranks}")
-        return said
+        replies = self._exchange(messages)
+        if len(replies) != place.ranks:
+            raise AveragingFailed(None, f"scales of {len(replies)} ranks came, there are {place.ranks}")
+        return replies
 
     # -- the connection's thread ---------------------------------------------------------------------------
 
@@ -366,8 +366,8 @@ class Averaging:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.setblocking(False)
         self._filled, self._welcomed = 0, False
-        said = Hello(place.port, place.ports, Form(place.bits), place.block, place.frame, self._needs())
-        self._outgoing = memoryview(wire.hello(said))
+        greeting = Hello(place.port, place.ports, Form(place.bits), place.block, place.frame, self._needs())
+        self._outgoing = memoryview(wire.hello(greeting))
         return connection
 
     def _pump(self, connection: socket.socket) -> None:
@@ -386,9 +386,9 @@ class Averaging:
                 if self._cause:
                     self._say(connection, self._cause)
                 return
-            wanted = self._wanted()
-            if wanted != least:
-                least = wanted
+            needed = self._wanted()
+            if needed != least:
+                least = needed
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, least)
             now_watched = select.POLLIN | (select.POLLOUT if blocked else 0)
             if now_watched != events:

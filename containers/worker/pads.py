@@ -33,7 +33,7 @@ class Pad(Protocol):
     def fill(self, out: Array, iteration: int) -> None:
         """Write this rank's pad."""
 
-    def wrong(self, found: Array, iteration: int) -> Wrong | None:
+    def wrong(self, sums: Array, iteration: int) -> Wrong | None:
         """Return the first wrong element of the sum over all ranks; None if all are right."""
 
 
@@ -50,10 +50,10 @@ class WholeNumbers:
     def fill(self, out: Array, iteration: int) -> None:
         np.add(self._pad, np.float32(self._rank + iteration % PAD_PERIOD), out=out)
 
-    def wrong(self, found: Array, iteration: int) -> Wrong | None:
+    def wrong(self, sums: Array, iteration: int) -> Wrong | None:
         n = self._ranks
         offset = n * (n - 1) // 2 + n * (iteration % PAD_PERIOD)
-        return _first(found, self._pad * np.float32(n) + np.float32(offset), 0)
+        return _first(sums, self._pad * np.float32(n) + np.float32(offset), 0)
 
 
 class Fractions:
@@ -75,26 +75,26 @@ class Fractions:
     def _part(self, rank: int, start: int, count: int, iteration: int) -> Array:
         """A rank's pad from element ``start`` of its buffer on."""
         place = start + rank * _APART + iteration * BLOCK
-        found: Array = np.resize(np.roll(self._table, -(place % FRACTIONS)), count)
-        return found
+        pad: Array = np.resize(np.roll(self._table, -(place % FRACTIONS)), count)
+        return pad
 
     def fill(self, out: Array, iteration: int) -> None:
         out[:] = self._part(self._rank, self._first, len(out), iteration)
 
-    def wrong(self, found: Array, iteration: int) -> Wrong | None:
-        blocks = found[self._from - self._first : self._to - self._first]
+    def wrong(self, sums: Array, iteration: int) -> Wrong | None:
+        blocks = sums[self._from - self._first : self._to - self._first]
         place = (self._from + iteration * BLOCK) % FRACTIONS
         expected = np.resize(np.roll(self._sums, -place), len(blocks))
         wrong = _first(blocks, expected, self._from - self._first)
-        end = self._first + len(found)
+        end = self._first + len(sums)
         if wrong is None and end > self._to:
             own = [self._part(rank, self._to, end - self._to, iteration) for rank in range(self._ranks)]
-            wrong = _first(found[self._to - self._first :], self._summed(own), self._to - self._first)
+            wrong = _first(sums[self._to - self._first :], self._summed(own), self._to - self._first)
         return wrong
 
 
-def _first(found: Array, expected: Array, offset: int) -> Wrong | None:
-    if np.array_equal(found, expected):
+def _first(actual: Array, expected: Array, offset: int) -> Wrong | None:
+    if np.array_equal(actual, expected):
         return None
-    at = int(np.flatnonzero(found != expected)[0])
-    return Wrong(offset + at, float(found[at]), float(expected[at]))
+    index = int(np.flatnonzero(actual != expected)[0])
+    return Wrong(offset + index, float(actual[index]), float(expected[index]))

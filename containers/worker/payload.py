@@ -53,7 +53,7 @@ class RankGraph:
         self.groups: list[list[int]] = [workload.groups[n].tolist() if n >= 0 else [] for n in self.numbers]
         self.peers: list[int] = workload.peers[rank].tolist()
         after = np.split(self.program.after, self.program.after_offsets[1:-1])
-        self.after: list[list[int]] = [one.tolist() for one in after[: len(self.program)]]
+        self.after: list[list[int]] = [earlier.tolist() for earlier in after[: len(self.program)]]
         self._check()
 
     def _check(self) -> None:
@@ -101,11 +101,11 @@ class Payload:
         """Return the connections of the rank's collectives, each with whether the rank sends payload on it.
         Raises ValueError.
         """
-        found: dict[Line, bool] = {}
+        connections: dict[Line, bool] = {}
         for k in self._graph.of_kind(Kind.COLLECTIVE):
             for line, sends in self._lines(k).sending().items():
-                found[line] = sends or found.get(line, False)
-        return found
+                connections[line] = sends or connections.get(line, False)
+        return connections
 
     @contextlib.contextmanager
     def over(self, connections: Mapping[Line, socket.socket]) -> Iterator[None]:
@@ -187,10 +187,10 @@ class Payload:
         """Return the transport of a collective. It is kept for further calls with the same chunks."""
         group, kept = self._graph.group(k), self._transports[int(self._graph.program.slot[k])]
         key = (_shape(self._what(k)), tuple(bounds))
-        found = kept.pop(key, None)
-        if found is None:
+        transport = kept.pop(key, None)
+        if transport is None:
             posted, (to, into) = self.posted, self.sockets(k)
-            found = Transport(
+            transport = Transport(
                 self._schedule(k),
                 group.index(self._graph.rank),
                 to,
@@ -202,10 +202,10 @@ class Payload:
                 into=into,
                 on_begin=None if posted is None else lambda peer, size: posted.add(group[peer], size),
             )
-        kept[key] = found
+        kept[key] = transport
         if len(kept) > _KEPT:
             kept.pop(next(iter(kept))).close()
-        return found
+        return transport
 
     def sockets(self, k: int) -> tuple[dict[int, socket.socket], dict[int, socket.socket]]:
         """Return the connections for payload to other ranks of a collective's group, and the connections for
@@ -242,8 +242,8 @@ def contribution(ranks: Iterable[int], key: tuple[int, ...], first: int, count: 
     period = np.zeros(PERIOD, dtype=np.float32)
     for rank in ranks:
         period += np.roll(_TABLE, -_place(rank, key))
-    found: Array = np.resize(np.roll(period, -(first % PERIOD)), count)
-    return found
+    sums: Array = np.resize(np.roll(period, -(first % PERIOD)), count)
+    return sums
 
 
 def first_wrong(part: Array, ranks: Iterable[int], key: tuple[int, ...], first: int) -> int | None:

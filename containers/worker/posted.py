@@ -40,11 +40,11 @@ class Posted:
     def add(self, peer: int, payload: int, framing: int = 0) -> None:
         """A transfer to rank ``peer`` begins: bytes of payload, and of what is said with it."""
         with self._lock:
-            told = self._told.setdefault(peer, [0, 0])
-            told[0] += payload
-            told[1] += framing
+            amounts = self._told.setdefault(peer, [0, 0])
+            amounts[0] += payload
+            amounts[1] += framing
             # One store of a whole number: a reader never sees half of it.
-            self._numbers[peer] = sum(told)
+            self._numbers[peer] = sum(amounts)
 
     def turned(self, turns: int) -> None:
         """The rank has ended so many turns (``fabric.phases``) since it began."""
@@ -53,7 +53,7 @@ class Posted:
     def told(self) -> dict[int, list[int]]:
         """Return the bytes of payload and of framing that were added for each rank, by rank."""
         with self._lock:
-            return {peer: list(told) for peer, told in sorted(self._told.items())}
+            return {peer: list(amounts) for peer, amounts in sorted(self._told.items())}
 
 
 def told(posted: Posted | None) -> dict[str, dict[int, list[int]]]:

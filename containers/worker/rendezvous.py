@@ -211,11 +211,11 @@ def connect_all(
     missing after ``connect_timeout_s``.
     """
     deadline = time.monotonic() + spec.connect_timeout_s
-    wanted = sorted(lines)
+    ordered = sorted(lines)
     connections = {
-        line: connect(spec, line.peer, deadline, line.channel) for line in wanted if line.peer > spec.rank
+        line: connect(spec, line.peer, deadline, line.channel) for line in ordered if line.peer > spec.rank
     }
-    lower = {line for line in wanted if line.peer < spec.rank}
+    lower = {line for line in ordered if line.peer < spec.rank}
     while waiting := lower - connections.keys():
         if time.monotonic() >= deadline:
             raise PeerLost(min(waiting).peer, f"it did not connect in {spec.connect_timeout_s:g} s")
@@ -226,7 +226,7 @@ def connect_all(
             if line in connections:
                 connections[line].close()
             connections[line] = connection
-    for line in wanted:
+    for line in ordered:
         if lines[line]:
             carry_payload(connections[line])
     return connections
@@ -267,7 +267,7 @@ def describe(connections: Iterable[tuple[int, socket.socket]]) -> list[dict[str,
     """Return the peers with both ports of their connections, in order."""
     return [
         {"peer": peer, "local_port": c.getsockname()[1], "remote_port": c.getpeername()[1]}
-        for peer, c in sorted(connections, key=lambda one: one[0])
+        for peer, c in sorted(connections, key=lambda entry: entry[0])
     ]
 
 

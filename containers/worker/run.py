@@ -253,7 +253,7 @@ class _Rank:
         if self._failure is not None:
             raise _Stopped
 
-    def _tell(self, now: _Iteration, said: Mapping[str, object]) -> None:
+    def _tell(self, now: _Iteration, fields: Mapping[str, object]) -> None:
         program, end = self._graph.program, max(now.ends)
         busy = np.isin(program.kind, (Kind.COMPUTE, Kind.MEMORY))
         times = np.array((now.begins, now.ends)).T
@@ -267,7 +267,7 @@ class _Rank:
             max_stall_s=now.max_stall_s,
             stalls=now.stalls,
             round_trip_s=max((round_trip_s(c) for _, c in self._of_collectives), default=0.0),
-            **said,
+            **fields,
         )
         if self._spec.workload == "graph":
             since_begin_s = np.round(times - now.begin, 6)

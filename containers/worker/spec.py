@@ -169,15 +169,15 @@ def _check_collective(spec: WorkerSpec, ranks: int) -> None:
     from ringlight.fabric.schedules import parse_collective, steps_named
 
     try:
-        found = parse_collective(spec.collective)
-        averaged = found.averaged
+        collective = parse_collective(spec.collective)
+        averaged = collective.averaged
         if not averaged:
             steps_named(spec.collective, ranks)
     except ValueError as error:
         raise BadSpec(f"collective: {error}") from None
-    if found.bits is not None and spec.onic is not None:
+    if collective.bits is not None and spec.onic is not None:
         raise BadSpec(f"collective: {spec.collective} cannot ask an O-NIC for light")
-    if found.bits is not None and ranks < 2:
+    if collective.bits is not None and ranks < 2:
         raise BadSpec(f"collective: {spec.collective} of {ranks} rank: at least 2")
     place = spec.averager
     if averaged != (place is not None):
@@ -230,5 +230,5 @@ def _convert(value: Any, annotation: str, name: str) -> Any:
     ):
         return tuple(value)
     words = {"tuple[str, ...]": "a list of addresses", "tuple[int, ...]": "a list of whole numbers"}
-    wanted = {**words, "bool": "true or false"}.get(annotation, annotation)
-    raise BadSpec(f"{name} must be {wanted}, not {value!r}")
+    expected = {**words, "bool": "true or false"}.get(annotation, annotation)
+    raise BadSpec(f"{name} must be {expected}, not {value!r}")

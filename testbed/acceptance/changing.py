@@ -15,7 +15,7 @@ ATTEMPTS = 4
 
 def converge(
     driver: OpticalSwitchDriver,
-    wanted: Iterable[CrossConnect],
+    target: Iterable[CrossConnect],
     mode: Mode = Mode.UPDATE,
     *,
     delete: Iterable[int] = (),
@@ -30,11 +30,11 @@ def converge(
     unknown.
     """
     deadline = time.monotonic() + timeout_s
-    wanted, delete = tuple(wanted), tuple(delete)
+    target, delete = tuple(target), tuple(delete)
     unknown = 0
     while True:
         seen = driver.snapshot(timeout_s=deadline - time.monotonic())
-        plan = driver.plan(wanted, mode, delete=delete, owned=owned, snapshot=seen)
+        plan = driver.plan(target, mode, delete=delete, owned=owned, snapshot=seen)
         try:
             return driver.apply(plan, timeout_s=deadline - time.monotonic(), settle=settle, seen=seen)
         except StaleRevision:

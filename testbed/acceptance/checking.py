@@ -50,17 +50,17 @@ def expect(fact: object, what: str) -> None:
         raise CheckFailed(what)
 
 
-def same(found: object, wanted: object, what: str) -> None:
+def same(actual: object, expected: object, what: str) -> None:
     """Raises CheckFailed unless both are equal."""
-    if found != wanted:
-        raise CheckFailed(f"{what}: {shown(found)}, not {shown(wanted)}")
+    if actual != expected:
+        raise CheckFailed(f"{what}: {shown(actual)}, not {shown(expected)}")
 
 
 def shown(value: object) -> str:
     if isinstance(value, set | frozenset | list | tuple):
         most = 8
         ordered = sorted(value, key=str) if isinstance(value, set | frozenset) else value
-        parts = [str(one) for one in ordered]
+        parts = [str(item) for item in ordered]
         more = f", and {len(parts) - most} more" if len(parts) > most else ""
         return f"{', '.join(parts[:most])}{more}" if parts else "nothing"
     return str(value)

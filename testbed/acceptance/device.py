@@ -44,8 +44,8 @@ def seen_writing(driver: OpticalSwitchDriver, into: list[str]) -> OpticalSwitchD
             if getattr(inside, "a_write", False):
                 return method(*given)
             verb, batch = (given[0], given[1]) if name == "_write_and_read" else (name[1:], given[0])
-            said = " ".join(map(str, batch)) if isinstance(batch, Sequence) else str(batch)
-            into.append(f"{verb} {said}")
+            text = " ".join(map(str, batch)) if isinstance(batch, Sequence) else str(batch)
+            into.append(f"{verb} {text}")
             inside.a_write = True
             try:
                 return method(*given)

@@ -138,16 +138,16 @@ def two_states(rig: Rig, count: int) -> tuple[set[CrossConnect], set[CrossConnec
     return {rig.xc(p, partner[p]) for p in around}, {rig.xc(p, p) for p in around}
 
 
-def make(rig: Rig, driver: OpticalSwitchDriver, wanted: set[CrossConnect], timeout_s: float = 60.0) -> Change:
-    """Make ``wanted`` the only circuits of the rig's ports. Return the change with its times.
+def make(rig: Rig, driver: OpticalSwitchDriver, target: set[CrossConnect], timeout_s: float = 60.0) -> Change:
+    """Make ``target`` the only circuits of the rig's ports. Return the change with its times.
 
     On a switch that also carries circuits of others nothing is replaced as a whole: a circuit that moves is
     removed because it is in the way.
     """
-    asked = time.monotonic_ns()
+    requested = time.monotonic_ns()
     mode = Mode.UPDATE if rig.others else Mode.REPLACE
-    result = rig.change(driver, wanted, mode, timeout_s=timeout_s)
-    return Change(asked, time.monotonic_ns(), result)
+    result = rig.change(driver, target, mode, timeout_s=timeout_s)
+    return Change(requested, time.monotonic_ns(), result)
 
 
 def _moves(
@@ -170,11 +170,11 @@ def _moves(
     }
 
 
-def _seen(changes: Sequence[Change], found: Sequence[Gap]) -> Iterator[tuple[Change, list[Gap]]]:
+def _seen(changes: Sequence[Change], interruptions: Sequence[Gap]) -> Iterator[tuple[Change, list[Gap]]]:
     """Changes, each with the gaps that began after its request and before the next one."""
     ends = [change.asked for change in changes[1:]]
     for change, until in zip(changes, [*ends, changes[-1].answered + 10**9], strict=True):
-        yield change, [gap for gap in found if change.asked <= gap.gone[1] and gap.gone[0] < until]
+        yield change, [gap for gap in interruptions if change.asked <= gap.gone[1] and gap.gone[0] < until]
 
 
 def _closest(change: Change, sent: Sent) -> float:
@@ -267,14 +267,14 @@ def kept_circuits(
     others move.
     """
     sender, _ = rig.host(1), rig.host(2)
-    others = min(OTHERS, rig.pairs - 2)
-    moving = min(MOVING, others // 2 * 2 if others < MOVING else MOVING)
-    if others < 2:
+    other_circuits = min(OTHERS, rig.pairs - 2)
+    moving = min(MOVING, other_circuits // 2 * 2 if other_circuits < MOVING else MOVING)
+    if other_circuits < 2:
         lacks("circuits besides the two that are kept")
     kept = rig.cycle(1, 2)
-    there = {rig.xc(p, p) for p in range(3, others + 3)}
+    there = {rig.xc(p, p) for p in range(3, other_circuits + 3)}
     swapped = {rig.xc(p, p + 1 if p % 2 else p - 1) for p in range(3, moving + 3)}
-    still = {rig.xc(p, p) for p in range(moving + 3, others + 3)}
+    still = {rig.xc(p, p) for p in range(moving + 3, other_circuits + 3)}
     make(rig, driver, kept | there)
     size = sender.mtu_bytes + 14
     interval_s = interval_of(size, rate_bps)
@@ -283,15 +283,15 @@ def kept_circuits(
         time.sleep(0.2)
         ends = time.monotonic() + seconds
         while time.monotonic() < ends:
-            wanted = kept | (swapped | still if len(changes) % 2 == 0 else there)
-            changes.append(make(rig, driver, wanted))
+            target = kept | (swapped | still if len(changes) % 2 == 0 else there)
+            changes.append(make(rig, driver, target))
         time.sleep(0.2)
         sent, arrived = stream.end()
     heard = arrived[2][1]
     numbers = heard.numbers
     count = len(sent[1].before)
     return {
-        "others": others,
+        "others": other_circuits,
         "moving": moving,
         "changes": len(changes),
         "rate_bps": round(sent[1].rate_bps),
@@ -327,7 +327,7 @@ def flood(rig: Rig, driver: OpticalSwitchDriver, seconds: float = FLOOD_S) -> di
         with lock:
             errors[name] = errors.get(name, 0) + 1
 
-    def one(number: int) -> None:
+    def change_circuits(number: int) -> None:
         mine = rig.driver(direct=True)
         port = number + 3
         try:
@@ -353,7 +353,7 @@ def flood(rig: Rig, driver: OpticalSwitchDriver, seconds: float = FLOOD_S) -> di
             mine.close()
 
     with Traffic(rig.hosts, (1,), (2,), interval_s=PACE_S) as stream:
-        threads = [threading.Thread(target=one, args=(n,), daemon=True) for n in range(sessions)]
+        threads = [threading.Thread(target=change_circuits, args=(n,), daemon=True) for n in range(sessions)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -361,7 +361,7 @@ def flood(rig: Rig, driver: OpticalSwitchDriver, seconds: float = FLOOD_S) -> di
         if any(thread.is_alive() for thread in threads):
             raise RuntimeError(f"a session did not end within {seconds + SESSION_S:g} s")
         sent, arrived = stream.end()
-    wanted = kept | {rig.xc(n + 3, n + 3) for n in range(sessions)}
+    target = kept | {rig.xc(n + 3, n + 3) for n in range(sessions)}
     every = [value for some in took for value in some]
     return {
         "sessions": sessions,
@@ -370,7 +370,7 @@ def flood(rig: Rig, driver: OpticalSwitchDriver, seconds: float = FLOOD_S) -> di
         "changes_per_s": round(len(every) / seconds, 1),
         "each": summary(every),
         "errors": errors,
-        "stands_in_the_end": rig.standing(driver) == wanted,
+        "stands_in_the_end": rig.standing(driver) == target,
         "sent": len(sent[1].before),
         "lost": len(sent[1].before) - arrived[2][1].distinct,
     }
@@ -381,27 +381,27 @@ def insertion_loss(rig: Rig, driver: OpticalSwitchDriver) -> dict[str, Any]:
     meter and at which light comes in.
     """
     power = driver.capabilities().power
-    lit = [p for p in sorted(rig.plugged) if p <= rig.pairs and rig.inputs[p - 1] in power]
-    if not lit or not set(rig.outputs) & power:
+    lit_ports = [p for p in sorted(rig.plugged) if p <= rig.pairs and rig.inputs[p - 1] in power]
+    if not lit_ports or not set(rig.outputs) & power:
         lacks("power meters at a port with light")
-    found: list[tuple[str, float, float]] = []
-    for faceplate in lit:
-        for other in range(1, min(rig.pairs, max(2, LOSSES // len(lit))) + 1):
+    readings: list[tuple[str, float, float]] = []
+    for faceplate in lit_ports:
+        for other in range(1, min(rig.pairs, max(2, LOSSES // len(lit_ports))) + 1):
             if rig.outputs[other - 1] not in power:
                 continue
-            one = rig.xc(faceplate, other)
-            make(rig, driver, {one})
-            read = driver.power_dbm([one.ingress, one.egress])
-            into, out = read[one.ingress], read[one.egress]
+            circuit = rig.xc(faceplate, other)
+            make(rig, driver, {circuit})
+            read = driver.power_dbm([circuit.ingress, circuit.egress])
+            into, out = read[circuit.ingress], read[circuit.egress]
             if into is not None and out is not None:
-                found.append((str(one), into, out))
-    if not found:
+                readings.append((str(circuit), into, out))
+    if not readings:
         lacks("meters that show power")
-    losses = [round(into - out, 2) for _, into, out in found]
+    losses = [round(into - out, 2) for _, into, out in readings]
     return {
         "circuits": [
             {"circuit": name, "in_dbm": into, "out_dbm": out, "db": loss}
-            for (name, into, out), loss in zip(found, losses, strict=True)
+            for (name, into, out), loss in zip(readings, losses, strict=True)
         ],
         "least_db": min(losses),
         "median_db": round(statistics.median(losses), 2),
@@ -415,12 +415,12 @@ def factory_loss(rig: Rig, driver: OpticalSwitchDriver) -> dict[str, Any]:
     paths = [
         rig.xc(a, b) for a in range(1, min(side, rig.pairs) + 1) for b in range(1, min(side, rig.pairs) + 1)
     ]
-    found = {str(xc): loss for xc, loss in driver.factory_loss_db(paths).items() if loss is not None}
-    if not found:
+    loss_of = {str(xc): loss for xc, loss in driver.factory_loss_db(paths).items() if loss is not None}
+    if not loss_of:
         lacks("a table of what its maker measured")
-    losses = list(found.values())
+    losses = list(loss_of.values())
     return {
-        "circuits": [{"circuit": name, "db": loss} for name, loss in found.items()],
+        "circuits": [{"circuit": name, "db": loss} for name, loss in loss_of.items()],
         "least_db": min(losses),
         "median_db": round(statistics.median(losses), 2),
         "most_db": max(losses),
@@ -433,7 +433,7 @@ def measure(rig: Rig, progress: Progress, counts: Sequence[int] = TOGETHER) -> d
     The result is ``{"lacks": …}`` if the switch does not support a measurement, and ``{"failed": …}`` if the
     driver failed.
     """
-    wanted: dict[str, Callable[[Rig, OpticalSwitchDriver], dict[str, Any]]] = {
+    measurements: dict[str, Callable[[Rig, OpticalSwitchDriver], dict[str, Any]]] = {
         "dark_time": dark_time,
         **{f"command_to_light_{count}": partial(command_to_light, count=count) for count in counts},
         "kept_circuits": kept_circuits,
@@ -441,17 +441,17 @@ def measure(rig: Rig, progress: Progress, counts: Sequence[int] = TOGETHER) -> d
         "insertion_loss": insertion_loss,
         "factory_loss": factory_loss,
     }
-    found: dict[str, Any] = {}
-    for name, measurement in wanted.items():
+    results: dict[str, Any] = {}
+    for name, measurement in measurements.items():
         progress(name.replace("_", " "))
         try:
             with opened(rig) as driver:
-                found[name] = measurement(rig, driver)
+                results[name] = measurement(rig, driver)
         except Lacks as lack:
-            found[name] = {"lacks": str(lack)}
+            results[name] = {"lacks": str(lack)}
         except (OpticalError, OSError, RuntimeError) as error:
-            found[name] = {"failed": f"{type(error).__name__}: {error}"}
-    return found
+            results[name] = {"failed": f"{type(error).__name__}: {error}"}
+    return results
 
 
 def measured(make_rig: Callable[[], Rig], progress: Progress) -> dict[str, Any]:

@@ -101,20 +101,20 @@ class Host:
 
         ``until``: number to wait for, at most 5 s, because a busy machine delivers late.
         """
-        found: dict[int, float] = {}
+        arrivals: dict[int, float] = {}
         deadline = time.monotonic() + 5
         while True:
             try:
-                data, told, _, _ = self.socket.recvmsg(2048, 64)
+                data, ancillary, _, _ = self.socket.recvmsg(2048, 64)
             except BlockingIOError:
-                if until is None or until in found or time.monotonic() > deadline:
-                    return found
+                if until is None or until in arrivals or time.monotonic() > deadline:
+                    return arrivals
                 time.sleep(0.002)
                 continue
             mark, number = FRAME.unpack_from(data, HEADER_BYTES)
             if mark == stream.mark:
-                (seconds, nanoseconds), *_ = (TIMESPEC.unpack(data) for *_, data in told)
-                found[number] = seconds + nanoseconds / 1e9 - time.time() + time.monotonic()
+                (seconds, nanoseconds), *_ = (TIMESPEC.unpack(data) for *_, data in ancillary)
+                arrivals[number] = seconds + nanoseconds / 1e9 - time.time() + time.monotonic()
 
 
 class Stream:

@@ -115,16 +115,16 @@ def gaps(sent: Sent, arrived: Arrived) -> list[Gap]:
     known = arrived.numbers < count
     stamps = np.zeros(count, dtype=np.int64)
     stamps[arrived.numbers[known]] = arrived.at[known]
-    at = np.flatnonzero(stamps)
-    found = []
-    for index in np.flatnonzero(np.diff(at) > 1):
-        last_before, first_after = int(at[index]), int(at[index + 1])
+    positions = np.flatnonzero(stamps)
+    interruptions = []
+    for index in np.flatnonzero(np.diff(positions) > 1):
+        last_before, first_after = int(positions[index]), int(positions[index + 1])
         first, last = last_before + 1, first_after - 1
         gone = int(sent.before[last_before]), int(sent.after[first])
         back = int(sent.before[last]), int(stamps[first_after])
         held_up = int(stamps[last_before] - sent.before[last_before])
-        found.append(Gap(first, last, gone, back, held_up))
-    return found
+        interruptions.append(Gap(first, last, gone, back, held_up))
+    return interruptions
 
 
 class Traffic:

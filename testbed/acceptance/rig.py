@@ -101,7 +101,7 @@ class Rig(ABC):
     def change(
         self,
         driver: OpticalSwitchDriver,
-        wanted: Iterable[CrossConnect],
+        target: Iterable[CrossConnect],
         mode: Mode = Mode.UPDATE,
         *,
         delete: Iterable[int] = (),
@@ -112,7 +112,7 @@ class Rig(ABC):
         stay in every mode.
         """
         kept = self.others if mode is Mode.REPLACE else ()
-        return converge(driver, [*wanted, *kept], mode, delete=delete, timeout_s=timeout_s, settle=settle)
+        return converge(driver, [*target, *kept], mode, delete=delete, timeout_s=timeout_s, settle=settle)
 
     def standing(self, driver: OpticalSwitchDriver) -> set[CrossConnect]:
         """Return the cross-connects of the rig's ports that the driver reads."""

@@ -77,8 +77,8 @@ def run_check(rig: Rig, check: Check) -> Outcome:
         return outcome("failed", str(error))
     except Exception as error:
         log.debug("%s", check.name, exc_info=True)
-        said = str(error) if isinstance(error, OpticalError) else repr(error)
-        return outcome("failed", f"{type(error).__name__}: {said}")
+        reason = str(error) if isinstance(error, OpticalError) else repr(error)
+        return outcome("failed", f"{type(error).__name__}: {reason}")
     return outcome("green")
 
 
@@ -88,27 +88,27 @@ def run_checks(
     """Run every check in turn and return the outcomes. ``progress`` is called with the name of each check
     before it runs.
     """
-    found = []
+    outcomes = []
     for number, check in enumerate(checks, start=1):
         if progress is not None:
             progress(f"{number}/{len(checks)} {check.name.replace('_', ' ')}")
-        found.append(run_check(rig, check))
-    return found
+        outcomes.append(run_check(rig, check))
+    return outcomes
 
 
 def by_item(outcomes: Iterable[Outcome]) -> dict[int, ItemOutcome]:
     """Return the outcome of each item of the list, by its number."""
     listed = list(outcomes)
-    found = {}
+    by_number = {}
     for number in ITEMS:
-        mine = [one for one in listed if number in one.items]
+        mine = [outcome for outcome in listed if number in outcome.items]
         states: dict[State, list[str]] = {"failed": [], "green": [], "skipped": []}
-        for one in mine:
-            states[one.state].append(one.text)
+        for outcome in mine:
+            states[outcome.state].append(outcome.text)
         state: State = "failed" if states["failed"] else "green" if states["green"] else "skipped"
         texts = states["failed"] or states["skipped"] if mine else ["a check"]
-        found[number] = ItemOutcome(number, state, "; ".join(dict.fromkeys(texts)))
-    return found
+        by_number[number] = ItemOutcome(number, state, "; ".join(dict.fromkeys(texts)))
+    return by_number
 
 
 def as_document(outcomes: Sequence[Outcome]) -> dict[str, Any]:

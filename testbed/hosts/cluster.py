@@ -57,12 +57,12 @@ def open_doors(addresses: Sequence[str]) -> list[str]:
     """Return the addresses of Dask's processes that other machines can reach and that require no
     certificate.
     """
-    found = []
+    reachable = []
     for address in addresses:
         parts = urlsplit(address)
         if parts.scheme not in ("tls", "inproc") and not _is_loopback(parts.hostname or ""):
-            found.append(address)
-    return found
+            reachable.append(address)
+    return reachable
 
 
 def _is_loopback(host: str) -> bool:
@@ -86,22 +86,22 @@ class Cluster:
 
         The call needs no place for a lab, and so waits for none. Raises LabError.
         """
-        asked = self.hosts if hosts is None else hosts
+        targets = self.hosts if hosts is None else hosts
         try:
-            found = self._client.run(
-                _in_thread, function, arguments, workers=[host.address for host in asked], on_error="return"
+            results = self._client.run(
+                _in_thread, function, arguments, workers=[host.address for host in targets], on_error="return"
             )
         except OSError:
             raise LabError(f"--dask {self.address}: its scheduler is gone") from None
         answers = {}
-        for host in asked:
-            answer = found.get(host.address, "its worker is gone")
+        for host in targets:
+            answer = results.get(host.address, "its worker is gone")
             if isinstance(answer, ImportError | AttributeError):
                 raise LabError(f"host {host.name}: it has another Ringlight, or none: {answer}")
             if isinstance(answer, OSError):
                 # Of Dask's connections, as ours are LabErrors.
                 raise LabError(f"host {host.name}: its worker is gone")
-            if isinstance(answer, Exception) or host.address not in found:
+            if isinstance(answer, Exception) or host.address not in results:
                 raise LabError(f"host {host.name}: {answer or type(answer).__name__}")
             answers[host.name] = answer
         return answers

@@ -114,14 +114,14 @@ def end_forsaken(kind: str, but: str) -> None:
             remove(lab)
 
 
-def end_all(kind: str, wanted: Callable[[Lab], bool]) -> list[Lab]:
-    """End the processes for whose labs ``wanted`` is true, and wait until nothing is left of them. Return
+def end_all(kind: str, selects: Callable[[Lab], bool]) -> list[Lab]:
+    """End the processes for whose labs ``selects`` is true, and wait until nothing is left of them. Return
     their labs.
 
     ``kind``: beginning of their keys. The wait ends after END_S + TAKEN_S seconds in any case.
     """
-    found = [lab for lab, key in _all() if key.startswith(kind) and wanted(lab)]
-    for lab in found:
+    labs = [lab for lab, key in _all() if key.startswith(kind) and selects(lab)]
+    for lab in labs:
         if not _is_taken(lab):
             _end(lab)
             remove(lab)
@@ -129,9 +129,9 @@ def end_all(kind: str, wanted: Callable[[Lab], bool]) -> list[Lab]:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + END_S + TAKEN_S
-    while any(lab.state_dir.exists() for lab in found) and time.monotonic() < deadline:
+    while any(lab.state_dir.exists() for lab in labs) and time.monotonic() < deadline:
         time.sleep(_EVERY_S)
-    return found
+    return labs
 
 
 def kept(kind: str) -> Iterator[Lab]:
@@ -151,9 +151,9 @@ def take_left(key: str) -> bytes | None:
         if other == key:
             if _is_taken(lab) or _runs(lab):
                 return b""
-            said = log_of(lab)
+            output = log_of(lab)
             remove(lab)
-            return said
+            return output
     return None
 
 

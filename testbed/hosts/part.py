@@ -54,11 +54,11 @@ def keep_part(order: PartOrder) -> bytes:
 
     fork_from_now_on()
     with looked_after(key_of(order.parts.token), start, OwnWorker()) as lab:
-        said = log_of(lab)
-    lines = said.decode(errors="replace").strip().splitlines()
+        output = log_of(lab)
+    lines = output.decode(errors="replace").strip().splitlines()
     if lines and lines[-1].startswith("testbed: "):
         raise LabError(lines[-1].removeprefix("testbed: "))
-    return said
+    return output
 
 
 def key_of(token: str) -> str:
@@ -78,14 +78,14 @@ def numbers_taken(udp_port: int, numbers: Sequence[int]) -> str | None:
     """Return which of these VXLAN numbers is in use on this host at a UDP port, and by what; None if all are
     free.
     """
-    wanted = set(numbers)
+    requested = set(numbers)
     for lab, parts in _parts():
         if lab.is_alive() and parts.udp_port == udp_port:
-            taken = wanted & {tunnel.number for tunnel in parts.tunnels.values()}
+            taken = requested & {tunnel.number for tunnel in parts.tunnels.values()}
             if taken:
                 return f"VXLAN number {min(taken)} at UDP port {udp_port} is a fibre of lab {lab.id}"
     for name, number, port in _tunnels_here():
-        if number in wanted and port == udp_port:
+        if number in requested and port == udp_port:
             return f"VXLAN number {number} at UDP port {udp_port} is that of interface {name}"
     return None
 
@@ -123,10 +123,10 @@ def tls_files() -> dict[str, str] | None:
     from distributed.security import Security
 
     config = Security().get_tls_config_for_role("worker")
-    found = {"ca": config["ca_file"], "cert": config["cert"], "key": config["key"] or config["cert"]}
-    if not any(found.values()):
+    files = {"ca": config["ca_file"], "cert": config["cert"], "key": config["key"] or config["cert"]}
+    if not any(files.values()):
         return None
-    for kind, path in found.items():
+    for kind, path in files.items():
         if not path or not Path(path).is_file():
             raise LabError(f"Dask's configuration: {kind}: {path!r} is no file; a lab over hosts needs one")
-    return found
+    return files

@@ -141,23 +141,23 @@ def probed(
     bit/s, which leaves processors and network to other programs. Raises LabError, one line naming the pair.
     """
     hosts = cluster.hosts if among is None else among
-    found: list[Way] = []
+    results: list[Way] = []
     for pairs in rounds(len(hosts)):
         ways = [way for a, b in pairs for way in ((hosts[a], hosts[b]), (hosts[b], hosts[a]))]
         # One way after the other, so that they do not share a link.
         for turn in (ways[::2], ways[1::2]):
             with ThreadPoolExecutor(max(1, len(turn))) as pool:
-                found += pool.map(lambda way: _asked(cluster, way[0], way[1], enough_bps), turn)
-    return found
+                results += pool.map(lambda way: _asked(cluster, way[0], way[1], enough_bps), turn)
+    return results
 
 
 def _asked(cluster: Cluster, a: Host, b: Host, enough_bps: float | None) -> Way:
     token = secrets.token_bytes(_TOKEN_BYTES)
     (ports,) = cluster.ask(start_answering, b.ip, token, hosts=[b]).values()
-    (found,) = cluster.ask(measure, b.ip, ports, token, enough_bps, hosts=[a]).values()
-    if isinstance(found, str):
-        raise LabError(f"{a.name} to {b.name}: {found}")
-    return Way(a.name, b.name, **found)
+    (figures,) = cluster.ask(measure, b.ip, ports, token, enough_bps, hosts=[a]).values()
+    if isinstance(figures, str):
+        raise LabError(f"{a.name} to {b.name}: {figures}")
+    return Way(a.name, b.name, **figures)
 
 
 # -- on a host
@@ -188,13 +188,13 @@ def _answer_datagrams(own: socket.socket, token: bytes, until_s: float) -> None:
         while (left_s := until_s - time.monotonic()) > 0:
             own.settimeout(left_s)
             try:
-                asked, caller = own.recvfrom(_MOST)
+                request, caller = own.recvfrom(_MOST)
             except TimeoutError:
                 return
-            if asked.startswith(token):
-                if asked[len(token) :] == b"end":
+            if request.startswith(token):
+                if request[len(token) :] == b"end":
                     return
-                number = asked[len(token) : len(token) + 4]
+                number = request[len(token) : len(token) + 4]
                 with suppress(OSError):
                     own.sendto(number + _CLOCK.pack(time.time()), caller)
 
@@ -244,7 +244,7 @@ def measure(
         own.setsockopt(*_MTU_DISCOVER[family], _PROBE)
         own.connect((ip, ports[0]))
         undo.callback(_ended, own, token)
-        times = [found for number in range(_PINGS) if (found := _ping(own, token, number)) is not None]
+        times = [reply for number in range(_PINGS) if (reply := _ping(own, token, number)) is not None]
         if not times:
             return f"no answer from {ip}, UDP port {ports[0]}; is it closed between the hosts?"
         best = min(times)
@@ -270,15 +270,15 @@ def _ended(own: socket.socket, token: bytes) -> None:
 
 def _ping(own: socket.socket, token: bytes, number: int, size: int = 0) -> tuple[float, float] | None:
     """Round trip of a datagram of so many bytes, and how much later the other clock is; None if lost."""
-    told = struct.pack("=I", number)
+    payload = struct.pack("=I", number)
     sent_s, began = time.time(), time.monotonic()
     try:
-        own.send((token + told).ljust(size, b"\0"))
+        own.send((token + payload).ljust(size, b"\0"))
         while (left_s := began + _LOST_S - time.monotonic()) > 0:
             own.settimeout(left_s)
             answer = own.recv(64)
             trip_s = time.monotonic() - began
-            if answer[:4] == told:
+            if answer[:4] == payload:
                 (clock_s,) = _CLOCK.unpack(answer[4:])
                 return trip_s, clock_s - (sent_s + trip_s / 2)
     except OSError:
@@ -320,18 +320,18 @@ def _rate_bps(ip: str, port: int, token: bytes, enough_bps: float | None) -> flo
             stream.setsockopt(socket.SOL_SOCKET, _MAX_PACING_RATE, struct.pack("=I", most))
         stream.sendall(token)
         block, deadline = bytes(1 << 18), time.monotonic() + 10.0
-        told = b""
+        data = b""
         stream.setblocking(False)
-        while len(told) < _STREAM.size:
+        while len(data) < _STREAM.size:
             if time.monotonic() > deadline:
                 raise TimeoutError("it takes too long")
             with suppress(BlockingIOError):
-                if not (more := stream.recv(_STREAM.size - len(told))):
+                if not (more := stream.recv(_STREAM.size - len(data))):
                     raise ConnectionError("it was closed")
-                told += more
-            if not told:
+                data += more
+            if not data:
                 with suppress(BlockingIOError):
                     stream.send(block)
             time.sleep(0.0002)
-    count, seconds = _STREAM.unpack(told)
+    count, seconds = _STREAM.unpack(data)
     return 8 * count / seconds if seconds > 0 else 0.0

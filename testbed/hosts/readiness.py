@@ -36,7 +36,7 @@ def why_not_encrypted(ip: str) -> str | None:
     from pyroute2.netlink.exceptions import NetlinkError
 
     with IPRoute() as here:
-        index = next(found["index"] for found in here.get_addr() if found.get_attr("IFA_ADDRESS") == ip)
+        index = next(address["index"] for address in here.get_addr() if address.get_attr("IFA_ADDRESS") == ip)
         (link,) = here.get_links(index)
         about = link.get_attr("IFLA_LINKINFO")
         if about is not None and about.get_attr("IFLA_INFO_KIND") == WIREGUARD:

@@ -109,8 +109,8 @@ class SpreadLab:
             for host, nodes in zip(self._hosts, self._cut.hosts, strict=True)
         )
         fibres = tuple(
-            CutEnds(first + one.number - 1, str(one.link.a), str(one.link.b), one.hosts)
-            for one in self._cut.fibres
+            CutEnds(first + fibre.number - 1, str(fibre.link.a), str(fibre.link.b), fibre.hosts)
+            for fibre in self._cut.fibres
         )
         tls = None if files is None else Tls(**files)
         return Parts(self._token, places, fibres, self._over.udp_port, self._over.mtu_bytes, tls)

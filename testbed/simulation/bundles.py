@@ -125,15 +125,15 @@ class Bundles:
 
     def remaining(self) -> FloatArray:
         """Return the bytes of the bundles in progress that have yet to pass each link, [links]."""
-        found = np.zeros(len(self._moved))
+        bytes_left = np.zeros(len(self._moved))
         for bundle in self._under_way:
             self._count(bundle)
             left, own = bundle.left * bundle.moves, bundle.load.own
             if own is None:
-                found += left * bundle.load.per_link(len(found))
+                bytes_left += left * bundle.load.per_link(len(bytes_left))
             else:
-                found[own] += left * bundle.load.transfers.chunks
-        return found
+                bytes_left[own] += left * bundle.load.transfers.chunks
+        return bytes_left
 
     def set_capacity(self, capacity: FloatArray) -> None:
         """Set the capacity of all links [links] from now on, bytes per second; 0 is dark."""
@@ -219,21 +219,21 @@ class Bundles:
         """Factor by which each load's slowest flow is slower among all these than alone."""
         by_number = {bundle.load.number: bundle.load for bundle in together}
         numbers = tuple(sorted(bundle.load.number for bundle in together))
-        found = self._slower.get(numbers)
-        if found is None:
+        slower = self._slower.get(numbers)
+        if slower is None:
             self.solved += 1
             loads = [by_number[number] for number in numbers]
-            found = dict.fromkeys(numbers, math.inf)
-            lit = [load for load in loads if self._lit(load)]
-            if lit:
-                rates_of = rates_together(lit, self._capacity)
-                found |= {
+            slower = dict.fromkeys(numbers, math.inf)
+            lit_loads = [load for load in loads if self._lit(load)]
+            if lit_loads:
+                rates_of = rates_together(lit_loads, self._capacity)
+                slower |= {
                     load.number: load.slowest_s(rate) / load.alone_s
-                    for load, rate in zip(lit, rates_of, strict=True)
+                    for load, rate in zip(lit_loads, rates_of, strict=True)
                 }
             if not any(load.once for load in loads):
-                self._slower[numbers] = found
-        return found
+                self._slower[numbers] = slower
+        return slower
 
     def _lit(self, load: Load) -> bool:
         return self._capacity is None or bool(self._capacity[load.transfers.routes.links].all())
@@ -288,5 +288,5 @@ def rates_together(loads: Sequence[Load], capacity: FloatArray | None = None) ->
     routes = [load.transfers.routes for load in loads]
     links: IntArray = np.concatenate([route.links for route in routes])
     lengths = np.concatenate([np.diff(route.offsets) for route in routes])
-    found = rates(np.concatenate(([0], np.cumsum(lengths))), links, capacity)
-    return np.split(found, np.cumsum([len(route.offsets) - 1 for route in routes])[:-1])
+    flow_rates = rates(np.concatenate(([0], np.cumsum(lengths))), links, capacity)
+    return np.split(flow_rates, np.cumsum([len(route.offsets) - 1 for route in routes])[:-1])

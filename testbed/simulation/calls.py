@@ -64,13 +64,13 @@ def ends_of(workload: Workload, rank: int) -> dict[int, End]:
     """Return the message ends of a rank's program by operation."""
     program = workload.programs[int(workload.program_of[rank])]
     seen: Counter[tuple[int, int, int]] = Counter()
-    found = {}
+    ends = {}
     columns = (program.kind, program.slot, program.tag)
     for k, (kind, slot, tag) in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
         if kind not in (Kind.SEND, Kind.RECEIVE):
             continue
         peer = int(workload.peers[rank, slot])
         source, destination = (rank, peer) if kind == Kind.SEND else (peer, rank)
-        found[k] = End(source, destination, tag, seen[source, destination, tag])
+        ends[k] = End(source, destination, tag, seen[source, destination, tag])
         seen[source, destination, tag] += 1
-    return found
+    return ends

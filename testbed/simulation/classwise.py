@@ -65,8 +65,8 @@ class InClasses:
             message = self._messages[number][operation]
             both = self._meet((*message, iteration), 2, number, operation)
             if both:
-                for one in both:
-                    self.operations.moves(*one)
+                for end in both:
+                    self.operations.moves(*end)
                 self._send(message, float(plan.bytes[operation]), both)
             return
         slot = plan.slot[operation]
@@ -95,8 +95,8 @@ class InClasses:
         if number < len(parts):
             self.bundles.start(*parts[number], lambda: self._run(parts, who, number + 1))
             return
-        for one in who:
-            self.operations.ended(*one)
+        for member in who:
+            self.operations.ended(*member)
 
     # Collectives.
 
@@ -132,12 +132,12 @@ class InClasses:
 
     def _messages_of(self, number: int) -> dict[int, _Message]:
         """Messages by operation of a class."""
-        found = {}
+        messages = {}
         classes = self._classes
         for operation, end in ends_of(self._workload, int(classes.members[number][0])).items():
             slot = classes.slot_to(end.source, end.destination)
-            found[operation] = _Message(int(classes.of[end.source]), slot, end.tag, end.ordinal)
-        return found
+            messages[operation] = _Message(int(classes.of[end.source]), slot, end.tag, end.ordinal)
+        return messages
 
     def _send(self, message: _Message, size: float, both: Sequence[tuple[int, int]]) -> None:
         load = self._loads.get((message.sender, message.slot))

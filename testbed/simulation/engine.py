@@ -153,12 +153,14 @@ class Engine:
         links.
         """
         self.changing()
-        now_s, found = self.now_s, np.zeros(links)
+        now_s, bytes_left = self.now_s, np.zeros(links)
         for link, users in enumerate(self._users[:links]):
             # Mostly there are none.
             if users:
-                found[link] = sum(max(0.0, flow.left - flow.rate * (now_s - flow.since_s)) for flow in users)
-        return found
+                bytes_left[link] = sum(
+                    max(0.0, flow.left - flow.rate * (now_s - flow.since_s)) for flow in users
+                )
+        return bytes_left
 
     def key(self, link: int) -> Hashable:
         """Return the name of link number ``link``."""
@@ -440,7 +442,9 @@ class Engine:
             self._propose(flows, seen)
             queue = self._unsettled(flows, seen) if tries <= MOST_TRIES else []
         changed = stopped + [flow for flow in flows if self._set_rate(flow, flow.proposed)]
-        following = {one: None for flow in changed for one in (flow, flow.behind) if one and one.ahead}
+        following = {
+            member: None for flow in changed for member in (flow, flow.behind) if member and member.ahead
+        }
         for flow in following:
             self._wait_for(flow, flow.ahead)  # type: ignore[arg-type]
 
@@ -506,13 +510,13 @@ class Engine:
             return
         limits = self._limits(together)
         if len(together) <= FEW:
-            found = rates_of_few([flow.shared for flow in together], left, limits)
+            rates = rates_of_few([flow.shared for flow in together], left, limits)
         else:
             place = {link: number for number, link in enumerate(left)}
             links = np.array([place[link] for flow in together for link in flow.shared], dtype=np.int64)
             offsets = np.cumsum([0, *(len(flow.shared) for flow in together)])
-            found = rates_of_many(offsets, links, np.array(list(left.values())), limits).tolist()
-        for flow, rate in zip(together, found, strict=True):
+            rates = rates_of_many(offsets, links, np.array(list(left.values())), limits).tolist()
+        for flow, rate in zip(together, rates, strict=True):
             flow.proposed = rate
 
     def _limits(self, flows: list[Flow]) -> Limits:
@@ -540,10 +544,10 @@ class Engine:
 
         def state(link: int) -> tuple[bool, float]:
             """Return whether a link is full, and the largest rate of a flow on it in bytes per second."""
-            if (found := known.get(link)) is None:
-                rates = [one.proposed if one.round == number else one.rate for one in self._users[link]]
-                found = known[link] = sum(rates) >= self._capacity[link] * FULL, max(rates)
-            return found
+            if (entry := known.get(link)) is None:
+                rates = [user.proposed if user.round == number else user.rate for user in self._users[link]]
+                entry = known[link] = sum(rates) >= self._capacity[link] * FULL, max(rates)
+            return entry
 
         def settled(flow: Flow, rate: float) -> bool:
             self._look(flow)
@@ -557,23 +561,23 @@ class Engine:
                     return True
             return False
 
-        found: dict[int, None] = {}
+        unsettled: dict[int, None] = {}
         for flow in flows:
             changes = abs(flow.proposed - flow.rate) > SAME * flow.rate
             if changes and (behind := flow.behind) and behind.close and behind.round != number:
                 keeps = behind.rate * FULL <= flow.proposed and settled(behind, behind.rate)
-                found.update({} if keeps else dict.fromkeys(behind.links))
+                unsettled.update({} if keeps else dict.fromkeys(behind.links))
             open_links = [link for link in flow.shared if link not in seen]
             if not open_links:
                 continue
             if not settled(flow, flow.proposed):
-                found.update(dict.fromkeys(open_links))
+                unsettled.update(dict.fromkeys(open_links))
             elif changes:
                 for link in open_links:
                     for other in self._users[link]:
                         if other.round != number and not settled(other, other.rate):
-                            found.update(dict.fromkeys(other.links))
-        return [link for link in found if link not in seen]
+                            unsettled.update(dict.fromkeys(other.links))
+        return [link for link in unsettled if link not in seen]
 
     def _set_rate(self, flow: Flow, rate: float) -> bool:
         """Give a flow a rate, and return whether it is another one."""

@@ -81,15 +81,15 @@ class Lanes:
         """Return the engine's links of transfer ``k`` and its latency in seconds. Raises ValueError if it has
         no way.
         """
-        found = self._one.get(k)
-        if found is None:
+        route = self._one.get(k)
+        if route is None:
             if self._routes is None:
                 self._route_one(k)
                 return self._one[k]
             offsets, links, latency_s = self._routes
-            found = (self._ways.links(links[offsets[k] : offsets[k + 1]]), latency_s[k])
-            self._one[k] = found
-        return found
+            route = (self._ways.links(links[offsets[k] : offsets[k + 1]]), latency_s[k])
+            self._one[k] = route
+        return route
 
     def back_s(self, k: int) -> float:
         """Return how long the receiver's word to the sender of transfer ``k`` takes, seconds: the delays of
@@ -104,8 +104,8 @@ class Lanes:
             for name in ("sources", "destinations", "first", "count", "wavelengths")
         }
         clockwise = None if step.clockwise is None else step.clockwise[k : k + 1]
-        one = replace(step, **part, clockwise=clockwise)  # type: ignore[arg-type]
-        routes = self._ways.routes(one, self.number)
+        single = replace(step, **part, clockwise=clockwise)  # type: ignore[arg-type]
+        routes = self._ways.routes(single, self.number)
         self._one[k] = (self._ways.links(routes.links.tolist()), float(routes.latency_s[0]))
         if routes.delay_s is not None:
             self._delay_s[k] = float(routes.delay_s[0])

@@ -65,12 +65,12 @@ class Compute:
 
     def seconds(self, ranks: int) -> FloatArray:
         """Return the seconds of each rank. Raises ValueError for a straggler that is not a rank."""
-        found = np.full(ranks, self.mean_s)
+        times_s = np.full(ranks, self.mean_s)
         for rank, factor in self.stragglers.items():
             if not 0 <= rank < ranks:
                 raise ValueError(f"compute: there is no rank {rank} to be a straggler")
-            found[rank] *= factor
-        return found
+            times_s[rank] *= factor
+        return times_s
 
 
 @dataclass(frozen=True)
@@ -176,10 +176,11 @@ class Gate(Protocol):
     """Gate that a flow must pass before it may send, such as the O-NICs' control units."""
 
     def open(
-        self, source: str, destination: str, lit: Callable[[], None], failed: Callable[[str], None]
+        self, source: str, destination: str, on_lit: Callable[[], None], failed: Callable[[str], None]
     ) -> Hashable:
-        """Request light between two GPUs and return the flow's handle. Calls ``lit`` or ``failed`` once, now
-        or later.
+        """Request light between two GPUs and return the flow's handle.
+
+        Calls ``on_lit`` or ``failed`` once, now or later.
         """
         ...
 
@@ -263,28 +264,28 @@ class Simulation:
     @property
     def loops(self) -> dict[str, LoopRun]:
         """The jobs that are training loops."""
-        return {name: one for name, one in self.runs.items() if isinstance(one, LoopRun)}
+        return {name: run for name, run in self.runs.items() if isinstance(run, LoopRun)}
 
     def loop(self, name: str) -> LoopRun:
         """Return a job that is a training loop. Raises KeyError for any other name."""
-        found = self.runs[name]
-        if not isinstance(found, LoopRun):
+        run = self.runs[name]
+        if not isinstance(run, LoopRun):
             raise KeyError(name)
-        return found
+        return run
 
     @property
     def results(self) -> dict[str, JobResult]:
         """Return the outcome of each training loop so far, by name."""
-        return {name: one.result for name, one in self.loops.items()}
+        return {name: run.result for name, run in self.loops.items()}
 
     def add(self, job: Job) -> None:
         """Raises ValueError as :func:`check_job`, for a job that is there already, and for a transfer without
         a way."""
         if job.name in self.runs:
             raise ValueError(f"two jobs are called {job.name}")
-        one = self.runs[job.name] = LoopRun(self, check_job(job))
-        one.prepare()
-        if not one.grouped:
+        run = self.runs[job.name] = LoopRun(self, check_job(job))
+        run.prepare()
+        if not run.grouped:
             self._ungroup()
 
     def put(self, name: str, run: Run) -> None:
@@ -300,11 +301,11 @@ class Simulation:
 
     def begin(self, name: str) -> None:
         """A job that was added starts, now or, a training loop, at its ``start_s``."""
-        one, start_s = self.runs[name], self.engine.now_s
-        if isinstance(one, LoopRun):
-            one.released = True
-            start_s = max(start_s, one.job.start_s)
-        self.engine.at(start_s, one.begin)
+        run, start_s = self.runs[name], self.engine.now_s
+        if isinstance(run, LoopRun):
+            run.released = True
+            start_s = max(start_s, run.job.start_s)
+        self.engine.at(start_s, run.begin)
 
     def stop(self, name: str, reason: str) -> None:
         """A training loop ends now, as failed for a reason; one that is over stays as it is."""
@@ -324,19 +325,19 @@ class Simulation:
 
     def give_up(self) -> None:
         """Fail what is not over: nothing will happen any more."""
-        for one in list(self.runs.values()):
-            one.give_up()
+        for run in list(self.runs.values()):
+            run.give_up()
 
     def links(self, locals_: Sequence[int]) -> tuple[int, ...]:
         """Return the engine's numbers of the present network's links."""
-        found = []
+        numbers = []
         for link in locals_:
             number = self.number.get(link)
             if number is None:
                 capacity = float(self.network.capacity_bps[link]) / 8
                 number = self.number[link] = self.engine.link(self.network.key(link), capacity)
-            found.append(number)
-        return tuple(found)
+            numbers.append(number)
+        return tuple(numbers)
 
     def happen(self, event: Event) -> None:
         if isinstance(event, GpuLost):
@@ -363,8 +364,8 @@ class Simulation:
                 self.engine.at(lit_s, partial(self.shine, number, capacity, event.time_out_s))
             else:
                 self.engine.set_capacity(number, capacity)
-        for one in self.runs.values():
-            one.rerouted()
+        for run in self.runs.values():
+            run.rerouted()
         if self.groups is not None:
             self.groups.rearrange()
 
@@ -376,18 +377,18 @@ class Simulation:
 
     def lose(self, event: GpuLost) -> None:
         self.lost.add(event.gpu)
-        for name, one in self.loops.items():
-            if one.over or event.gpu not in one.job.ranks:
+        for name, loop in self.loops.items():
+            if loop.over or event.gpu not in loop.job.ranks:
                 continue
             if event.then == "fail":
-                one.fail(f"GPU {event.gpu} (rank {one.job.ranks.index(event.gpu)}) was lost")
+                loop.fail(f"GPU {event.gpu} (rank {loop.job.ranks.index(event.gpu)}) was lost")
                 continue
             try:
-                job = self.without(one.job, event)
+                job = self.without(loop.job, event)
             except ValueError as error:
-                one.fail(f"GPU {event.gpu} (rank {one.job.ranks.index(event.gpu)}) was lost: {error}")
+                loop.fail(f"GPU {event.gpu} (rank {loop.job.ranks.index(event.gpu)}) was lost: {error}")
                 continue
-            following = self.runs[name] = one.go_on(job, event)
+            following = self.runs[name] = loop.go_on(job, event)
             try:
                 following.prepare()
             except ValueError as error:
@@ -395,7 +396,7 @@ class Simulation:
                 continue
             if not following.grouped:
                 self._ungroup()
-            if one.released:
+            if loop.released:
                 self.begin(name)
 
     def without(self, job: Job, event: GpuLost) -> Job:
@@ -404,7 +405,7 @@ class Simulation:
         slow = {r: factor for r, factor in job.compute.stragglers.items() if r != rank}
         if event.spare is not None:
             users = [
-                name for name, one in self.loops.items() if event.spare in one.job.ranks and not one.over
+                name for name, loop in self.loops.items() if event.spare in loop.job.ranks and not loop.over
             ]
             if users:
                 raise ValueError(f"its spare {event.spare} is taken by job {users[0]}")
@@ -726,7 +727,7 @@ class LoopRun:
             return
         handle: list[Hashable] = []
 
-        def lit() -> None:
+        def on_lit() -> None:
             self._flow(plan, k, over)
 
         def over() -> None:
@@ -737,7 +738,7 @@ class LoopRun:
         ranks, lanes = self.job.ranks, plan.lanes
         source, destination = ranks[lanes.sources[k]], ranks[lanes.destinations[k]]
         try:
-            handle.append(gate.open(source, destination, lit, self.fail))
+            handle.append(gate.open(source, destination, on_lit, self.fail))
         except ValueError as error:
             self.fail(str(error))
             return

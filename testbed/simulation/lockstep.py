@@ -55,14 +55,14 @@ class Classes:
 
     def meetings(self, number: int) -> dict[int, Meeting]:
         """Return the meeting of a class's ranks on each communicator slot of its program."""
-        found = {}
+        meetings = {}
         for slot in self._slots[self.program(number)][0]:
             first = self._group_ranks[self._communicators[int(self.members[number][0])][slot]]
             classes = tuple(sorted({int(self.of[rank]) for rank in first}))
             numbers = sorted({self._communicators[rank][slot] for rank in self.members[number].tolist()})
             groups = np.stack([self._workload.groups[group] for group in numbers])
-            found[slot] = Meeting(slot, classes, groups, tuple(numbers))
-        return found
+            meetings[slot] = Meeting(slot, classes, groups, tuple(numbers))
+        return meetings
 
     def slot_to(self, source: int, destination: int) -> int:
         """Return the first of a rank's peer slots that leads to another rank. It is the same for all ranks of

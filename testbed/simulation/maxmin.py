@@ -77,7 +77,7 @@ def rates_of_few(ways: Sequence[Sequence[int]], capacity: Mapping[int, float], l
     one whose own bound that is: when the root has its rate, so has the flow.
     """
     most, after = [*limits.most], [*limits.after]
-    found = [0.0] * len(ways)
+    flow_rates = [0.0] * len(ways)
     left = {link: capacity[link] for way in ways for link in way}
     active = list(range(len(ways)))
     while active:
@@ -103,16 +103,16 @@ def rates_of_few(ways: Sequence[Sequence[int]], capacity: Mapping[int, float], l
             if k not in over:
                 staying.append(k)
                 continue
-            found[k] = tightest[k]
+            flow_rates[k] = tightest[k]
             for link in ways[k]:
-                taken[link] += found[k]
+                taken[link] += flow_rates[k]
         left = {link: max(left[link] - bytes_per_s, 0.0) for link, bytes_per_s in taken.items()}
         active = staying
         for k in active if after else ():
             if after[k] in over:
-                most[k] = min(most[k], found[after[k]])
+                most[k] = min(most[k], flow_rates[after[k]])
                 after[k] = -1
-    return found
+    return flow_rates
 
 
 def _lower_along_chains(tightest: dict[int, float], after: Sequence[int]) -> dict[int, int]:
@@ -136,11 +136,14 @@ def _rates(offsets: IntArray, links: IntArray, capacity: FloatArray) -> FloatArr
 
 
 def rates_of_many(offsets: IntArray, links: IntArray, capacity: FloatArray, limits: Limits) -> FloatArray:
-    """Return max-min fair rates of flows, without checking them; how is in :func:`rates_of_few`."""
+    """Return max-min fair rates of flows in the unit of ``capacity``, without checking the flows.
+
+    The method is described in :func:`rates_of_few`.
+    """
     flows = len(offsets) - 1
-    found = np.zeros(flows)
+    flow_rates = np.zeros(flows)
     if flows == 0:
-        return found
+        return flow_rates
     left, size = capacity.astype(np.float64), len(capacity)
     flow_of = np.repeat(np.arange(flows), np.diff(offsets))
     by_link = np.argsort(links, kind="stable")
@@ -166,18 +169,18 @@ def rates_of_many(offsets: IntArray, links: IntArray, capacity: FloatArray, limi
         over[flow_of[full[links]]] = True
         if root is not None:
             over |= active & over[root]
-        found[over] = tightest[over]
+        flow_rates[over] = tightest[over]
         gone = over[flow_of]
-        left = np.maximum(left - np.bincount(links[gone], found[flow_of[gone]], minlength=size), 0.0)
+        left = np.maximum(left - np.bincount(links[gone], flow_rates[flow_of[gone]], minlength=size), 0.0)
         links, flow_of = links[~gone], flow_of[~gone]
         stay = ~over[flow_major]
         link_major, flow_major = link_major[stay], flow_major[stay]
         active &= ~over
         if root is not None:
             known = active & (after >= 0) & over[after]
-            most[known] = np.minimum(most[known], found[after[known]])
+            most[known] = np.minimum(most[known], flow_rates[after[known]])
             after[known] = -1
-    return found
+    return flow_rates
 
 
 def _lower_along(tightest: FloatArray, after: IntArray) -> IntArray:

@@ -54,7 +54,7 @@ def merged_steps(steps: Sequence[Steps], groups: Sequence[IntArray], ranks: int)
     All schedules have the same number of steps. Within a step, transfers between the same two ranks become
     one transfer. Steps that are equal in all groups share their arrays, like in the schedules.
     """
-    same = all(one is steps[0] for one in steps)
+    same = all(schedule is steps[0] for schedule in steps)
     table = np.stack(groups) if same else None
 
     def of_all(step: Step) -> Step:

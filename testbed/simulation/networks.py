@@ -106,8 +106,8 @@ class Places:
         for rank, gpu in enumerate(ranks):
             if gpu not in self._at:
                 raise ValueError(f"rank {rank}: there is no GPU {gpu}")
-        at = np.array([self._at[gpu] for gpu in ranks], dtype=np.int64)
-        return at[step.sources], at[step.destinations]
+        places = np.array([self._at[gpu] for gpu in ranks], dtype=np.int64)
+        return places[step.sources], places[step.destinations]
 
 
 #: TCP leaves about so many seconds' worth of a connection below it in its own host (tcp_limit_output_bytes
@@ -203,7 +203,7 @@ class PacketNetwork:
         """Return the rates in bits per second of the pairs of GPUs whose packets may be lost, and add a link
         for each pair.
         """
-        found = []
+        rates_bps = []
         for source, destination in itertools.permutations(gpus, 2):
             try:
                 way = self._way(source, destination)
@@ -214,8 +214,8 @@ class PacketNetwork:
                 self._pairs[source, destination] = len(self._keys)
                 # Of the GPUs, but none of their ports.
                 self._keys.append((Port(source, -1), Port(destination, -1)))
-                found.append(segments.most_bps(loss, _delay_s(passed)))
-        return found
+                rates_bps.append(segments.most_bps(loss, _delay_s(passed)))
+        return rates_bps
 
     def key(self, link: int) -> Hashable:
         return self._keys[link]
@@ -329,8 +329,8 @@ class GridNetwork:
         for rank, node in enumerate(ranks):
             if node not in self._at:
                 raise ValueError(f"rank {rank}: grid {self.grid.name} has no node {node}")
-        at = np.array([self._at[node] for node in ranks], dtype=np.int64)
-        a, b = at[step.sources], at[step.destinations]
+        places = np.array([self._at[node] for node in ranks], dtype=np.int64)
+        a, b = places[step.sources], places[step.destinations]
         columns = self.grid.columns
         row, column = a // columns == b // columns, a % columns == b % columns
         stray = np.flatnonzero(~(row ^ column))
@@ -408,5 +408,7 @@ def scaled(fabric: Fabric, factor: float) -> Fabric:
     def slower(links: Iterable[Link]) -> tuple[Link, ...]:
         return tuple(replace(link, rate_bps=link.rate_bps / factor) for link in links)
 
-    averagers = {name: replace(one, cables=slower(one.cables)) for name, one in fabric.averagers.items()}
+    averagers = {
+        name: replace(averager, cables=slower(averager.cables)) for name, averager in fabric.averagers.items()
+    }
     return replace(fabric, links=slower(fabric.links), averagers=averagers)

@@ -91,14 +91,14 @@ class OnicPlane:
     # The gate.
 
     def open(
-        self, source: str, destination: str, lit: Callable[[], None], failed: Callable[[str], None]
+        self, source: str, destination: str, on_lit: Callable[[], None], failed: Callable[[str], None]
     ) -> Hashable:
         flow = next(self._flow)
         unit = self._units.get(source)
         if unit is None:
             raise ValueError(f"{source} is not one of the job's nodes")
         now_s = self._engine.now_s
-        self._open[flow] = _Asked(unit, destination, now_s, lit, failed)
+        self._open[flow] = _Asked(unit, destination, now_s, on_lit, failed)
         # The caller must have the handle before anything comes of it.
         self._engine.at(now_s, self._ask, unit, flow, destination)
         return flow
@@ -109,12 +109,12 @@ class OnicPlane:
 
     def close(self, handle: Hashable) -> None:
         assert isinstance(handle, int)
-        asked = self._open.pop(handle, None)
-        if asked is None:
+        request = self._open.pop(handle, None)
+        if request is None:
             return
-        if asked.receiver is not None and self._lit_at.get(asked.receiver) == handle:
-            del self._lit_at[asked.receiver]
-        self._did(asked.unit, asked.unit.onic.close(self._engine.now_s, handle))
+        if request.receiver is not None and self._lit_at.get(request.receiver) == handle:
+            del self._lit_at[request.receiver]
+        self._did(request.unit, request.unit.onic.close(self._engine.now_s, handle))
 
     # Carrying out what the state machines say.
 
@@ -165,9 +165,9 @@ class OnicPlane:
 
     def _over(self, _: _Unit, effect: protocol.Failed | protocol.Lost) -> None:
         assert isinstance(effect.flow, int)
-        asked = self._open.pop(effect.flow, None)
-        if asked is not None:
-            asked.failed(f"no light from {asked.unit.node} to {asked.destination}: {effect.reason}")
+        request = self._open.pop(effect.flow, None)
+        if request is not None:
+            request.failed(f"no light from {request.unit.node} to {request.destination}: {effect.reason}")
 
     def _tuned(self, unit: _Unit, port: int) -> None:
         now_s = self._engine.now_s
@@ -193,15 +193,15 @@ class OnicPlane:
 
     def _lit(self, _: _Unit, effect: protocol.Lit) -> None:
         flow = effect.flow
-        asked = self._open.get(flow)
-        if asked is None:
+        request = self._open.get(flow)
+        if request is None:
             return
-        self.waits_s.append(self._engine.now_s - asked.opened_s)
-        asked.receiver = (asked.destination, asked.unit.ways[asked.destination].port)
-        if asked.receiver in self._lit_at:
+        self.waits_s.append(self._engine.now_s - request.opened_s)
+        request.receiver = (request.destination, request.unit.ways[request.destination].port)
+        if request.receiver in self._lit_at:
             self.overlaps += 1
-        self._lit_at[asked.receiver] = flow
-        asked.lit()
+        self._lit_at[request.receiver] = flow
+        request.lit()
 
     @property
     def messages(self) -> dict[str, int]:

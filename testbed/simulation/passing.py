@@ -107,10 +107,10 @@ class Passing:
 
     def __init__(self, plan: Sequence[StepPlan], ranks: int, *, step_by_step: bool = False) -> None:
         transfers = _exchanges(plan, ranks) if step_by_step else _transfers(plan, ranks)
-        for one in () if step_by_step else reversed(transfers):
-            if one.takes:
-                one.parts = PARTS
-            for other in (*one.takes, *(one.follows if one.parts > 1 else ())):
+        for transfer in () if step_by_step else reversed(transfers):
+            if transfer.takes:
+                transfer.parts = PARTS
+            for other in (*transfer.takes, *(transfer.follows if transfer.parts > 1 else ())):
                 transfers[other].parts = PARTS
         self.parts: list[Part] = []
         #: The parts of each connection in order, and by rank those that it sends and receives.
@@ -120,30 +120,32 @@ class Passing:
         #: By rank the parts that are sent only once it has come, as their sender waits for its word.
         self.awaiting = self.received if step_by_step else [[] for _ in range(ranks)]
         number_of: dict[tuple[int, int], int] = {}
-        for one in transfers:
-            step = plan[one.number].step
-            source, destination = int(step.sources[one.k]), int(step.destinations[one.k])
+        for transfer in transfers:
+            step = plan[transfer.number].step
+            source, destination = int(step.sources[transfer.k]), int(step.destinations[transfer.k])
             connection = number_of.setdefault((source, destination), len(number_of))
             if connection == len(self.connections):
                 self.connections.append([])
-            one.at = len(self.parts)
-            size = float(plan[one.number].lanes.sizes[one.k]) / one.parts
-            for _ in range(one.parts):
-                part = Part(one.number, one.k, size, source, destination, connection, step.op == "reduce")
+            transfer.at = len(self.parts)
+            size = float(plan[transfer.number].lanes.sizes[transfer.k]) / transfer.parts
+            for _ in range(transfer.parts):
+                part = Part(
+                    transfer.number, transfer.k, size, source, destination, connection, step.op == "reduce"
+                )
                 # Its sender must have come, and in an exchange its receiver, too.
                 part.sends_after = 2 if step_by_step else 1
                 self._add(part)
-        for one in transfers:
-            for p in range(one.parts):
-                begin = one.begin + (one.end - one.begin) * p / one.parts
-                end = one.begin + (one.end - one.begin) * (p + 1) / one.parts
-                part = self.parts[one.at + p]
-                taken = one.takes if step_by_step else self._up_to(transfers, one.takes, begin, end)
+        for transfer in transfers:
+            for p in range(transfer.parts):
+                begin = transfer.begin + (transfer.end - transfer.begin) * p / transfer.parts
+                end = transfer.begin + (transfer.end - transfer.begin) * (p + 1) / transfer.parts
+                part = self.parts[transfer.at + p]
+                taken = transfer.takes if step_by_step else self._up_to(transfers, transfer.takes, begin, end)
                 for other in taken:
-                    self.parts[other].lets_go.append(one.at + p)
+                    self.parts[other].lets_go.append(transfer.at + p)
                     part.sends_after += 1
-                for other in self._up_to(transfers, one.follows, begin, end):
-                    self.parts[other].lets_count.append(one.at + p)
+                for other in self._up_to(transfers, transfer.follows, begin, end):
+                    self.parts[other].lets_count.append(transfer.at + p)
                     part.counts_after += 1
 
     def _add(self, part: Part) -> None:
@@ -169,21 +171,21 @@ def _transfers(plan: Sequence[StepPlan], ranks: int) -> list[_Transfer]:
     """The transfers of a plan, those of a step in its order; what a rank sends is what it had before the
     step."""
     owners = [_Owners() for _ in range(ranks)]
-    found: list[_Transfer] = []
-    for number, one in enumerate(plan):
-        step, before = one.step, len(found)
+    transfers: list[_Transfer] = []
+    for number, step_plan in enumerate(plan):
+        step, before = step_plan.step, len(transfers)
         columns = (step.sources, step.destinations, step.first, step.count)
         rows = list(zip(*(column.tolist() for column in columns), strict=True))
         for k, (source, _, first, count) in enumerate(rows):
             begin, end = float(first), float(first + count)
             takes = list(dict.fromkeys(other for other, _ in owners[source].of(begin, end)))
-            found.append(_Transfer(number, k, begin, end, takes, []))
+            transfers.append(_Transfer(number, k, begin, end, takes, []))
         for k, (_, destination, first, count) in enumerate(rows):
             begin, end = float(first), float(first + count)
             there = owners[destination]
-            found[before + k].follows = list(dict.fromkeys(other for other, _ in there.of(begin, end)))
+            transfers[before + k].follows = list(dict.fromkeys(other for other, _ in there.of(begin, end)))
             there.own(begin, end, before + k)
-    return found
+    return transfers
 
 
 def _exchanges(plan: Sequence[StepPlan], ranks: int) -> list[_Transfer]:
@@ -191,15 +193,15 @@ def _exchanges(plan: Sequence[StepPlan], ranks: int) -> list[_Transfer]:
     steps before, as the sender knows by the receiver's word, but not for what its sender has yet to send.
     Each has one part."""
     latest: list[list[int]] = [[] for _ in range(ranks)]
-    found: list[_Transfer] = []
-    for number, one in enumerate(plan):
-        ends = list(zip(one.step.sources.tolist(), one.step.destinations.tolist(), strict=True))
-        before = len(found)
+    transfers: list[_Transfer] = []
+    for number, step_plan in enumerate(plan):
+        ends = list(zip(step_plan.step.sources.tolist(), step_plan.step.destinations.tolist(), strict=True))
+        before = len(transfers)
         for k, (source, destination) in enumerate(ends):
-            found.append(_Transfer(number, k, 0.0, 1.0, [*latest[source], *latest[destination]], []))
+            transfers.append(_Transfer(number, k, 0.0, 1.0, [*latest[source], *latest[destination]], []))
         for rank in {destination for _, destination in ends}:
             latest[rank] = [before + k for k, (_, destination) in enumerate(ends) if destination == rank]
-    return found
+    return transfers
 
 
 def alike_s(lanes: Lanes, capacity: FloatArray) -> float | None:
@@ -209,8 +211,8 @@ def alike_s(lanes: Lanes, capacity: FloatArray) -> float | None:
     offsets, links, latency_s = lanes.routes()
     if len(set(latency_s)) > 1 or len(set(lanes.sizes.tolist())) > 1:
         return None
-    found = rates(np.array(offsets), np.array(links, dtype=np.int64), capacity)
-    least, most = float(found.min()), float(found.max())
+    flow_rates = rates(np.array(offsets), np.array(links, dtype=np.int64), capacity)
+    least, most = float(flow_rates.min()), float(flow_rates.max())
     return float(lanes.sizes[0]) / least if least > 0 and most - least <= SAME * most else None
 
 
@@ -270,7 +272,7 @@ class PassingOn:
         self, engine: Engine, plan: Sequence[StepPlan], passing: Passing, ranks: int,
         reduce_s_per_byte: float, transfer: Transferring, ended: Callable[[int], None],
     ) -> None:  # fmt: skip
-        self._latency = any(one.lanes.late for one in plan)
+        self._latency = any(step_plan.lanes.late for step_plan in plan)
         self.over = False
         self._engine, self._plan, self._passing = engine, plan, passing
         self._transfer, self._ended, self._add_s = transfer, ended, reduce_s_per_byte

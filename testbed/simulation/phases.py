@@ -243,11 +243,11 @@ def _content(step: Step) -> bytes:
 
 def needs_new_light(step: Step, before: Step, ranks: int) -> bool:
     """Return whether a step has a circuit that the step before did not have."""
-    wanted, there = _circuits(step, ranks), np.sort(_circuits(before, ranks))
+    circuits, there = _circuits(step, ranks), np.sort(_circuits(before, ranks))
     if len(there) == 0:
-        return len(wanted) > 0
-    at = np.minimum(np.searchsorted(there, wanted), len(there) - 1)
-    return not (there[at] == wanted).all()
+        return len(circuits) > 0
+    indices = np.minimum(np.searchsorted(there, circuits), len(there) - 1)
+    return not (there[indices] == circuits).all()
 
 
 def _circuits(step: Step, ranks: int) -> IntArray:

@@ -85,10 +85,10 @@ class RankByRank:
 
     def moved(self) -> FloatArray:
         """Return the bytes that have been sent over each link, [links]."""
-        found = np.zeros(len(self._network.capacity_bps))
+        bytes_sent = np.zeros(len(self._network.capacity_bps))
         for links, size in self._sent.items():
-            found[list(links)] += size
-        return found
+            bytes_sent[list(links)] += size
+        return bytes_sent
 
     def remaining(self) -> FloatArray:
         """Return the bytes in progress that have yet to pass each link, [links]."""
@@ -208,12 +208,12 @@ class RankByRank:
             self._waiting[end, iteration] = (rank, operation)
             return
         both = ((rank, operation), other)
-        for one in both:
-            self.operations.moves(*one)
+        for waiting in both:
+            self.operations.moves(*waiting)
 
         def done() -> None:
-            for one in both:
-                self.operations.ended(*one)
+            for waiting in both:
+                self.operations.ended(*waiting)
 
         links, latency_s = self._way(end.source, end.destination)
         size = float(self.operations.plan[rank].bytes[operation])

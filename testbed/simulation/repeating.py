@@ -102,15 +102,15 @@ class Groups:
         beside = list(dict.fromkeys(self._user[link] for link in used if link in self._user))
         for other in beside:
             self._interrupt(other)
-        group = Group([*(one for other in beside for one in other.loops), loop])
+        group = Group([*(member for other in beside for member in other.loops), loop])
         for other in beside:
             group.begun |= other.begun
             group.ended |= other.ended
             group.open += other.open
         group.single = not group.open
-        for one in group.loops:
-            self._group[one] = group
-            for link in used if one is loop else one.links_used():
+        for member in group.loops:
+            self._group[member] = group
+            for link in used if member is loop else member.links_used():
                 self._user[link] = group
 
     def leave(self, loop: Loop) -> None:
@@ -190,7 +190,9 @@ class Groups:
             for rank, at_s in loop.upcoming_s()
         }
         tolerance_s = ALIKE * math.ulp(now_s)
-        episode = next((one for one in group.kept if _alike(one, upcoming_s, tolerance_s)), None)
+        episode = next(
+            (candidate for candidate in group.kept if _alike(candidate, upcoming_s, tolerance_s)), None
+        )
         if episode is None:
             return
         group.looked_up = True

@@ -52,7 +52,7 @@ class Stream:
 
     @property
     def size(self) -> float:
-        """Bytes of the stream."""
+        """Return the number of bytes of the stream."""
         return sum(segment.size for segment in self.segments)
 
 
@@ -79,7 +79,7 @@ def streams_of(lanes: Lanes, steps: Steps, capacity: FloatArray, reduce_s_per_by
     pace_s = float(np.mean(np.array(latency_s) + (chunk_s + add_s * any(adds)) / PARTS))
     slowest = float(shared.min())
     of_receiver = {destination: k for k, destination in enumerate(lanes.destinations)}
-    found = []
+    streams = []
     for k, (source, destination) in enumerate(zip(lanes.sources, lanes.destinations, strict=True)):
         chunk = float(lanes.sizes[k])
         late_s = latency_s[k] + float(add_s[k]) / PARTS * any(adds)
@@ -87,14 +87,14 @@ def streams_of(lanes: Lanes, steps: Steps, capacity: FloatArray, reduce_s_per_by
         lead = max(chunk - half_part - slowest * late_s, half_part)
         adding = 1 / reduce_s_per_byte if reduce_s_per_byte else math.inf
         paced = chunk / pace_s if pace_s > chunk_s[k] else math.inf
-        found.append(
+        streams.append(
             Stream(
                 k, source, destination, of_receiver[source], lead,
                 _segments(chunk, adds, min(adding, paced), paced),
                 float(add_s[k]) / PARTS if adds[-1] else 0.0,
             )
         )  # fmt: skip
-    return found
+    return streams
 
 
 def _segments(chunk: float, adds: Sequence[bool], reducing: float, replacing: float) -> tuple[Segment, ...]:
@@ -104,13 +104,13 @@ def _segments(chunk: float, adds: Sequence[bool], reducing: float, replacing: fl
     if not adds[-1]:
         most, steps = runs.pop()
         runs += [(most, steps - 1), (math.inf, 1)]
-    found: list[Segment] = []
+    segments: list[Segment] = []
     for most, steps in runs:
-        if found and found[-1].most == most:
-            found[-1] = Segment(found[-1].size + steps * chunk, most)
+        if segments and segments[-1].most == most:
+            segments[-1] = Segment(segments[-1].size + steps * chunk, most)
         elif steps:
-            found.append(Segment(steps * chunk, most))
-    return tuple(found)
+            segments.append(Segment(steps * chunk, most))
+    return tuple(segments)
 
 
 class Starting(Protocol):

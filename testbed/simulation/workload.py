@@ -232,14 +232,14 @@ class Execution:
         run, network, carrier = self.operations, self._network, self._carrier
         end_s = float(run.end_s.max())
         links, width_s = len(network.capacity_bps), bin_s or max(end_s, 1e-300) / BINS
-        found = None
+        traffic = None
         if isinstance(carrier, InClasses) and carrier.bundles.stretches is not None:
-            found = of_stretches(carrier.bundles.stretches, links, width_s, end_s)
+            traffic = of_stretches(carrier.bundles.stretches, links, width_s, end_s)
         elif isinstance(carrier, RankByRank) and self._engine.passed is not None:
-            found = of_flows(self._engine.passed, links, width_s, end_s)
+            traffic = of_flows(self._engine.passed, links, width_s, end_s)
         return WorkloadResult(
             self._workload, self._fidelity, self.row_of, run.begin_s, run.end_s, self._purposes, run.times(),
-            tuple(network.key(link) for link in range(links)), self.moved(), found,
+            tuple(network.key(link) for link in range(links)), self.moved(), traffic,
             tuple(run.records) if run.records is not None else None,
         )  # fmt: skip
 

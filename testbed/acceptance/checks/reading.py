@@ -105,17 +105,17 @@ def an_empty_switch_reads_as_empty(rig: Rig, driver: OpticalSwitchDriver) -> Non
 def a_reading_is_the_truth(rig: Rig, driver: OpticalSwitchDriver) -> None:
     if not rig.out_of_band:
         lacks("a view of the switch besides its management protocol")
-    for wanted in ({rig.xc(1, 2)}, {rig.xc(1, 2), rig.xc(2, 1)}):
-        rig.change(driver, wanted)
+    for target in ({rig.xc(1, 2)}, {rig.xc(1, 2), rig.xc(2, 1)}):
+        rig.change(driver, target)
         same(rig.standing(driver), rig.truth(), "the driver reads")
-        same(rig.truth(), wanted, "there stands")
+        same(rig.truth(), target, "there stands")
 
 
 @check(5)
 def a_full_switch_reads_completely(rig: Rig, driver: OpticalSwitchDriver) -> None:
-    wanted = {rig.xc(p, p) for p in range(1, rig.pairs + 1)}
-    rig.change(driver, wanted, Mode.REPLACE, timeout_s=30)
-    same(rig.standing(driver), wanted, "the driver reads")
+    target = {rig.xc(p, p) for p in range(1, rig.pairs + 1)}
+    rig.change(driver, target, Mode.REPLACE, timeout_s=30)
+    same(rig.standing(driver), target, "the driver reads")
 
 
 @check(6)

@@ -119,32 +119,32 @@ class Proxy:
             client.makefile("rb") as requests,
             switch.makefile("rb") as replies,
         ):
-            while (asked := self.request(requests)) and self._pass(asked, client, switch, replies):
+            while (request := self.request(requests)) and self._pass(request, client, switch, replies):
                 pass
 
     def request(self, file: BufferedReader) -> bytes:
         """Return the next request; empty at the end."""
         return file.readline()
 
-    def reply(self, file: BufferedReader, asked: bytes) -> bytes:
+    def reply(self, file: BufferedReader, request: bytes) -> bytes:
         """Return the reply to a request; empty at the end."""
         return file.readline()
 
     def _pass(
-        self, asked: bytes, client: socket.socket, switch: socket.socket, replies: BufferedReader
+        self, request: bytes, client: socket.socket, switch: socket.socket, replies: BufferedReader
     ) -> bool:
-        write = self.WRITE.search(asked) is not None
+        write = self.WRITE.search(request) is not None
         lose, self.lose = (self.lose, None) if write else (None, self.lose)
         if write:
-            self.seen.append(asked.decode().strip())
+            self.seen.append(request.decode().strip())
         if lose is False:
             return False
-        switch.sendall(asked)
-        reply = self.reply(replies, asked)
+        switch.sendall(request)
+        reply = self.reply(replies, request)
         if lose:
             time.sleep(0.02)
             return False
-        spoilt = self.garble and self.READ.search(asked) is not None
+        spoilt = self.garble and self.READ.search(request) is not None
         client.sendall(reply[: len(reply) // 2] if spoilt else reply)
         return bool(reply) and not spoilt
 
@@ -283,7 +283,7 @@ class ScpiRig(Rig):
         return None if self.protocol == "scpi" else self._make(self.address, "wrong")
 
     def truth(self) -> set[CrossConnect]:
-        return {CrossConnect(i, lit.egress, w) for (i, w), lit in self.maps.cross_connects().items()}
+        return {CrossConnect(i, circuit.egress, w) for (i, w), circuit in self.maps.cross_connects().items()}
 
     def lit_since(self, cross_connect: CrossConnect) -> float:
         spot = cross_connect.ingress, cross_connect.wavelength
@@ -332,8 +332,8 @@ class ScpiRig(Rig):
 
     @contextmanager
     def fault(self, kind: str, *, count: int | None = None, seconds: float | None = None) -> Iterator[None]:
-        asked = {"kind": kind, "protocol": self.protocol, "count": count, "seconds": seconds}
-        body = {key: value for key, value in asked.items() if value is not None}
+        parameters = {"kind": kind, "protocol": self.protocol, "count": count, "seconds": seconds}
+        body = {key: value for key, value in parameters.items() if value is not None}
         with httpx.Client(base_url=f"http://{self.rest}", trust_env=False, timeout=10) as switch:
             made = switch.post("/v1/faults", json=body)
             if made.status_code == 422:

@@ -136,8 +136,8 @@ class GnmiRig(ScpiRig):
 
     @classmethod
     def missing(cls) -> str:
-        found = all(importlib.util.find_spec(package) for package in ("pygnmi", "h2"))
-        return "" if found else "the extra gnmi is not installed: pip install 'ringlight[gnmi]'"
+        installed = all(importlib.util.find_spec(package) for package in ("pygnmi", "h2"))
+        return "" if installed else "the extra gnmi is not installed: pip install 'ringlight[gnmi]'"
 
 
 class SonicGnmiRig(GnmiRig):

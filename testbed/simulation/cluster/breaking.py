@@ -33,15 +33,15 @@ class Faults:
         any of its servers is.
         """
         per = self.policies.unit_gpus // self.policies.server_gpus
-        found = []
+        events = []
         columns = (self.trace.server, self.trace.begin_s, self.trace.end_s)
         for server, begin, end in zip(*(column.tolist() for column in columns), strict=True):
             # An outage of no length takes nothing down.
             if end > begin and server // per < len(units):
                 unit = units[server // per]
-                found += [(begin, unit, True), (end, unit, False)]
+                events += [(begin, unit, True), (end, unit, False)]
         # Of one moment the repairs first.
-        return sorted(found, key=lambda event: (event[0], event[2], event[1]))
+        return sorted(events, key=lambda event: (event[0], event[2], event[1]))
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Losing(Sound):
         self._run, self._holding, self._losses = run, holding, losses
 
     def events(self) -> list[Event]:
-        return [(at, lambda gpu=gpu: self._lose(gpu)) for at, gpu in sorted(self._losses.gpus)]  # type: ignore[misc]
+        return [(time_s, lambda gpu=gpu: self._lose(gpu)) for time_s, gpu in sorted(self._losses.gpus)]  # type: ignore[misc]
 
     def _lose(self, gpu: str) -> None:
         """A GPU is lost for good; its job goes on once there are spares for all that it lost."""
@@ -124,8 +124,8 @@ class Failing(Sound):
 
     def events(self) -> list[Event]:
         return [
-            (at, lambda unit=unit, does=self._fail if down else self._mend: does(unit))  # type: ignore[misc]
-            for at, unit, down in self._faults.outages(self._units.all)
+            (time_s, lambda unit=unit, does=self._fail if down else self._mend: does(unit))  # type: ignore[misc]
+            for time_s, unit, down in self._faults.outages(self._units.all)
         ]
 
     def _fail(self, unit: Unit) -> None:
@@ -160,7 +160,7 @@ class Failing(Sound):
     def _keep(self, leaf: int) -> None:
         """Make a repaired unit a spare again if some spares were used, before a job gets it."""
         within, per = self._within(leaf), self._policies.unit_gpus
-        missing = sum(self._kept[one] - self._pool[one] for one in within)
+        missing = sum(self._kept[neighbour] - self._pool[neighbour] for neighbour in within)
         if more := min(missing, self._free.counts[leaf]) // per * per:
             self._pool[leaf] += more
             self._free.give(self._units.give(SPARE - leaf))

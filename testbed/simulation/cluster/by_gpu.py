@@ -48,8 +48,8 @@ class Gpus:
 
     def free(self) -> list[int]:
         """Return the number of free GPUs of each leaf."""
-        found = Counter(self._leaf[self._switch_of[gpu]] for gpu in self._free())
-        return [found[leaf] for leaf in range(len(self._leaf))]
+        counts = Counter(self._leaf[self._switch_of[gpu]] for gpu in self._free())
+        return [counts[leaf] for leaf in range(len(self._leaf))]
 
     def loads(self, job: int, once_round: bool = True) -> list[tuple[int, float]]:
         """Return the links that a job shares, with how many GPUs' rates it puts on each while it sends.

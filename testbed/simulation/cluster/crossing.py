@@ -64,14 +64,14 @@ class Crossing:
         place = len(self.jobs)
         if place == len(self._left):
             self._left, self._speed, self._share, self._gpus = (
-                _longer(one) for one in (self._left, self._speed, self._share, self._gpus)
+                _longer(figures) for figures in (self._left, self._speed, self._share, self._gpus)
             )
             self._offsets = _longer(self._offsets)
         begin = int(self._offsets[place])
         end = begin + len(loads)
         while end > len(self._links):
             self._links, self._weights, self._level = (
-                _longer(one) for one in (self._links, self._weights, self._level)
+                _longer(figures) for figures in (self._links, self._weights, self._level)
             )
         self._links[begin:end], self._weights[begin:end] = zip(*loads, strict=True)
         self._level[begin:end] = 1.0
@@ -88,7 +88,7 @@ class Crossing:
         left = float(self._left[place])
         for figures in (self._left, self._speed, self._share, self._gpus):
             figures[place : count - 1] = figures[place + 1 : count]
-        begin, end, last = (int(self._offsets[at]) for at in (place, place + 1, count))
+        begin, end, last = (int(self._offsets[index]) for index in (place, place + 1, count))
         for of_links in (self._links, self._weights, self._level):
             of_links[begin : begin + last - end] = of_links[end:last]
         self._offsets[place + 1 : count] = self._offsets[place + 2 : count + 1] - (end - begin)

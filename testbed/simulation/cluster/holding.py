@@ -25,13 +25,13 @@ class Holding:
         self.free = Free(cluster, np.random.default_rng([seed, 3]))
         self._place = PLACEMENTS[policies.placement]
 
-    def fits(self, job: int, wanted: int) -> bool:
-        """Return whether there is room for a job of ``wanted`` GPUs."""
-        return wanted <= self.free.total
+    def fits(self, job: int, count: int) -> bool:
+        """Return whether there is room for a job of ``count`` GPUs."""
+        return count <= self.free.total
 
-    def choose(self, job: int, wanted: int) -> Placed:
+    def choose(self, job: int, count: int) -> Placed:
         """Return a place for a job that fits: how many of its GPUs are on which leaf."""
-        return self._place(self.free, wanted)
+        return self._place(self.free, count)
 
     def take(self, job: int, placed: Placed) -> None:
         """Give a job its GPUs."""
@@ -58,20 +58,20 @@ class InBlocks(Holding):
         self._found: Cells | None = None
         self._orders: dict[tuple[int, tuple[int, ...]], list[tuple[int, ...]]] = {}
 
-    def fits(self, job: int, wanted: int) -> bool:
-        if not super().fits(job, wanted):
+    def fits(self, job: int, count: int) -> bool:
+        if not super().fits(job, count):
             return False
-        kind = (wanted, self._trace.shapes[job] if self._trace.shapes else ())
+        kind = (count, self._trace.shapes[job] if self._trace.shapes else ())
         if kind not in self._orders:
             self._orders[kind] = self._lattice.orders(*kind)
         self._found = self._blocks.find(self._orders[kind])
         return self._found is not None
 
-    def choose(self, job: int, wanted: int) -> Placed:
+    def choose(self, job: int, count: int) -> Placed:
         # A queue starts the job that it has last asked about.
         assert self._found is not None
         self._cells[job] = self._found
-        return super().choose(job, wanted)
+        return super().choose(job, count)
 
     def take(self, job: int, placed: Placed) -> None:
         super().take(job, placed)
@@ -104,8 +104,8 @@ class ByName(Holding):
         super().__init__(cluster, policies, seed)
         self.gpus = gpus
 
-    def choose(self, job: int, wanted: int) -> Placed:
-        return self.gpus.take(job, wanted)
+    def choose(self, job: int, count: int) -> Placed:
+        return self.gpus.take(job, count)
 
     def give(self, job: int, placed: Placed) -> None:
         super().give(job, placed)

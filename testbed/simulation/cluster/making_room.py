@@ -39,19 +39,19 @@ class Room:
 
 
 def room_for(
-    wanted: int, counts: Sequence[int], sizes: Sequence[int], spare: Sequence[int],
+    requested: int, counts: Sequence[int], sizes: Sequence[int], spare: Sequence[int],
     whole_on: Mapping[int, Mapping[int, int]], *, running: bool,
 ) -> Room | None:  # fmt: skip
-    """Return room on one switch, or on whole ones and one more, for a job of ``wanted`` GPUs; None if there
-    is no way.
+    """Return room on one switch, or on whole ones and one more, for a job of ``requested`` GPUs; None if
+    there is none.
 
     ``counts``: free GPUs of each switch, ``sizes``: all, ``spare``: ports that have no fibre. ``whole_on``:
     the jobs that are whole on each switch, with their GPUs. ``running``: whether their fibres may be moved.
     The switch for which the fewest fibres move wins; of equal ones the first.
     """
-    if wanted > sum(counts):
+    if requested > sum(counts):
         return None
-    free, ports, left = list(counts), list(spare), wanted
+    free, ports, left = list(counts), list(spare), requested
     placed: Placed = {}
     moves: list[Moved] = []
     lent: list[Lent] = []
@@ -64,7 +64,7 @@ def room_for(
                 break
             way = None if leaf in placed else _way(leaf, here, free, ports, whole_on, moves, placed, running)
             if way is not None:
-                cost = sum(one[-1] for one in way[0]) + sum(one[-1] for one in way[1])
+                cost = sum(step[-1] for step in way[0]) + sum(step[-1] for step in way[1])
                 if best is None or cost < best[0]:
                     best = (cost, *way, leaf, here)
         if best is None:
@@ -87,15 +87,15 @@ def room_for(
 
 
 def _way(
-    leaf: int, wanted: int, free: Sequence[int], ports: Sequence[int],
+    leaf: int, requested: int, free: Sequence[int], ports: Sequence[int],
     whole_on: Mapping[int, Mapping[int, int]], moved: Sequence[Moved], placed: Placed, running: bool,
 ) -> tuple[list[Moved], list[Lent]] | None:  # fmt: skip
-    """Return how one switch gets ``wanted`` free GPUs: jobs that move away, and idle GPUs that are lent to
+    """Return how one switch gets ``requested`` free GPUs: jobs that move away, and idle GPUs that are lent to
     it.
 
     Returns None if there is no way.
     """
-    missing = wanted - free[leaf]
+    missing = requested - free[leaf]
     if missing <= 0:
         return [], []
     lent: list[Lent] = []
@@ -116,8 +116,8 @@ def _way(
     jobs = sorted((n, job) for job, n in whole_on[leaf].items() if job not in gone)
     elsewhere = [other for other in range(len(free)) if other != leaf and other not in placed]
     # The smallest that is enough by itself, else the largest first.
-    enough = [one for one in jobs if one[0] >= missing]
-    rest = [one for one in jobs if one[0] < missing][::-1]
+    enough = [entry for entry in jobs if entry[0] >= missing]
+    rest = [entry for entry in jobs if entry[0] < missing][::-1]
     for order in (enough[:2], rest):
         moves: list[Moved] = []
         short, left = missing, list(room)
@@ -134,7 +134,7 @@ def _way(
 
 
 def pays(
-    room: Room, work_s: float, wanted: int, scattered: float, together: float, dark_s: float,
+    room: Room, work_s: float, requested: int, scattered: float, together: float, dark_s: float,
     gpus: Callable[[int], int],
 ) -> bool:  # fmt: skip
     """Return whether a job gains more GPU seconds over its remaining time than all dark jobs lose.
@@ -142,5 +142,5 @@ def pays(
     ``work_s``: remaining work in seconds at ideal speed. ``scattered`` and ``together``: the job's speeds
     without and with the move.
     """
-    gained = wanted * work_s * (1 / scattered - 1 / together)
-    return gained > dark_s * (wanted + sum(gpus(job) for job, *_ in room.move))
+    gained = requested * work_s * (1 / scattered - 1 / together)
+    return gained > dark_s * (requested + sum(gpus(job) for job, *_ in room.move))

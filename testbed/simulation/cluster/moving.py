@@ -142,22 +142,22 @@ class Dividing(Still):
         if not jobs:
             return
         counts = single_shot(demand, cluster.ports).counts
-        wanted = np.minimum(counts, counts.T)[tuple(np.array(cluster.pairs).T)]
+        circuits = np.minimum(counts, counts.T)[tuple(np.array(cluster.pairs).T)]
         # Where nobody sends, what is lit stays as far as there are ports for it.
         free = np.full(len(demand), cluster.ports)
-        for (a, b), count in zip(cluster.pairs, wanted.tolist(), strict=True):
+        for (a, b), count in zip(cluster.pairs, circuits.tolist(), strict=True):
             free[[a, b]] -= count
-        for pair in np.flatnonzero((wanted == 0) & (self._lit > 0)).tolist():
+        for pair in np.flatnonzero((circuits == 0) & (self._lit > 0)).tolist():
             ends = list(cluster.pairs[pair])
-            wanted[pair] = min(int(self._lit[pair]), int(free[ends].min()))
-            free[ends] -= wanted[pair]
-        changed = int(np.maximum(wanted - self._lit, 0).sum())
+            circuits[pair] = min(int(self._lit[pair]), int(free[ends].min()))
+            free[ends] -= circuits[pair]
+        changed = int(np.maximum(circuits - self._lit, 0).sum())
         if not changed:
             return
-        stays = np.minimum(wanted, self._lit)
-        self._lit = wanted
+        stays = np.minimum(circuits, self._lit)
+        self._lit = circuits
         first = cluster.first_pair
-        run.crossing.capacity[first:] = wanted * cluster.circuit
+        run.crossing.capacity[first:] = circuits * cluster.circuit
         run.crossing.changed = True
         run.fibres += changed
         run.regroupings += 1

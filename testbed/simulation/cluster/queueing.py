@@ -128,14 +128,14 @@ class Backfill:
         return None
 
     @staticmethod
-    def _start(now_s: float, wanted: int, free: int, ends: Ends) -> tuple[float, int]:
-        """Return when ``wanted`` GPUs will be free, in seconds, and how many more then; infinity and 0 if
+    def _start(now_s: float, requested: int, free: int, ends: Ends) -> tuple[float, int]:
+        """Return when ``requested`` GPUs will be free, in seconds, and how many more then; infinity and 0 if
         they never are.
         """
         for end_s, gpus in sorted(ends()):
             free += gpus
-            if free >= wanted:
-                return max(end_s, now_s), free - wanted
+            if free >= requested:
+                return max(end_s, now_s), free - requested
         return float("inf"), 0
 
 

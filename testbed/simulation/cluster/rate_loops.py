@@ -34,7 +34,7 @@ def shared(
     more when it stops.
     """
     jobs, count = len(caps), len(capacity)
-    found, left, load = caps.copy(), capacity.copy(), np.zeros(count)
+    rates, left, load = caps.copy(), capacity.copy(), np.zeros(count)
     users = np.zeros(count + 1, dtype=np.int64)
     for j in range(len(links)):
         load[links[j]] += weights[j]
@@ -42,13 +42,13 @@ def shared(
     begins = np.zeros(count + 1, dtype=np.int64)
     for link in range(count):
         begins[link + 1] = begins[link] + users[link]
-    at, of_link = begins.copy(), np.zeros(len(links), dtype=np.int64)
+    cursor, of_link = begins.copy(), np.zeros(len(links), dtype=np.int64)
     opened = np.zeros(jobs, dtype=np.bool_)
     for k in range(jobs):
         opened[k] = offsets[k + 1] > offsets[k]
         for j in range(offsets[k], offsets[k + 1]):
-            of_link[at[links[j]]] = k
-            at[links[j]] += 1
+            of_link[cursor[links[j]]] = k
+            cursor[links[j]] += 1
     by_cap = np.argsort(caps)
     capped = 0
     for _ in range(jobs + count + 1):
@@ -76,12 +76,12 @@ def shared(
             k = of_link[i]
             if opened[k]:
                 opened[k] = False
-                found[k] = lowest
+                rates[k] = lowest
                 for j in range(offsets[k], offsets[k + 1]):
                     left[links[j]] -= weights[j] * lowest
                     load[links[j]] -= weights[j]
                     users[links[j]] -= 1
-    return found
+    return rates
 
 
 @compiled
@@ -89,7 +89,7 @@ def always(
     offsets: IntArray, links: IntArray, weights: FloatArray, capacity: FloatArray, shares: FloatArray,
     last: Last | None = None,
 ) -> FloatArray:  # fmt: skip
-    """Return speeds like ``rates.always``."""
+    """Return speeds like ``rates.always``, as shares of ideal speed."""
     rates = shared(offsets, links, weights, capacity, np.ones(len(shares)))
     return 1 / (1 - shares + shares / rates)
 
@@ -99,7 +99,7 @@ def interleaved(
     offsets: IntArray, links: IntArray, weights: FloatArray, capacity: FloatArray, shares: FloatArray,
     last: Last | None = None,
 ) -> FloatArray:  # fmt: skip
-    """Return speeds like ``rates.interleaved``."""
+    """Return speeds like ``rates.interleaved``, as shares of ideal speed."""
     caps, weighs = np.ones(len(shares)), weights.copy()
     for k in range(len(shares)):
         for j in range(offsets[k], offsets[k + 1]):
@@ -138,25 +138,25 @@ def full_at(
     if most <= room:
         return 1.0
     before, below, load = 0.0, 0.0, most
-    found: float = 1.0
-    for at in range(last):
-        if roomy[at] and roomy[at + 1]:
+    rate: float = 1.0
+    for index in range(last):
+        if roomy[index] and roomy[index + 1]:
             continue
-        found = levels[at]
-        load = load_at(found, weight, mean[at], varies[at], elsewhere, on, sign)
+        rate = levels[index]
+        load = load_at(rate, weight, mean[index], varies[index], elsewhere, on, sign)
         if load > room:
             break
-        before, below = load, found
+        before, below = load, rate
     else:
-        found, load = levels[last], most
-    return below + (found - below) * (room - before) / (load - before)
+        rate, load = levels[last], most
+    return below + (rate - below) * (room - before) / (load - before)
 
 
 def duty(
     offsets: IntArray, links: IntArray, weights: FloatArray, capacity: FloatArray, shares: FloatArray,
     last: Last | None = None,
 ) -> FloatArray:  # fmt: skip
-    """Return speeds like ``rates.duty``."""
+    """Return speeds like ``rates.duty``, as shares of ideal speed."""
     speed, level = (np.ones(len(shares)), np.ones(len(links))) if last is None else last
     return mean_field(
         offsets, links, weights, capacity, shares, rates_of(speed, shares), level,
@@ -193,16 +193,16 @@ def mean_field(
                     second = level[j]
             for j in range(offsets[k], offsets[k + 1]):
                 elsewhere[j] = second if level[j] <= least else least
-                for at in range(steps):
-                    put = weights[j] * min(elsewhere[j], levels[at])
+                for index in range(steps):
+                    put = weights[j] * min(elsewhere[j], levels[index])
                     sent = on[k] * put
-                    mean[links[j], at] += sent
-                    varies[links[j], at] += (1 - on[k]) * sent * put
+                    mean[links[j], index] += sent
+                    varies[links[j], index] += (1 - on[k]) * sent * put
         moved = 0.0
         for link in range(len(capacity)):
-            for at in range(steps):
-                most = largest[link] * levels[at] + mean[link, at] + np.sqrt(varies[link, at])
-                roomy[link, at] = most <= capacity[link]
+            for index in range(steps):
+                most = largest[link] * levels[index] + mean[link, index] + np.sqrt(varies[link, index])
+                roomy[link, index] = most <= capacity[link]
         for k in range(jobs):
             worst, best = 1.0, 1.0
             for j in range(offsets[k], offsets[k + 1]):

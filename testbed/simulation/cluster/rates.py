@@ -44,7 +44,7 @@ Last = tuple[FloatArray, FloatArray]
 
 
 def rates_of(speed: FloatArray, shares: FloatArray) -> FloatArray:
-    """Return the rates at which jobs have these speeds."""
+    """Return the rates at which jobs have these speeds, as shares of the full rate."""
     return shares / (1 / speed - 1 + shares)
 
 
@@ -56,7 +56,7 @@ def shared(
     Rates rise together; a job's rate stops at its cap, or when one of its links is full. Each round stops at
     least one job, so rounds are bounded by the number of jobs. Jobs without links have their caps.
     """
-    found, open_ = caps.copy(), np.diff(offsets) > 0
+    rates, open_ = caps.copy(), np.diff(offsets) > 0
     owner = np.repeat(np.arange(len(caps)), np.diff(offsets))
     left = capacity.astype(np.float64)
     while open_.any():
@@ -67,31 +67,31 @@ def shared(
         lowest = float(level.min())
         stopped = open_ & (caps <= lowest)
         if stopped.any():
-            found[stopped] = caps[stopped]
+            rates[stopped] = caps[stopped]
         else:
             # Sums that are equal but for rounding are full together.
             full = level <= lowest * (1 + 1e-12)
             stopped = np.zeros(len(caps), dtype=np.bool_)
             stopped[owner[mine & full[links]]] = True
             stopped &= open_
-            found[stopped] = lowest
+            rates[stopped] = lowest
         gone = stopped[owner]
-        left -= np.bincount(links[gone], (weights * found[owner])[gone], len(capacity))
+        left -= np.bincount(links[gone], (weights * rates[owner])[gone], len(capacity))
         open_ &= ~stopped
-    return found
+    return rates
 
 
 def always(
     offsets: IntArray, links: IntArray, weights: FloatArray, capacity: FloatArray, shares: FloatArray,
     last: Last | None = None,
 ) -> FloatArray:  # fmt: skip
-    """Return the speeds if all jobs send all the time."""
+    """Return the speeds if all jobs send all the time, as shares of ideal speed."""
     rates = shared(offsets, links, weights, capacity, np.ones(len(shares)))
     return 1 / (1 - shares + shares / rates)
 
 
 def alone(offsets: IntArray, links: IntArray, weights: FloatArray, capacity: FloatArray) -> FloatArray:
-    """Return the rate of each job as if it were the only one."""
+    """Return the rate of each job as if it were the only one, as a share of the full rate."""
     own = np.append(capacity[links] / weights, np.inf)
     empty = np.diff(offsets) == 0
     narrowest = np.minimum.reduceat(own, offsets[:-1]) if len(offsets) > 1 else np.zeros(0)
@@ -102,7 +102,10 @@ def interleaved(
     offsets: IntArray, links: IntArray, weights: FloatArray, capacity: FloatArray, shares: FloatArray,
     last: Last | None = None,
 ) -> FloatArray:  # fmt: skip
-    """Return the speeds if no job sends while another needs the link: a link must have time for all."""
+    """Return the speeds if no job sends while another needs the link, as shares of ideal speed.
+
+    A link must have time for all jobs.
+    """
     most = 1 / (1 - shares + shares / alone(offsets, links, weights, capacity))
     owner = np.repeat(np.arange(len(shares)), np.diff(offsets))
     return shared(offsets, links, weights * shares[owner], capacity, most)
@@ -129,16 +132,16 @@ def duty(
     firsts, room = offsets[:-1][some], capacity[links]
     cells = (links[:, None] * len(LEVELS) + np.arange(len(LEVELS))).ravel()
 
-    def others(puts: FloatArray) -> FloatArray:
-        """Return the load of all other jobs on each job's link."""
+    def of_others(puts: FloatArray) -> FloatArray:
+        """Return the load of all other jobs on each job's link, in GPUs' full rates."""
         sums = np.bincount(cells, puts.ravel(), len(capacity) * len(LEVELS))
         return sums.reshape(-1, len(LEVELS))[links] - puts
 
     def least(values: FloatArray) -> FloatArray:
         """Return the least value of each job's links; 1 without any."""
-        found = np.ones(len(shares))
-        found[some] = np.minimum.reduceat(values, firsts)
-        return found
+        lowest = np.ones(len(shares))
+        lowest[some] = np.minimum.reduceat(values, firsts)
+        return lowest
 
     speed, level = (np.ones(len(shares)), np.ones(len(links))) if last is None else last
     rates = rates_of(speed, shares)
@@ -150,8 +153,8 @@ def duty(
         several = np.bincount(owner, own, len(shares)) > 1
         elsewhere = np.where(own & ~several[owner], second[owner], narrowest[owner])
         puts = weights[:, None] * np.minimum(elsewhere[:, None], LEVELS)
-        mean = others(on[owner, None] * puts)
-        spread = np.sqrt(np.maximum(others((on * (1 - on))[owner, None] * puts**2), 0.0))
+        mean = of_others(on[owner, None] * puts)
+        spread = np.sqrt(np.maximum(of_others((on * (1 - on))[owner, None] * puts**2), 0.0))
         mine = weights[:, None] * LEVELS
         busy = _full_at(mine + mean + spread, room)
         calm = _full_at(mine + np.maximum(mean - spread, 0.0), room)
@@ -173,14 +176,14 @@ def duty(
 
 def _full_at(loads: FloatArray, room: FloatArray) -> FloatArray:
     """The rate at which a link is full whose ``loads`` are known at ``LEVELS`` of it: linear between them."""
-    at = np.arange(len(room))
+    rows = np.arange(len(room))
     over = loads > room[:, None]
     after = np.argmax(over, 1)
-    low = np.where(after, loads[at, after - 1], 0.0)
+    low = np.where(after, loads[rows, after - 1], 0.0)
     below = np.where(after, LEVELS[after - 1], 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        found = below + (LEVELS[after] - below) * (room - low) / (loads[at, after] - low)
-    return np.where(over[:, -1], found, 1.0)
+        levels = below + (LEVELS[after] - below) * (room - low) / (loads[rows, after] - low)
+    return np.where(over[:, -1], levels, 1.0)
 
 
 class Speeds(Protocol):

@@ -176,7 +176,7 @@ def replay(
             over = run.when_over(soonest)
             then = min(arrives, over, broken_at)
         while to_see[len(seen)] < then < math.inf:
-            where = tuple((job, leaf, n) for job, at in run.placed.items() for leaf, n in at.items())
+            where = tuple((job, leaf, n) for job, leaves in run.placed.items() for leaf, n in leaves.items())
             seen.append((to_see[len(seen)], where))
         if then == math.inf or then > until_s:
             break

@@ -194,6 +194,6 @@ class Running:
         """Return when running jobs should end at the present speeds, in seconds, and how many GPUs each gives
         back.
         """
-        found = [(end + self.pausing.get(job, 0.0), self.gpus[job]) for job, end in self._end_of.items()]
+        ends = [(end + self.pausing.get(job, 0.0), self.gpus[job]) for job, end in self._end_of.items()]
         last = zip(self.crossing.jobs, self.crossing.last_s().tolist(), strict=True)
-        return found + [(self.crossing.since + last_s, self.gpus[job]) for job, last_s in last]
+        return ends + [(self.crossing.since + last_s, self.gpus[job]) for job, last_s in last]
