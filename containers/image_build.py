@@ -224,12 +224,14 @@ def host_sources(directory: Path, codename: str) -> str:
 
 
 def _text_of(path: Path) -> str:
-    """Text of a file whose comments may have any encoding."""
+    """Return the text of a file whose comments may have any encoding."""
     return path.read_text(encoding="utf-8", errors="replace")
 
 
 def _deb822_stanzas(text: str) -> list[dict[str, str]]:
-    """Fields by name, in small letters, of each stanza; they are written as the headers of a mail are."""
+    """Return the fields of each stanza by name, in small letters. Stanzas are written like the headers of a
+    mail.
+    """
     content = "".join(line for line in text.splitlines(keepends=True) if not line.startswith("#"))
     stanzas = (message_from_string(part.lstrip("\n")) for part in re.split(r"\n\s*\n", content))
     return [{name.lower(): value.rstrip() for name, value in stanza.items()} for stanza in stanzas]

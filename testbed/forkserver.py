@@ -162,7 +162,10 @@ def dying_with_starter(number: signal.Signals | None) -> list[str]:
 
 
 def _without_privileges(user: int | None) -> list[str]:
-    """Words before a command: its process becomes a user that has no privilege and gains none."""
+    """Return the words before a command that make its process a user that has no privilege and gains none.
+
+    Returns no words if ``user`` is None.
+    """
     if user is None:
         return []
     to = [f"--reuid={user}", f"--regid={user}", "--clear-groups"]
@@ -390,7 +393,10 @@ def _forget(path: str) -> None:
 
 
 def _fork(connection: socket.socket) -> _Child | _Forked | None:
-    """The new process, where it is not this one; None if it cannot be."""
+    """Fork a process by the request on a connection.
+
+    Return the child in the server, and the request in the child. Returns None if no process was forked.
+    """
     message, descriptors, _, _ = socket.recv_fds(connection, _LONGEST, 3)
     try:
         order = json.loads(message)
@@ -435,7 +441,7 @@ class _OwnFork:
         os.kill(self.pid, signal.SIGKILL)
 
     def wait(self, _timeout: float) -> None:
-        """It has been killed, and ends now."""
+        """Wait for the end of the process, which has been killed."""
         os.waitpid(self.pid, 0)
 
 
@@ -449,7 +455,7 @@ def can_fork_server() -> bool:
 
 
 def _fork_server(listener: socket.socket, modules: Sequence[str], environment: Mapping[str, str]) -> _OwnFork:
-    """Raises OSError."""
+    """Fork a server from this process and return it. Raises OSError."""
     near, far = os.pipe()
     pid = os.fork()
     if pid:
@@ -573,7 +579,7 @@ class _Room:
 
 
 def _put(texts: Sequence[str], first: int, last: int) -> tuple[int, int]:
-    """Write texts to where others are; first and last address of what was written."""
+    """Write texts in place of others. Return the first and the last address written."""
     data = b"".join(os.fsencode(text) + b"\0" for text in texts)[: last - first]
     ctypes.memset(first, 0, last - first)
     ctypes.memmove(first, data, len(data))
@@ -592,7 +598,7 @@ def _execute(command: Sequence[str]) -> None:
 
 
 def _code_of(command: Sequence[str]) -> int:
-    """Execute it; the code that it exits with."""
+    """Execute a command. Return its exit code."""
     try:
         _execute(command)
     except SystemExit as end:
@@ -641,7 +647,7 @@ def _import(modules: Sequence[str]) -> None:
 
 
 def _serve_all(listener: socket.socket, room: _Room) -> None:
-    """Returns once standard input has ended; a process that it forks does its work, and exits."""
+    """Serve until standard input has ended. A process that the server forks does its work, and exits."""
     global _own_room
     if (forked := _serve(listener)) is not None:
         _own_room = room

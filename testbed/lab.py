@@ -71,7 +71,7 @@ class Lab:
         return 0x52000000 + int(self.id, 36) + (36**4 if len(self.id) == 4 else 0)
 
     def _short(self, name: str) -> str:
-        """``name`` after the prefix, or a digest of it where the kernel's limit is exceeded."""
+        """Return ``name`` after the prefix, or a digest of it if the kernel's limit is exceeded."""
         if len(self.prefix) + len(name) <= INTERFACE_NAME_MAX:
             return self.prefix + name
         room = INTERFACE_NAME_MAX - len(self.prefix)

@@ -64,7 +64,7 @@ class ProcessorLoad:
         return Shares(1 - idle / total, stolen / total, min(1.0, other_ticks / total))
 
     def _others(self) -> dict[tuple[int, int], int]:
-        """Clock ticks that each process which is none of the lab's has used, by its id and start."""
+        """Return the clock ticks that each process outside the lab has used, by its id and start."""
         ticks: dict[tuple[int, int], int] = {}
         seen: dict[_Key, bool] = {}
         for entry in os.scandir("/proc"):

@@ -179,7 +179,7 @@ def _why_taken(address: str, option: str) -> str | None:
 
 
 def _ending(lab: str) -> str:
-    """Text that says which lab has a port, and how it ends."""
+    """Return a text that names the lab that has a port, and how that lab ends."""
     if (STATE_ROOT / lab / _STANDING).exists():
         return f"lab {lab} has it, which ends with: ringlight down {lab}"
     return f"lab {lab} has it, whose run or shell goes on"
@@ -338,7 +338,7 @@ class LabProcesses:
         self._freezes.__enter__()
 
     def _watched(self) -> list[Watched]:
-        """Whom the testbed cannot watch: itself."""
+        """Return the processes that the testbed cannot watch: itself."""
         testbed = self._testbed
         return [] if testbed is None else [Watched("testbed", "testbed", testbed.pid)]
 
@@ -540,7 +540,7 @@ class LabProcesses:
         return (self.state / _STANDING).exists()
 
     def _last(self) -> str:
-        """The last line that the testbed wrote; of a structured log line its message."""
+        """Return the last line that the testbed wrote; of a structured log line its message."""
         try:
             lines = (self.logs / "testbed.log").read_text(encoding="utf-8", errors="replace").splitlines()
         except OSError:
@@ -554,7 +554,10 @@ class LabProcesses:
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """An impatient second Ctrl-C must not leave half a lab behind; every step has a deadline."""
+    """Ignore signals in the block, since a second Ctrl-C must not leave half a lab. Yields nothing.
+
+    Every step in the block has a deadline.
+    """
     previous = {}
     # Only the main thread may set handlers, and it alone is interrupted by one.
     if threading.current_thread() is threading.main_thread():
@@ -639,7 +642,7 @@ def _read_standing(lab: Lab) -> dict[str, Any]:
 
 
 def _kept_pids(lab: Lab) -> dict[str, int]:
-    """Processes that the testbed keeps running, as they are now."""
+    """Return the ids of the processes that the testbed keeps running now, by name."""
     try:
         inventory = json.loads((lab.state_dir / "inventory.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):

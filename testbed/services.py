@@ -105,7 +105,7 @@ def running_pids(*, docker: bool) -> dict[str, int]:
 
 
 def _clean_environment() -> dict[str, str]:
-    """Our own, without the label of a lab: a service outlives every lab."""
+    """Return this process's environment without the label of a lab: a service outlives every lab."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("RINGLIGHT_")}
     environment["PATH"] = environment.get("PATH", "") + ":/usr/sbin:/sbin"
     return environment
@@ -253,7 +253,9 @@ def check_privileges() -> None:
 
 
 def ensure_services(*, docker: bool = True) -> None:
-    """Everything that a lab needs, running. ``docker=False`` for the namespace runtime."""
+    """Start everything that a lab needs and that does not run. ``docker=False`` is for the namespace
+    runtime.
+    """
     check_privileges()
     mount_bpf_fs()
     start_open_vswitch()

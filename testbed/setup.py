@@ -73,7 +73,7 @@ def _program(what: str, package: str) -> Check:
 
 
 def _simgrid() -> Check:
-    """State of SimGrid, which is never a lack: only one comparison of the suite needs it."""
+    """Return the state of SimGrid. It is optional: only one comparison of the test suite needs it."""
     there = any(Path("/usr/lib/python3/dist-packages").glob("simgrid.*.so"))
     state = "there" if there else "absent, its test is skipped: apt-get install python3-simgrid"
     return Check("SimGrid", True, state)

@@ -62,7 +62,9 @@ def main(directory: Path) -> int:
 
 
 def _fail(events: EventLog, code: int, reason: str, peer: int | None, at_s: float | None = None) -> int:
-    """``at_s``: when it happened (monotonic seconds), where that is not now."""
+    """Log a failure, write it as an event, and return ``code``. ``at_s``: when it happened (monotonic
+    seconds); None: now.
+    """
     log.error("%s", reason)
     when = {} if at_s is None else {"t": at_s}
     events.write("failed", reason=reason, peer=peer, **when)

@@ -103,7 +103,9 @@ class Beacons:
 
 
 def _arrival(ancillary: list[tuple[int, int, bytes]]) -> float:
-    """The kernel's receive time as CLOCK_MONOTONIC seconds."""
+    """Return the kernel's receive time in CLOCK_MONOTONIC seconds; the present time if the kernel gives
+    none.
+    """
     now = time.monotonic()
     for level, kind, value in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, _SO_TIMESTAMPNS) and len(value) == _STAMP.size:

@@ -75,7 +75,7 @@ class Flows:
         return flow
 
     def close(self, flow: Flow) -> None:
-        """The light is no longer wanted; all that was sent must have been acknowledged."""
+        """Close a flow whose light is no longer needed. All data sent must have been acknowledged."""
         flow.lit = False
         if self._flows.pop(flow.number, None) is not None:
             self._send({"close": flow.number})
@@ -162,7 +162,7 @@ class Flows:
             self._ask(flow)
 
     def _hung_up(self, reason: str) -> None:
-        """The agent is away: every flow's light counts as lost."""
+        """Close the connection to the agent, which is away. The light of every flow counts as lost."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None

@@ -24,7 +24,11 @@ _LOOK_S = 0.02
 
 
 def hold(spec: WorkerSpec, directory: Path, events: EventLog) -> None:
-    """Raises PeerLost, NoConnection, TimeoutError: never released, or the command outlived ``deadline_s``."""
+    """Hold the connections and the beacons of a rank until its command has ended.
+
+    Raises PeerLost, NoConnection, and TimeoutError if the rank was never released or the command outlived
+    ``deadline_s``.
+    """
     lines = [Line(rank) for rank in range(spec.world_size) if rank != spec.rank]
     with listen(spec, time.monotonic() + spec.connect_timeout_s) as listener:
         connections = connect_all(spec, dict.fromkeys(lines, False), listener)

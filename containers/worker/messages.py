@@ -58,7 +58,9 @@ class _End:
         return bytes(data) if self._fill(memoryview(data), may_end=may_end) else b""
 
     def _fill(self, view: memoryview, *, may_end: bool = False) -> bool:
-        """Read until ``view`` is full; False at an end before the first byte, where that may be."""
+        """Read until ``view`` is full. Return True, or False at an end before the first byte if
+        ``may_end``.
+        """
         filled = 0
         while filled < len(view):
             count = self._socket.recv_into(view[filled:])
@@ -81,9 +83,9 @@ class _End:
 
     @contextlib.contextmanager
     def _await(self, there: Callable[[], bool], otherwise: str) -> Iterator[None]:
-        """Wait until ``there`` is true, and keep it so for the ``with`` block.
+        """Wait until ``there`` returns true, and hold the lock for the ``with`` block. Yields nothing.
 
-        Raises PeerLost when it does not come about in time, or cannot any more.
+        Raises PeerLost if that does not happen in time, or cannot happen any more.
         """
         deadline = time.monotonic() + self._patience_s
         with self._changed:
@@ -129,7 +131,7 @@ class Sender(_End):
         super().__init__(peer, connection, patience_s)
 
     def send(self, tag: int, payload: memoryview) -> None:
-        """Returns when the receiver has all of it. Raises PeerLost."""
+        """Send a message, and return when the receiver has all of it. Raises PeerLost."""
         self._take_one(self._credits, tag, f"it did not receive what has tag {tag}")
         if self._posted is not None:
             self._posted.add(self.peer, len(payload), _HEAD.size)
@@ -157,7 +159,9 @@ class Receiver(_End):
         super().__init__(peer, connection, patience_s)
 
     def receive(self, tag: int, into: memoryview) -> None:
-        """Returns when ``into`` has the next message of the tag. Raises PeerLost, also for another size."""
+        """Wait for the next message of the tag in ``into``, and return when it is complete. Raises PeerLost,
+        also for another size.
+        """
         with self._changed:
             self._posted[tag].append(into)
         self._say(_CREDIT, tag)

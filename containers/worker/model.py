@@ -173,7 +173,9 @@ class Replica:
         return accuracy_of(self.parameters, *held_out_set())
 
     def _batch(self, iteration: int) -> npt.NDArray[np.intp]:
-        """The images of this rank's batch: the ranks share out one order per epoch, none twice."""
+        """Return the indices of the images of this rank's batch. The ranks share out one order per epoch, no
+        image twice.
+        """
         count = self.batch * self.world_size
         per_epoch = max(1, len(self._labels) // count)
         epoch, index = divmod(iteration, per_epoch)

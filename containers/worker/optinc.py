@@ -143,7 +143,9 @@ class _Collective:
         return b"".join((head, wire.pack(codes, Form(self._place.bits))))
 
     def take(self, head: Header, body: memoryview) -> None:
-        """An answer. Raises WireError for one that is not to this frame, or not the one that came before."""
+        """Store an answer. Raises WireError for an answer that is not to this frame, or differs from an
+        earlier one.
+        """
         frame = head.position.frame
         part, blocks = self._part(frame)
         codes = self._codes[part]
@@ -164,7 +166,7 @@ class _Collective:
         self.answered += 1
 
     def _part(self, frame: int) -> tuple[slice, slice]:
-        """The values of a frame, and their blocks."""
+        """Return the slices of the values of a frame, and of their blocks."""
         start = frame * self._place.frame
         end = min(start + self._place.frame, self._codes.size)
         return slice(start, end), slice(start // self._place.block, -(-end // self._place.block))
@@ -274,7 +276,7 @@ class Averaging:
                 self._changed.wait()
 
     def _end(self, cause: str) -> None:
-        """The other thread is to end, and to tell a cause if there is one."""
+        """End the other thread. It reports ``cause`` to the averager if there is one."""
         with self._changed:
             self._ending, self._cause = True, cause
         if self._thread.is_alive():
@@ -349,7 +351,7 @@ class Averaging:
         return f"the averager at {self._address[0]}:{self._address[1]}"
 
     def _needs(self) -> Position:
-        """The first frame whose answer is not there."""
+        """Return the position of the first frame whose answer has not arrived."""
         with self._changed:
             latest = self._kept[max(self._kept)]
         if latest.answered < latest.frames:
@@ -357,7 +359,7 @@ class Averaging:
         return Position(latest.number + 1, 0)
 
     def _connect(self) -> socket.socket:
-        """Connect and prepare a hello. Raises _Lost."""
+        """Connect, prepare a hello, and return the connection. Raises _Lost."""
         place = self._place
         try:
             connection = socket.create_connection(self._address, 1.0)
@@ -415,7 +417,7 @@ class Averaging:
                         raise AveragingFailed(None, f"{self._name()}: {error}") from None
 
     def _say(self, connection: socket.socket, cause: str) -> None:
-        """An ERROR to the averager, after which nothing is said."""
+        """Send an ERROR to the averager, after which nothing is sent."""
         with contextlib.suppress(OSError):
             connection.settimeout(_DRAIN_S)
             # A frame that was begun has to end first.
@@ -427,7 +429,9 @@ class Averaging:
                 pass
 
     def _send(self, connection: socket.socket) -> bool:
-        """Send what the window lets go; False where the socket has no room for more."""
+        """Send as much as the window allows. Return False if the socket has no room for more. Raises
+        _Lost.
+        """
         try:
             while True:
                 if not self._outgoing and not self._fill():
@@ -441,7 +445,9 @@ class Averaging:
             raise _Lost(error.strerror or str(error)) from None
 
     def _fill(self) -> bool:
-        """Make the next frame ready to be sent, if there is one and the window is open."""
+        """Prepare the next frame for sending, if there is one and the window is open. Return whether there is
+        one.
+        """
         place = self._sending
         with self._changed:
             collective = self._kept.get(place.collective)
@@ -460,7 +466,9 @@ class Averaging:
         return Position(place.collective + 1, 0)
 
     def _ahead(self) -> int:
-        """Frames sent whose answers have not come; they are of two collectives at most."""
+        """Return how many frames were sent whose answers have not arrived. They are of two collectives at
+        most.
+        """
         sent, answered = self._sending, self._expected
         ahead = sent.frame - answered.frame
         if sent.collective > answered.collective:
@@ -468,7 +476,9 @@ class Averaging:
         return ahead
 
     def _wanted(self) -> int:
-        """Bytes without which the next message is not whole."""
+        """Return how many bytes are missing until the next message is whole, or until its header is; 1 at
+        least.
+        """
         size = HEADER_BYTES
         if self._filled >= size:
             size += wire.body_bytes(wire.read_header(self._buffer), Form(self._place.bits))

@@ -73,7 +73,7 @@ class Fractions:
         self._to = max(self._from, (first + count) // BLOCK * BLOCK)
 
     def _part(self, rank: int, start: int, count: int, iteration: int) -> Array:
-        """A rank's pad from element ``start`` of its buffer on."""
+        """Return a rank's pad from element ``start`` of its buffer on."""
         place = start + rank * _APART + iteration * BLOCK
         pad: Array = np.resize(np.roll(self._table, -(place % FRACTIONS)), count)
         return pad

@@ -292,7 +292,9 @@ _Part = tuple[int, int, list[int]]
 
 
 def _parts(chosen: BoolArray, holders: BoolArray) -> Iterator[_Part]:
-    """The chosen chunks, neighbours of the same ``holders`` [ranks, chunks] together."""
+    """Yield the chosen chunks as (first, end, holders), with neighbours of the same ``holders`` [ranks,
+    chunks] together.
+    """
     chunks = np.flatnonzero(chosen)
     if not len(chunks):
         return

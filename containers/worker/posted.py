@@ -38,7 +38,7 @@ class Posted:
             os.close(descriptor)
 
     def add(self, peer: int, payload: int, framing: int = 0) -> None:
-        """A transfer to rank ``peer`` begins: bytes of payload, and of what is said with it."""
+        """Count a transfer to rank ``peer`` that begins: bytes of payload, and of its framing."""
         with self._lock:
             amounts = self._told.setdefault(peer, [0, 0])
             amounts[0] += payload
@@ -47,7 +47,7 @@ class Posted:
             self._numbers[peer] = sum(amounts)
 
     def turned(self, turns: int) -> None:
-        """The rank has ended so many turns (``fabric.phases``) since it began."""
+        """Write the number of turns (``fabric.phases``) that the rank has ended since it began."""
         self._numbers[-1] = turns
 
     def told(self) -> dict[int, list[int]]:

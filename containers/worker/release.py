@@ -56,7 +56,8 @@ def wait_for_release(go: Path, connections: Iterable[tuple[int, socket.socket]],
 
 @contextmanager
 def _changes(directory: Path) -> Iterator[int | None]:
-    """A descriptor that can be read when a file comes into a directory; None where the kernel gives none.
+    """Yield a descriptor that becomes readable when a file appears in a directory; None if the kernel gives
+    none.
 
     Hundreds of workers that look every few milliseconds keep two processors busy while nothing happens.
     """
@@ -73,7 +74,7 @@ def _changes(directory: Path) -> Iterator[int | None]:
 
 
 def _read(go: Path) -> float | None:
-    """The start time, or None while the file is absent or half written."""
+    """Return the start time (CLOCK_MONOTONIC, seconds), or None while the file is absent or half written."""
     try:
         return float(json.loads(go.read_text())["at"])
     except (FileNotFoundError, ValueError, KeyError):

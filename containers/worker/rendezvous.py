@@ -253,7 +253,7 @@ def part(connections: Collection[tuple[int, socket.socket]], timeout_s: float) -
 
 
 def _next_byte(connection: socket.socket, peer: int, timeout_s: float, deadline: float) -> bytes:
-    """One byte, or none when the peer has parted. Raises PeerLost at ``deadline``."""
+    """Return one byte, or none if the peer has parted. Raises PeerLost at ``deadline``."""
     while select.select([connection], [], [], max(0.0, deadline - time.monotonic()))[0]:
         try:
             return connection.recv(1)

@@ -68,7 +68,7 @@ def reside(directory: Path) -> Path | int:
 
 
 def _heard(orders: socket.socket) -> str:
-    """An order; empty where there will be no more."""
+    """Return the next order; empty if there will be no more."""
     try:
         return orders.recv(_LONGEST).decode()
     except ConnectionResetError:
@@ -95,7 +95,7 @@ class _Attempt:
 
 
 def _begin() -> _Attempt | None:
-    """Fork; None in the new process."""
+    """Fork. Return the child in the parent, and None in the child."""
     pid = os.fork()
     if pid:
         return _Attempt(pid)
@@ -112,9 +112,10 @@ def _prepare() -> None:
 
 
 def _as_it_ended(code: int) -> int:
-    """An exit code; or end by the signal that ended the attempt.
+    """Return an exit code, or end this process by the signal that ended the attempt.
 
-    The first process of a container cannot send it to itself.
+    The first process of a container cannot send such a signal to itself. Then 128 plus the signal's number is
+    returned.
     """
     if code >= 0:
         return code

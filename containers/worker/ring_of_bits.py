@@ -117,7 +117,7 @@ class RingOfBits:
             transport.close()
 
     def _add(self, into: Words, what: Words) -> None:
-        """Sums that came, to this rank's codes. They come part by part and in order."""
+        """Add arrived sums to this rank's codes. They arrive part by part and in order."""
         assert self._run is not None
         if not self._run.left:
             self._run.prepare(self._run.next_part(), self._width)
@@ -125,7 +125,7 @@ class RingOfBits:
         self._run.left -= into.size // self._width
 
     def _take(self, into: Words, what: Words) -> None:
-        """Means that came."""
+        """Store arrived means. They arrive part by part and in order."""
         now = self._run
         assert now is not None
         if not now.left:
@@ -177,7 +177,7 @@ class _Run:
         self.words[first * width : end * width] = pack(codes[start:], width)
 
     def turn_back(self, first: int, end: int) -> None:
-        """Means from group ``first`` to before ``end`` to values."""
+        """Convert the means from group ``first`` to before ``end`` to values."""
         start, values, blocks = self._blocks(first, end)
         groups = values.start // GROUP
         words = self.words[groups * self._bits : end * self._bits]
@@ -187,6 +187,9 @@ class _Run:
         np.multiply(mean, np.float32(self._ranks), out=self._vector[values][start:])
 
     def _blocks(self, first: int, end: int) -> tuple[int, slice, slice]:
-        """The values of whole blocks that have some groups, these blocks, and how many values come before."""
+        """Return how many values come before group ``first``, and the slices of the values and of the blocks.
+
+        The slices are of the whole blocks that have some of the groups from ``first`` to before ``end``.
+        """
         values = slice(first * GROUP // BLOCK * BLOCK, min(end * GROUP, len(self._vector)))
         return first * GROUP - values.start, values, slice(values.start // BLOCK, -(-values.stop // BLOCK))

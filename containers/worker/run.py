@@ -107,7 +107,7 @@ def run(
 
 
 def _message_lines(graph: RankGraph) -> dict[Line, bool]:
-    """Connections for messages, and whether the rank sends payload on each."""
+    """Return the connections for messages, each with whether the rank sends payload on it."""
     return {
         _message_line(graph, graph.peers[int(graph.program.slot[k])], kind): kind == Kind.SEND
         for kind in (Kind.SEND, Kind.RECEIVE)
@@ -228,7 +228,9 @@ class _Rank:
                 self._changed.notify_all()
 
     def _operate(self, now: _Iteration, k: int, free: float) -> float:
-        """One operation, in a stream that is ``free`` since then; when it ended."""
+        """Carry out one operation in a stream that is free since ``free``. Return when it ended
+        (CLOCK_MONOTONIC, seconds).
+        """
         # What it needs is made while it waits for others.
         perform = self._prepared(now, k)
         after = self._graph.after[k]

@@ -189,7 +189,7 @@ def _check_collective(spec: WorkerSpec, ranks: int) -> None:
 
 
 def _fill(kind: Any, raw: Any, prefix: str) -> Any:
-    """``kind`` built from ``raw`` with the types its annotations name. Raises BadSpec."""
+    """Return ``kind`` built from ``raw`` with the types that its annotations name. Raises BadSpec."""
     if not isinstance(raw, dict):
         raise BadSpec(f"{prefix.rstrip('.')} must be an object")
     fields = {field.name: field for field in dataclasses.fields(kind)}

@@ -430,7 +430,9 @@ class Transport:
         rank: int,
         transfers: Sequence[Transfer],
     ) -> dict[int, tuple[_Receive, ...]]:
-        """The words READY of a step of these ``transfers``; for each peer what the sends to it await."""
+        """Add the READY words of a step with these ``transfers``. Return the receives that the sends to each
+        peer await.
+        """
         # Those of a connection are applied in order, so its last one stands for all.
         so_far = tuple(link.receives[-1] for link in self._links if link.receives)
         for peer in sorted({t.source for t in transfers if t.destination == rank}):
@@ -516,7 +518,11 @@ class Transport:
 
     @staticmethod
     def _settle(link: _Link) -> bool:
-        """Give and take the receipts of a connection on which all else is done."""
+        """Send and receive the receipts of a connection on which all else is done. Return whether anything
+        changed.
+
+        Raises PeerLost.
+        """
         if not link.transferred():
             return False
         changed = False
@@ -552,7 +558,9 @@ class Transport:
         return True
 
     def _switch(self, link: _Link, flows: Flows) -> bool:
-        """Open a flow for a burst that is ready, close that of one which is all acknowledged."""
+        """Open a flow for a burst that is ready, or close the flow of an acknowledged burst. Return whether
+        either was done.
+        """
         if link.next_burst == len(link.bursts):
             return False
         burst = link.bursts[link.next_burst]
@@ -589,8 +597,10 @@ class Transport:
     def _wait(
         self, poller: select.poll, link_of: dict[int, _Link], unfinished: list[_Link], deadline: float
     ) -> bool:
-        """Wait for a while until something can be done; False if nothing could by ``deadline``, which is
-        later by as long as this process stood still."""
+        """Wait for a while until something can be done. Return False if nothing could by ``deadline``.
+
+        The deadline is later by the time for which this process stood still.
+        """
         until = deadline + self._stood_s
         agent = -1
         if self._flows is not None:
@@ -654,7 +664,11 @@ class Transport:
         raise PeerLost(silent.peer, f"no byte moved {for_s}")
 
     def _write(self, link: _Link, data: memoryview, address: int) -> bool:
-        """Send what may go now. ``address``: where ``data`` begins in memory."""
+        """Send the bytes that may go now. Return whether any were sent. ``address``: address of ``data`` in
+        memory.
+
+        Raises PeerLost.
+        """
         progress = False
         last = link.sendable(self._flows is not None)
         if link.lender is not None and (held := link.lender.held):
@@ -708,7 +722,9 @@ class Transport:
         return progress
 
     def _read(self, link: _Link, data: memoryview, vector: npt.NDArray[Any]) -> bool:
-        """One receive of up to a segment, applied or kept for later; False when nothing could be read."""
+        """Receive up to a segment, and apply it or keep it for later. Return False if nothing could be read.
+        Raises PeerLost.
+        """
         receive = link.receives[link.next_receive] if link.next_receive < len(link.receives) else None
         begin, limit = (0, 0) if receive is None else (receive.applied, receive.limit())
         if receive is None or limit <= begin:

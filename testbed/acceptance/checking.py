@@ -45,13 +45,15 @@ def collecting(into: list[Check]) -> Callable[..., Callable[[Run], Run]]:
 
 
 def expect(fact: object, what: str) -> None:
-    """Raises CheckFailed with ``what``, which says what was wrong, unless it is a fact."""
+    """Check that ``fact`` is true. Raises CheckFailed with ``what``, which describes the fault, if it is
+    not.
+    """
     if not fact:
         raise CheckFailed(what)
 
 
 def same(actual: object, expected: object, what: str) -> None:
-    """Raises CheckFailed unless both are equal."""
+    """Check that both are equal. Raises CheckFailed if they are not."""
     if actual != expected:
         raise CheckFailed(f"{what}: {shown(actual)}, not {shown(expected)}")
 

@@ -153,7 +153,10 @@ def make(rig: Rig, driver: OpticalSwitchDriver, target: set[CrossConnect], timeo
 def _moves(
     rig: Rig, driver: OpticalSwitchDriver, count: int, moves: int, ways: Sequence[int]
 ) -> tuple[list[Change], dict[int, Stream]]:
-    """Move ``count`` circuits ``moves`` times while streams go from the faceplates ``ways``."""
+    """Move ``count`` circuits ``moves`` times while streams go from the faceplates ``ways``.
+
+    Return the changes, and the stream of each of these faceplates.
+    """
     rig.host(1), rig.host(2)
     first, second = two_states(rig, count)
     make(rig, driver, first)
@@ -171,15 +174,17 @@ def _moves(
 
 
 def _seen(changes: Sequence[Change], interruptions: Sequence[Gap]) -> Iterator[tuple[Change, list[Gap]]]:
-    """Changes, each with the gaps that began after its request and before the next one."""
+    """Yield the changes, each with the gaps that began after its request and before the next one."""
     ends = [change.asked for change in changes[1:]]
     for change, until in zip(changes, [*ends, changes[-1].answered + 10**9], strict=True):
         yield change, [gap for gap in interruptions if change.asked <= gap.gone[1] and gap.gone[0] < until]
 
 
 def _closest(change: Change, sent: Sent) -> float:
-    """Seconds between the two frames that were furthest apart while the change was made: where none was lost,
-    no dark time is longer."""
+    """Return the seconds between the two frames that were furthest apart while the change was made.
+
+    If no frame was lost, no dark time is longer.
+    """
     until = change.answered + round(1e10 * PACE_S)
     of_it = sent.before[(sent.before >= change.asked) & (sent.before <= until)]
     return float(np.diff(of_it).max()) / 1e9 if len(of_it) > 1 else SHARP_S

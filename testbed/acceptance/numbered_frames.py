@@ -233,7 +233,7 @@ class Traffic:
 
 
 def _ended(process: subprocess.Popen[bytes]) -> int:
-    """The exit code of a process that is ending. Raises RuntimeError when it does not."""
+    """Return the exit code of a process that is ending. Raises RuntimeError if it does not end."""
     try:
         return process.wait(END_S)
     except subprocess.TimeoutExpired:
@@ -254,7 +254,7 @@ class _Stop:
 
 
 def _favoured() -> None:
-    """Timers to the microsecond, and before all other programs where that may be."""
+    """Set timers to the microsecond, and run before all other programs if that is allowed."""
     ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
     with contextlib.suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
@@ -266,7 +266,9 @@ def _ready() -> None:
 
 
 def send(host: Host, out: Path, mark: int, size: int, interval_s: float, catch_up: bool) -> None:
-    """Frames until SIGTERM; then the clock before and after each, as pairs of int64, in ``out``."""
+    """Send frames until SIGTERM. Then write the clock before and after each, as pairs of int64 (ns), to
+    ``out``.
+    """
     stop, noted = _Stop(), array("q")
     frame = bytearray(max(size, HEADER_BYTES + FRAME.size))
     frame[:HEADER_BYTES] = host.header

@@ -178,7 +178,7 @@ class Rig(ABC):
         lacks("a switch that tells how long a circuit was dark")
 
     def lose_next_reply(self, effect: bool) -> None:
-        """The reply to the next write is lost; ``effect``: after the switch has carried it out."""
+        """Lose the reply to the next write. ``effect``: after the switch has carried the write out."""
         lacks("a wire that loses replies")
 
     def broken_reads(self) -> AbstractContextManager[None]:
@@ -209,9 +209,9 @@ class Rig(ABC):
         lacks("sessions that lock each other out")
 
     def plug(self, faceplate: int, plugged: bool) -> None:
-        """A host's fibre is put in or taken out."""
+        """Put in or take out a host's fibre."""
         lacks("a fibre that can be unplugged")
 
     def restart(self, recovery: Recovery) -> None:
-        """The switch's control ends without warning and starts again, in one of the ``recoveries``."""
+        """End the switch's control without warning and start it again, in one of the ``recoveries``."""
         lacks("a switch that may be restarted")

@@ -66,8 +66,10 @@ def make_certificates(folder: Path) -> Path:
 
 
 def _config(folder: Path) -> str:
-    """Dask's configuration: nothing of it goes without these certificates, and workers do not look a hundred
-    times a second at what they compute, as that is labs."""
+    """Return Dask's configuration: nothing of Dask works without these certificates.
+
+    Workers do not look a hundred times a second at what they compute, because they compute labs.
+    """
     pair = f"{{cert: {folder}/cert.pem, key: {folder}/key.pem}}"
     lines = [
         "distributed:",

@@ -143,7 +143,10 @@ class Cluster:
 
 
 def _on(*hosts: Host) -> dict[str, Any]:
-    """For Dask: only there. By IP address, as another worker of the same host has another port."""
+    """Return Dask's arguments for a call on these hosts only.
+
+    Workers are named by IP address, as another worker of the same host has another port.
+    """
     return {"workers": [host.ip for host in hosts], "allow_other_workers": False}
 
 
@@ -158,7 +161,9 @@ def known_hosts(address: str, hosts: Sequence[Host]) -> Iterator[Cluster]:
 
 
 async def _in_thread(function: Callable[..., Answer], arguments: Sequence[Any]) -> Answer:
-    """A call that leaves the worker's loop to go on. Raises LabError for any OSError."""
+    """Call a function without blocking the worker's loop, and return its answer. Raises LabError for any
+    OSError.
+    """
     # Here, where its loop has it: whoever only asks whether a host is lost starts sooner without.
     import asyncio
 

@@ -55,7 +55,10 @@ def looked_after(key: str, start: Callable[[Lab], Sequence[str] | None], worker:
 
 
 def _found(key: str) -> Lab | None:
-    """The lab with this key whose process lives, or has ended with nobody looking after it."""
+    """Return the lab with this key whose process lives, or has ended without a task that looked after it.
+
+    Returns None if there is no such lab.
+    """
     for lab, other in _all():
         if other == key:
             if _pid(lab) is not None or _is_taken(lab):
@@ -74,7 +77,7 @@ def _all() -> Iterator[tuple[Lab, str]]:
 
 @contextmanager
 def _taken(lab: Lab) -> Iterator[None]:
-    """Raises LabError where another task looks after it, and does not leave it."""
+    """Hold a lab for the length of the block. Yields nothing. Raises LabError if another task keeps it."""
     with (lab.state_dir / _TAKEN).open("a", encoding="ascii") as file:
         deadline = time.monotonic() + TAKEN_S
         while True:

@@ -67,7 +67,7 @@ def key_of(token: str) -> str:
 
 
 def _parts() -> Iterator[tuple[Lab, Parts]]:
-    """Labs of this host that are parts of one over several hosts."""
+    """Yield the labs of this host that are parts of a lab over several hosts."""
     for path in STATE_ROOT.glob(f"*/{FILE}"):
         # Its lab may be going.
         with suppress(OSError, ValueError, LabError):
@@ -91,7 +91,7 @@ def numbers_taken(udp_port: int, numbers: Sequence[int]) -> str | None:
 
 
 def _tunnels_here() -> Iterator[tuple[str, int, int]]:
-    """Name, number and UDP port of VXLAN interfaces in this network namespace."""
+    """Yield name, number and UDP port of each VXLAN interface in this network namespace."""
     from pyroute2.iproute import IPRoute
 
     with IPRoute() as here:

@@ -219,7 +219,7 @@ def _answer_stream(listener: socket.socket, token: bytes, until_s: float) -> Non
 
 
 def _counted(stream: socket.socket) -> tuple[int, float]:
-    """Bytes that a stream brings once it has risen, and in how many seconds."""
+    """Return how many bytes a stream brings after its rise, and in how many seconds."""
     buffer, count = bytearray(1 << 20), 0
     begin_s = now_s = time.monotonic() + _RISE_S
     while now_s < begin_s + _COUNT_S:
@@ -269,7 +269,9 @@ def _ended(own: socket.socket, token: bytes) -> None:
 
 
 def _ping(own: socket.socket, token: bytes, number: int, size: int = 0) -> tuple[float, float] | None:
-    """Round trip of a datagram of so many bytes, and how much later the other clock is; None if lost."""
+    """Return the round trip of a datagram of ``size`` bytes, and how much later the other clock is, in
+    seconds; None if lost.
+    """
     payload = struct.pack("=I", number)
     sent_s, began = time.time(), time.monotonic()
     try:
@@ -288,7 +290,7 @@ def _ping(own: socket.socket, token: bytes, number: int, size: int = 0) -> tuple
 
 
 def _largest(own: socket.socket, token: bytes, headers: int) -> int:
-    """The largest IP packet that arrives with the don't-fragment bit, bytes."""
+    """Return the size in bytes of the largest IP packet that arrives with the don't-fragment bit."""
     numbers = iter(range(1 << 16, 1 << 31))
 
     def passes(mtu: int) -> bool:
@@ -312,7 +314,7 @@ def _largest(own: socket.socket, token: bytes, headers: int) -> int:
 
 
 def _rate_bps(ip: str, port: int, token: bytes, enough_bps: float | None) -> float:
-    """Rate of one TCP stream, as its receiver counts. Raises OSError."""
+    """Return the rate of one TCP stream in bits per second, as its receiver counts. Raises OSError."""
     with socket.create_connection((ip, port), timeout=5.0) as stream:
         if enough_bps is not None:
             # A number of 32 bits; the largest is no bound.

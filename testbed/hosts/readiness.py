@@ -62,7 +62,7 @@ def free_addresses() -> Addresses:
 
 
 def _free_port() -> int:
-    """A TCP port that nothing listens on, of those that the kernel gives to no client."""
+    """Return a TCP port that nothing listens on, out of those that the kernel gives to no client."""
     while True:
         port = random.randrange(20_000, 32_768)
         with suppress(OSError), socket.create_server(("127.0.0.1", port)):

@@ -116,7 +116,11 @@ class SpreadLab:
         return Parts(self._token, places, fibres, self._over.udp_port, self._over.mtu_bytes, tls)
 
     def _first_number(self) -> int:
-        """As stated, or drawn until all numbers from there on are free on all hosts."""
+        """Return the first VXLAN number: as stated, or drawn until all numbers from there on are free on all
+        hosts.
+
+        Raises LabError if they are not free.
+        """
         count, stated = len(self._cut.fibres), self._over.number
         for _ in range(_DRAWS):
             first = random.randrange(1, VXLAN_NUMBERS - count) if stated is None else stated
@@ -128,7 +132,7 @@ class SpreadLab:
         raise LabError(str(why))
 
     def check(self) -> None:
-        """Raises LabError where a part could not be built, or has ended."""
+        """Check the other parts. Raises LabError if one could not be built, or has ended."""
         for name, future in self._futures.items():
             if not future.done() or future.status == "cancelled":
                 # Cancelled: the scheduler is gone, and the part may well come up.
@@ -142,8 +146,10 @@ class SpreadLab:
         return [host.name for host in self._hosts if host.ip not in there]
 
     def end(self) -> None:
-        """The first part has ended, and told the others to: wait for them, and take what they leave. What
-        does not end is given up, which ends it, too."""
+        """Wait for the other parts, which the ended first part has told to end, and take their logs.
+
+        A part that does not end is given up, which also ends it.
+        """
         deadline = time.monotonic() + _ENDED_S
         for name, future in self._futures.items():
             try:

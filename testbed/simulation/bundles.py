@@ -195,7 +195,7 @@ class Bundles:
                 self._set(bundle, slower[bundle.load.number])
 
     def _sharing(self) -> list[list[_Bundle]]:
-        """The bundles under way, those that share links, directly or through others, together."""
+        """Return the bundles in progress, grouped by shared links, direct or through others."""
         parts: list[tuple[int, list[_Bundle]]] = []
         used = 0
         for bundle in self._under_way:
@@ -216,7 +216,9 @@ class Bundles:
         return [members for _, members in parts]
 
     def _solved(self, together: Sequence[_Bundle]) -> dict[int, float]:
-        """Factor by which each load's slowest flow is slower among all these than alone."""
+        """Return by load number the factor by which the load's slowest flow is slower among all these than
+        alone.
+        """
         by_number = {bundle.load.number: bundle.load for bundle in together}
         numbers = tuple(sorted(bundle.load.number for bundle in together))
         slower = self._slower.get(numbers)

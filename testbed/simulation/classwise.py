@@ -59,7 +59,9 @@ class InClasses:
         self._loads: dict[tuple[int, int], Load] = {}
 
     def communicate(self, number: int, iteration: int, operation: int) -> None:
-        """A class comes to an operation that communicates."""
+        """Called when a class comes to an operation that communicates. Begin it once all of its classes have
+        come.
+        """
         plan = self.operations.plan[number]
         if plan.kind[operation] != COLLECTIVE:
             message = self._messages[number][operation]
@@ -91,7 +93,7 @@ class InClasses:
         return self._come.pop(key)
 
     def _run(self, parts: Sequence[_Part], who: Sequence[tuple[int, int]], number: int = 0) -> None:
-        """The parts from ``number`` on, one after the other."""
+        """Run the parts from ``number`` on, one after the other, and then end the operations of ``who``."""
         if number < len(parts):
             self.bundles.start(*parts[number], lambda: self._run(parts, who, number + 1))
             return
@@ -131,7 +133,7 @@ class InClasses:
     # Messages.
 
     def _messages_of(self, number: int) -> dict[int, _Message]:
-        """Messages by operation of a class."""
+        """Return the messages of a class by operation."""
         messages = {}
         classes = self._classes
         for operation, end in ends_of(self._workload, int(classes.members[number][0])).items():

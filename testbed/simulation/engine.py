@@ -218,13 +218,13 @@ class Engine:
         )
 
     def at(self, time_s: float, act: Callable[..., None], *arguments: Any) -> None:
-        """Calls ``act`` with the arguments at a time, which must not be past."""
+        """Call ``act`` with the arguments at a time in seconds. Raises ValueError if that time is past."""
         if not time_s >= self.now_s:
             raise ValueError(f"an event at {time_s} s, and it is {self.now_s} s")
         heappush(self._queue, (time_s, next(self._number), act, 0, arguments))
 
     def settle(self, act: Callable[[], None]) -> None:
-        """Calls ``act`` once all of the present instant has happened; it must begin nothing in it."""
+        """Call ``act`` at the end of the present instant. It must begin nothing in that instant."""
         self._settling.append(act)
 
     def next_event_s(self) -> float:
@@ -277,14 +277,14 @@ class Engine:
             self._touched.update(dict.fromkeys(flow.links))
 
     def stop(self, flow: Flow) -> None:
-        """The flow is given up; ``done`` is not called."""
+        """Give up a flow. ``done`` is not called."""
         flow.over = True
         if flow.entered:
             self._leave(flow)
         self._let_go(flow)
 
     def reroute(self, flow: Flow, links: Sequence[int]) -> None:
-        """The rest of the flow takes another way, from now on."""
+        """Send the rest of the flow over other links, from now on."""
         if tuple(links) == flow.links:
             return
         under_way = flow.entered
@@ -355,7 +355,7 @@ class Engine:
     # Running.
 
     def pause(self) -> None:
-        """Has :meth:`run` return once all of the present instant has happened."""
+        """Make :meth:`run` return at the end of the present instant."""
         self._paused = True
 
     def run(self, until_s: float = math.inf) -> None:
@@ -487,7 +487,9 @@ class Engine:
         flow.shared, flow.bound = shared, bound
 
     def _propose(self, flows: list[Flow], seen: set[int]) -> None:
-        """Rates of these flows where all others keep theirs, of which there are none on links in ``seen``."""
+        """Propose rates of these flows while all other flows, of which there are none on links in ``seen``,
+        keep theirs.
+        """
         users, capacity, number = self._users, self._capacity, self._round
         together: list[Flow] = []
         left: dict[int, float] = {}
@@ -538,7 +540,9 @@ class Engine:
         return flow.proposed if flow.round == self._round else flow.rate
 
     def _unsettled(self, flows: list[Flow], seen: set[int]) -> list[int]:
-        """Links of flows that are without a bottleneck by the proposed rates, and of those that they meet."""
+        """Return the links outside ``seen`` of flows that have no bottleneck at the proposed rates, and of
+        flows that they meet.
+        """
         number = self._round
         known: dict[int, tuple[bool, float]] = {}
 

@@ -72,7 +72,7 @@ class Lanes:
         return self._routes is None or self._late
 
     def forget(self) -> None:
-        """The network is another one."""
+        """Forget all routes because the network has changed."""
         self._routes = None
         self._one.clear()
         self._delay_s = {}
@@ -164,7 +164,7 @@ class Exchange:
         self._early: dict[tuple[int, int], int] = {}
 
     def begin(self, rank: int) -> None:
-        """The rank goes on to the next step that has something for it to do."""
+        """Begin the rank's next step that has something for it to do."""
         while not self.over:
             number = self._at_step[rank] = self._at_step[rank] + 1
             if number == len(self._plan):

@@ -53,13 +53,13 @@ class Flap:
             self._turn()
 
     def settle(self) -> None:
-        """The network is another one: what passes the link now finds it as it is."""
+        """Set the link down in a network that has changed, if it is down now."""
         if not self.over and self.is_down:
             for link, _ in self._links():
                 self._engine.set_capacity(link, 0.0)
 
     def end(self) -> None:
-        """The link is up from now on, and does not flap any more."""
+        """End the flaps. The link is up from now on."""
         was_down = self.is_down
         self.over = True
         if was_down:

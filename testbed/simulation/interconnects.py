@@ -181,7 +181,9 @@ def _hop_ring(interconnect: HopRing, gpus: Sequence[str], _: DemandOf, **costs: 
 def _divided(
     interconnect: Interconnect, gpus: Sequence[str], demand_of: DemandOf, **costs: Unpack[Costs]
 ) -> Network:
-    """Every pair that ever sends has a link, whose rate is what the present division gives it."""
+    """Return a network with a link for every pair that ever sends. Its rate is set by the present
+    division.
+    """
     pairs = (demand_of().total > 0).astype(np.int64)
     return CircuitNetwork(gpus, pairs, interconnect.gpu_bps, **costs)
 
@@ -237,7 +239,9 @@ class LightDivision:
         return self(demand[self._links])
 
     def _mean(self, left: FloatArray) -> FloatArray:
-        """Lightpaths [links], in the mean of as many divisions as it takes until each pair had light."""
+        """Return the lightpaths [links], as the mean of as many divisions as are needed until each pair had
+        light.
+        """
         with np.errstate(divide="ignore", invalid="ignore"):
             levels = np.round(np.log(left / left.max(initial=0.0)) / _ALIKE)
         known = levels.tobytes()

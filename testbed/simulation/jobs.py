@@ -185,7 +185,7 @@ class Gate(Protocol):
         ...
 
     def close(self, handle: Hashable) -> None:
-        """The flow has sent all, or is given up."""
+        """Release the light of a flow that has sent all, or is given up."""
         ...
 
 
@@ -225,7 +225,7 @@ class Run(Protocol):
         """Fail, unless it is over: nothing will happen any more."""
 
     def rerouted(self) -> None:
-        """The network is another one."""
+        """Called when the network has changed."""
 
 
 class Simulation:
@@ -279,8 +279,9 @@ class Simulation:
         return {name: run.result for name, run in self.loops.items()}
 
     def add(self, job: Job) -> None:
-        """Raises ValueError as :func:`check_job`, for a job that is there already, and for a transfer without
-        a way."""
+        """Add a job. Raises ValueError for a job that cannot be run or is there already, and for a transfer
+        without a way.
+        """
         if job.name in self.runs:
             raise ValueError(f"two jobs are called {job.name}")
         run = self.runs[job.name] = LoopRun(self, check_job(job))
@@ -289,7 +290,7 @@ class Simulation:
             self._ungroup()
 
     def put(self, name: str, run: Run) -> None:
-        """A job of another kind."""
+        """Add a job of another kind."""
         self.runs[name] = run
         self._ungroup()
 
@@ -300,7 +301,7 @@ class Simulation:
             self.groups = None
 
     def begin(self, name: str) -> None:
-        """A job that was added starts, now or, a training loop, at its ``start_s``."""
+        """Start a job that was added: now, or a training loop at its ``start_s``."""
         run, start_s = self.runs[name], self.engine.now_s
         if isinstance(run, LoopRun):
             run.released = True
@@ -308,7 +309,7 @@ class Simulation:
         self.engine.at(start_s, run.begin)
 
     def stop(self, name: str, reason: str) -> None:
-        """A training loop ends now, as failed for a reason; one that is over stays as it is."""
+        """End a training loop now, as failed for a reason. A loop that has ended stays as it is."""
         self.loop(name).fail(reason)
 
     def run(self, until_s: float = math.inf) -> None:
@@ -370,7 +371,9 @@ class Simulation:
             self.groups.rearrange()
 
     def shine(self, link: int, capacity: float, time_out_s: float | None) -> None:
-        """A link has light again, ``capacity`` bytes per second; senders find that out by their time-outs."""
+        """Give a link light again, with ``capacity`` bytes per second. Senders notice it after their
+        time-outs.
+        """
         self.engine.set_capacity(link, capacity)
         if time_out_s is not None:
             self.engine.hold_back(link, partial(resumed_s, time_out_s=time_out_s))
@@ -466,7 +469,9 @@ class LoopRun:
         self.closed = 0
 
     def prepare(self) -> None:
-        """Looks at every transfer once, so that one without a way is named before anything runs."""
+        """Look at every transfer once, so that one without a way is named before anything runs. Raises
+        ValueError.
+        """
         if self.job.synchronised and self.run.gate is None:
             try:
                 self.whole = (self.run.network, self._whole_s())
@@ -601,7 +606,7 @@ class LoopRun:
             self.run.over(self.job.name)
 
     def _by_rank(self, rows: FloatArray) -> FloatArray:
-        """Times of all ranks, where rows may be of all of them in step [..., ranks]."""
+        """Return the times of all ranks [..., ranks]. ``rows`` may have one time for all ranks in step."""
         return np.broadcast_to(rows, (*rows.shape[:-1], len(self.job.ranks)))
 
     def _row_ended(self, _row: int, iteration: int) -> None:
@@ -611,7 +616,7 @@ class LoopRun:
                 self._end()
 
     def _close(self) -> None:
-        """The next iteration is over."""
+        """End the next iteration and add it to the result."""
         iteration = self.closed
         self.closed += 1
         self.exchanges.pop(iteration, None)
@@ -622,7 +627,7 @@ class LoopRun:
             self.run.progress(self.job.name, self.first + iteration, self.run.engine.now_s)
 
     def _communicate(self, row: int, iteration: int, operation: int) -> None:
-        """A rank, or all of them in step, come to the collective."""
+        """Called when a rank, or all of them in step, come to the collective. Begin it."""
         self.operations.moves(row, operation)
         if self.job.synchronised:
             self._all_reduce()
@@ -675,7 +680,7 @@ class LoopRun:
         return tuple(looks)
 
     def _lanes(self) -> list[Lanes]:
-        """Those of all steps, each once."""
+        """Return the lanes of all steps, each once."""
         return list(dict.fromkeys(plan.lanes for plan in self.plan))
 
     def transfers(self) -> int:
@@ -719,7 +724,7 @@ class LoopRun:
     # Transfers.
 
     def _transfer(self, number: int, k: int, done: Callable[[], None]) -> None:
-        """Starts transfer ``k`` of step ``number``, through the gate if there is one."""
+        """Start transfer ``k`` of step ``number``, through the gate if there is one."""
         plan = self.plan[number]
         gate = self.run.gate
         if gate is None:
@@ -829,7 +834,7 @@ class LoopRun:
     # Changes.
 
     def rerouted(self) -> None:
-        """The network is another one: flows under way take their new paths, or the job fails."""
+        """Called when the network has changed. Flows in progress take their new paths, or the job fails."""
         if self.over:
             return
         for lanes in self._lanes():

@@ -106,6 +106,6 @@ def _slots(program: Program, *kinds: Kind) -> list[int]:
 
 
 def _numbered(values: Iterable[Hashable]) -> list[int]:
-    """Equal values as equal numbers, from 0 in the order in which they come."""
+    """Return equal numbers for equal values, from 0 in the order in which they come."""
     known: dict[Hashable, int] = {}
     return [known.setdefault(value, len(known)) for value in values]

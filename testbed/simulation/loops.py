@@ -30,7 +30,7 @@ def settle(
     offsets: IntArray, links: IntArray, rate: FloatArray, room: FloatArray, seek: IntArray,
     least: FloatArray, tightest: FloatArray, sought: IntArray, pending: int,
 ) -> None:  # fmt: skip
-    """Sets the rate of every flow in ``sought[:pending]``; ``seek`` of them share ``room`` on each link."""
+    """Set the rate of every flow in ``sought[:pending]``. ``seek`` of them share ``room`` on each link."""
     while pending > 0:
         for i in range(pending):
             k = sought[i]

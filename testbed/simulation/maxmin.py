@@ -42,7 +42,9 @@ def has_numba() -> bool:
 
 
 def check_flows(offsets: IntArray, links: IntArray, capacity: FloatArray) -> None:
-    """Raises ValueError naming a flow without links, or a link that is unknown or has no capacity."""
+    """Check flows. Raises ValueError naming a flow without links, or a link that is unknown or has no
+    capacity.
+    """
     lengths = np.diff(offsets)
     if len(lengths) and lengths.min() < 1:
         raise ValueError(f"flow {int(lengths.argmin())} passes no link")
@@ -247,7 +249,7 @@ def _drain_numpy(
     offsets: IntArray, links: IntArray, capacity: FloatArray, sizes: FloatArray, begin: FloatArray,
     limit: int | None,
 ) -> FloatArray | None:  # fmt: skip
-    """Ends of flows as :func:`drain`; None if that takes more than ``limit`` events."""
+    """Return when flows end, like :func:`drain`; None if that takes more than ``limit`` events."""
     ends = np.where(sizes > 0, np.nan, begin)
     lengths = np.diff(offsets)
     waiting = np.flatnonzero(sizes > 0)
@@ -295,7 +297,9 @@ def _drain_numpy(
 def _links_of(
     flows: IntArray, offsets: IntArray, links: IntArray, lengths: IntArray
 ) -> tuple[IntArray, IntArray]:
-    """The links of some flows, flow after flow, and the place in ``flows`` that each belongs to."""
+    """Return the links of some flows, concatenated, and for each link the position of its flow in
+    ``flows``.
+    """
     own = lengths[flows]
     owner = np.repeat(np.arange(len(flows)), own)
     first = np.cumsum(own) - own

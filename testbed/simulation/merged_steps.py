@@ -90,7 +90,7 @@ def _merged(
     sources: npt.NDArray[np.int64], destinations: npt.NDArray[np.int64], count: npt.NDArray[np.int64],
     step: Step, ranks: int,
 ) -> Step:  # fmt: skip
-    """One transfer for each pair; what a rank has for itself does not travel."""
+    """Return a step with one transfer for each pair of ranks, without transfers of a rank to itself."""
     travels = sources != destinations
     pair = sources[travels] * ranks + destinations[travels]
     count = count[travels]

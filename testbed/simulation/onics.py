@@ -124,9 +124,9 @@ class OnicPlane:
             self._watch(unit)
 
     def _watch(self, unit: _Unit) -> None:
-        """Looks at the node's next deadline now, and then often enough to be there in time.
+        """Look at the node's next deadline now, and then often enough to be there in time.
 
-        To ask after every message would take most of the time. No deadline that the protocol sets is less
+        To look after every message would take most of the time. No deadline that the protocol sets is less
         than ``confirm_s`` ahead, so it is enough to look again after that.
         """
         deadline_s = unit.onic.next_deadline()
@@ -174,7 +174,7 @@ class OnicPlane:
         self._did(unit, unit.onic.tuned(now_s, port, now_s))
 
     def _handle(self, unit: _Unit, sender: str, message: protocol.Message) -> None:
-        """The message has been handled, unless its receiver had another in hand when it came."""
+        """Handle a message, or do so later if its receiver was busy with another when it came."""
         now_s, handle_s = self._engine.now_s, self._handle_s
         free_s = unit.busy_s
         if free_s > now_s - handle_s:
@@ -231,7 +231,7 @@ _ACTIONS: dict[type, Callable[[OnicPlane, _Unit, Any], None]] = {
 
 
 def _delays(control: ControlNetwork) -> Iterator[float]:
-    """The time on the way of each message, one after the other, seconds."""
+    """Yield the time on the way of each message, one after the other, in seconds."""
     if not control.jitter:
         yield from itertools.repeat(control.control_s)
     random = np.random.default_rng(control.seed)

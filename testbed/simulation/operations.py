@@ -185,7 +185,7 @@ class Operations:
         tally.active[purpose] = tally.active.get(purpose, 0) + 1
 
     def ended(self, actor: int, operation: int) -> None:
-        """An operation that communicated has ended."""
+        """Called when an operation that communicated has ended."""
         tally = self._tally[actor]
         tally.count(self._engine.now_s)
         purpose = self.plan[actor].purpose[operation]

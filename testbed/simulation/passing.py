@@ -168,8 +168,9 @@ class Passing:
 
 
 def _transfers(plan: Sequence[StepPlan], ranks: int) -> list[_Transfer]:
-    """The transfers of a plan, those of a step in its order; what a rank sends is what it had before the
-    step."""
+    """Return the transfers of a plan, those of a step in its order. A rank sends what it had before the
+    step.
+    """
     owners = [_Owners() for _ in range(ranks)]
     transfers: list[_Transfer] = []
     for number, step_plan in enumerate(plan):
@@ -189,9 +190,11 @@ def _transfers(plan: Sequence[StepPlan], ranks: int) -> list[_Transfer]:
 
 
 def _exchanges(plan: Sequence[StepPlan], ranks: int) -> list[_Transfer]:
-    """The transfers of a schedule of exchanges: one waits until both of its ranks have received all of the
-    steps before, as the sender knows by the receiver's word, but not for what its sender has yet to send.
-    Each has one part."""
+    """Return the transfers of a schedule of exchanges, of one part each.
+
+    A transfer waits until both of its ranks have received all of the steps before, as the sender knows by the
+    receiver's word. It does not wait for what its sender has yet to send.
+    """
     latest: list[list[int]] = [[] for _ in range(ranks)]
     transfers: list[_Transfer] = []
     for number, step_plan in enumerate(plan):
@@ -236,7 +239,7 @@ class Together:
         self._passing_s = (steps - 1) * pace_s + transfer_s
 
     def begin(self, rank: int) -> None:
-        """The rank comes to the collective."""
+        """Called when the rank comes to the collective. Begin it with the last rank."""
         self._come += 1
         if self._come == len(self._lanes.sources):
             first_s = self._engine.now_s + self._latency_s
@@ -293,7 +296,7 @@ class PassingOn:
         self._engine, self._ended = engine, ended
 
     def begin(self, rank: int) -> None:
-        """The rank comes to the collective."""
+        """Called when the rank comes to the collective. Release its transfers."""
         for index in self._passing.sent[rank]:
             self._may_go(index)
         for index in self._passing.awaiting[rank]:
@@ -323,7 +326,7 @@ class PassingOn:
             self._send(self._passing.parts[index].connection)
 
     def _head(self, connection: int) -> int | None:
-        """The next part of a connection, if it may go."""
+        """Return the next part of a connection, or None if there is none or it may not go yet."""
         line, place = self._passing.connections[connection], self._next[connection]
         if self.over or place == len(line) or self._sends_after[line[place]]:
             return None

@@ -66,7 +66,7 @@ def check_vector(vector_bytes: float) -> float:
 
 
 def check_cost(cost: StepCost, steps: Steps) -> None:
-    """Raises ValueError when the cost is one of a schedule with another number of steps."""
+    """Check a cost. Raises ValueError if it belongs to a schedule with another number of steps."""
     if cost.in_steps and len(cost.in_steps) != steps.steps:
         raise ValueError(f"in_steps has {len(cost.in_steps)} entries; {steps.name} has {steps.steps} steps")
 
@@ -218,7 +218,7 @@ class Run(NamedTuple):
 
 
 def _added(step: Step) -> float:
-    """Chunks that the busiest rank adds."""
+    """Return how many chunks the busiest rank adds."""
     if len(step) == 0 or step.op != "reduce":
         return 0.0
     return float(np.bincount(step.destinations, step.count).max())
@@ -251,7 +251,9 @@ def needs_new_light(step: Step, before: Step, ranks: int) -> bool:
 
 
 def _circuits(step: Step, ranks: int) -> IntArray:
-    """One number for each of the step's circuits: its ends, its wavelength and its direction."""
+    """Return one number for each of the step's circuits, made of its ends, its wavelength and its
+    direction.
+    """
     ends = step.sources * ranks + step.destinations
     if step.wavelengths is None or step.clockwise is None:
         return ends

@@ -102,7 +102,7 @@ class RankByRank:
         self._capacity = capacity.copy()
 
     def communicate(self, rank: int, iteration: int, operation: int) -> None:
-        """A rank comes to an operation that communicates."""
+        """Called when a rank comes to an operation that communicates. Begin its part of the operation."""
         plan = self.operations.plan[rank]
         if plan.kind[operation] != COLLECTIVE:
             self._message(rank, iteration, operation)

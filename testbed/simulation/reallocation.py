@@ -47,7 +47,9 @@ class Reallocation:
         self._moved: float | None = None
 
     def begin(self) -> None:
-        """The first division that is decided takes effect one interval from now."""
+        """Begin with the present rates. The first division that is decided takes effect one interval from
+        now.
+        """
         self._shine(self._now_bps)
 
     def _again(self) -> None:

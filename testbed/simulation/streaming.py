@@ -168,7 +168,7 @@ class Streaming:
         self._engine, self._ended = engine, ended
 
     def begin(self, rank: int) -> None:
-        """The rank comes to the collective."""
+        """Called when the rank comes to the collective. Start its stream."""
         self._come[rank] = True
         stream = self._sent[rank]
         if stream is not None:
@@ -186,7 +186,7 @@ class Streaming:
             self._unheard[stream.destination] = stream
 
     def _hear(self, stream: Stream) -> None:
-        """The receiver has all, and says so to the sender."""
+        """Called when the receiver has all. Report that to the sender."""
         self._after(self._lanes.back_s(stream.k), self._less, stream.source)
         self._less(stream.destination)
 

@@ -263,7 +263,7 @@ def _check(
 
 
 def _communications(workload: Workload) -> Iterator[str]:
-    """Names of the operations that communicate."""
+    """Return the names of the operations that communicate."""
     used = np.zeros(len(workload.names), dtype=np.bool_)
     for program in workload.programs:
         local = (program.kind == Kind.COMPUTE) | (program.kind == Kind.MEMORY)
@@ -272,7 +272,9 @@ def _communications(workload: Workload) -> Iterator[str]:
 
 
 def _standstill(workload: Workload, run: Operations, firsts: Sequence[int]) -> str:
-    """Ranks that wait, and in what, when nothing happens any more."""
+    """Return a message that names the ranks that wait, and their operations, when nothing happens any
+    more.
+    """
     waits = [
         f"rank {firsts[row]} in operation {operation} ({_described(workload, firsts[row], operation)})"
         for row in run.unfinished

@@ -59,7 +59,7 @@ def power_is_told_where_there_is_a_meter(rig: Rig, driver: OpticalSwitchDriver) 
 
 
 def must_tell_light(driver: OpticalSwitchDriver) -> None:
-    """Raises Lacks where the switch says nothing of light."""
+    """Check that the switch reports whether light is there. Raises Lacks if it does not."""
     if not driver.capabilities().light:
         lacks("anything that tells where light is missing")
 

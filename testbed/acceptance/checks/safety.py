@@ -28,7 +28,9 @@ check = collecting(CHECKS)
 
 
 def wait_for_light(rig: Rig, cross_connect: CrossConnect) -> None:
-    """A switch whose process was held up is later than it declares."""
+    """Wait until the cross-connect carries light, if the switch reports when. A switch whose process was held
+    up is later than it declares.
+    """
     try:
         since_s = rig.lit_since(cross_connect)
     except Lacks:

@@ -113,7 +113,7 @@ class OpenFlowRig(Rig):
         return self._make(0xDEAD, self._plane)
 
     def _flows(self) -> dict[CrossConnect, tuple[float, int]]:
-        """Duration (s) and packets of each cross-connect's flow."""
+        """Return duration (seconds) and packets of each cross-connect's flow."""
         flows = {}
         for line in self._ofctl("dump-flows").splitlines():
             match = _FLOW.search(line)

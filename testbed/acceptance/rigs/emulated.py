@@ -97,7 +97,7 @@ class Proxy:
 
     @contextmanager
     def _with_switch(self, client: socket.socket) -> Iterator[socket.socket]:
-        """A connection to the switch for as long as the client's; its end is no error."""
+        """Yield a connection to the switch for as long as the client's. The end of either is not an error."""
         with (
             client,
             contextlib.suppress(OSError),
@@ -390,7 +390,8 @@ class WssRig(ScpiRig):
 
 
 def _favour(pid: int) -> None:
-    """A switch's control shares its processor with nobody: ours goes before other programs where that may be.
+    """Run the switch's control before other programs if that is allowed, since a real one shares its
+    processor with none.
 
     It is in a session of its own, whose niceness counts before the process's (sched(7), autogroup).
     """

@@ -73,7 +73,7 @@ class Sound:
         return []
 
     def freed(self) -> None:
-        """GPUs have become free, which jobs that stand still may be waiting for."""
+        """Called when GPUs have become free, which jobs that stand still may be waiting for."""
 
 
 class Losing(Sound):
@@ -86,7 +86,7 @@ class Losing(Sound):
         return [(time_s, lambda gpu=gpu: self._lose(gpu)) for time_s, gpu in sorted(self._losses.gpus)]  # type: ignore[misc]
 
     def _lose(self, gpu: str) -> None:
-        """A GPU is lost for good; its job goes on once there are spares for all that it lost."""
+        """Lose a GPU for good. Its job continues once there are spares for all GPUs that it lost."""
         run = self._run
         job = self._holding.gpus.lose(gpu)
         if job is None:
@@ -129,7 +129,7 @@ class Failing(Sound):
         ]
 
     def _fail(self, unit: Unit) -> None:
-        """A unit goes down."""
+        """Take a unit down."""
         run, policies = self._run, self._policies
         idle, jobs = self._units.fail(unit)
         self._free.take({unit[0]: idle})
@@ -151,7 +151,7 @@ class Failing(Sound):
         self.freed()
 
     def _mend(self, unit: Unit) -> None:
-        """A unit is repaired."""
+        """Repair a unit."""
         if (idle := self._units.mend(unit)) >= 0:
             self._free.give({unit[0]: idle})
             self.freed()
@@ -167,7 +167,7 @@ class Failing(Sound):
             self._hold(leaf)
 
     def freed(self) -> None:
-        """Jobs that stand still go on where all their GPUs are up, or spares are there for them."""
+        """Let jobs that stand still continue if all their GPUs are up, or spares are there for them."""
         for job in list(self._run.stalled):
             for unit, count in self._units.broken(job).items():
                 if self._policies.policy != "spare" or not self._swap(job, unit, count):
@@ -178,7 +178,10 @@ class Failing(Sound):
                 self._goes_on(job)
 
     def _swap(self, job: int, unit: Unit, count: int) -> bool:
-        """Light puts spares in the place of a job's GPUs; its switch, and so what it shares, stays."""
+        """Replace a job's GPUs by spares, to which light is moved. Return whether there were enough.
+
+        The job's switch, and so the links that it shares, stays.
+        """
         own = unit[0]
         for leaf in sorted(self._within(own), key=lambda leaf: (leaf != own, leaf)):
             keeper = SPARE - leaf
@@ -195,7 +198,7 @@ class Failing(Sound):
         return False
 
     def _within(self, own: int) -> Sequence[int]:
-        """The leaves from which spares may come to one."""
+        """Return the leaves from which spares for leaf ``own`` may come."""
         parts = self._run.cluster.parts
         if self._policies.pool == "switch":
             return [own]

@@ -129,7 +129,7 @@ class Crossing:
         )
 
     def _flat(self) -> tuple[IntArray, IntArray, FloatArray]:
-        """Offsets, links and weights of all jobs end to end."""
+        """Return offsets, links and weights of all jobs, concatenated."""
         count = len(self.jobs)
         end = int(self._offsets[count])
         return self._offsets[: count + 1], self._links[:end], self._weights[:end]
@@ -142,7 +142,7 @@ class Crossing:
         return self._speeds(offsets, links, weights, self.capacity, shares, last)
 
     def _speeds_now(self) -> FloatArray:
-        """Speeds of all jobs from now on."""
+        """Return the speeds of all jobs from now on."""
         offsets, links, weights = self._flat()
         count = len(self.jobs)
         last = self._speed[:count], self._level[: len(links)]
@@ -237,5 +237,5 @@ def _ints(count: int) -> IntArray:
 
 
 def _longer(figures: Any) -> Any:
-    """Twice as much room."""
+    """Return the array with twice as much room."""
     return np.concatenate((figures, np.zeros_like(figures)))

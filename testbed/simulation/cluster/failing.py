@@ -47,7 +47,7 @@ class Units:
         return back
 
     def _leave(self, unit: Unit, job: int) -> tuple[int, int]:
-        """A job leaves a unit; its switch, and how many GPUs are free there by that."""
+        """Take a job off a unit. Return the unit's switch, and how many GPUs become free there."""
         leaf, number = unit
         count = self._on[unit].pop(job)
         if self._down[unit]:
@@ -84,7 +84,7 @@ class Units:
         return {unit: count for unit, count in self._of.get(job, {}).items() if self._down[unit]}
 
     def replace(self, job: int, unit: Unit, leaf: int) -> None:
-        """Spares on a switch take the place of a job's GPUs on a unit that is down."""
+        """Replace a job's GPUs on a unit that is down by spares on a switch."""
         count = self._of[job].pop(unit)
         self._leave(unit, job)
         self.take(job, {leaf: count})

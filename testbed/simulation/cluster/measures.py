@@ -167,7 +167,7 @@ def _little(trace: JobTrace, record: Replay) -> float:
 
 
 def _points(values: FloatArray) -> list[float]:
-    """A distribution as values at equal steps of its share."""
+    """Return a distribution as values at equal steps of its share; empty if it has no values."""
     if not len(values):
         return []
     points: list[float] = np.quantile(values, np.linspace(0, 1, POINTS)).tolist()
@@ -200,7 +200,7 @@ def _class(
     took: FloatArray,
     slower: FloatArray,
 ) -> Mapping[str, Any] | None:
-    """Jobs above ``low`` GPUs and up to ``high``."""
+    """Return the figures of jobs above ``low`` GPUs and up to ``high``; None if there are no such jobs."""
     here = mine & (trace.gpus > low)
     if high is not None:
         here &= trace.gpus <= high

@@ -24,7 +24,7 @@ class Still:
         return placed
 
     def began(self, job: int) -> None:
-        """A job has started, or goes on after it stood still."""
+        """Called when a job has started, or continues after it stood still."""
 
     def at_interval(self) -> None:
         """So much time has passed."""
@@ -47,7 +47,7 @@ class Moving(Still):
         return placed if room is None else self._move(room)
 
     def _room(self, job: int, placed: Placed, left_s: float) -> Room | None:
-        """Fewer switches for a job than it has, where that is worth it."""
+        """Return room on fewer switches than a job has, if there is any that is worth the move; else None."""
         run, policies = self._run, self._policies
         room = room_for(
             run.gpus[job], self._free.counts, run.cluster.gpus, self._spare,
@@ -62,13 +62,13 @@ class Moving(Still):
         return room
 
     def _guess(self, job: int, placed: Placed) -> float:
-        """Speed of a job beside those that share links now."""
+        """Return the speed of a job next to those that share links now."""
         run = self._run
         loads = run.cluster.loads(placed, run.once_round[job])
         return run.crossing.guess(loads, run.share[job]) if loads and run.share[job] else 1.0
 
     def _move(self, room: Room) -> Placed:
-        """Move other jobs' fibres and lend idle ones, so that a job that has no GPUs gets its place."""
+        """Move other jobs' fibres and lend idle ones for a job that has no GPUs. Return the job's place."""
         run, dark_s = self._run, self._policies.dark_s
         for other, _, to, _ in room.move:
             left_s = run.remove(other) + run.wait_s(other, dark_s)
@@ -122,7 +122,7 @@ class Dividing(Still):
             self.at_interval()
 
     def _pairs(self, job: int) -> list[tuple[int, float]]:
-        """The pairs of parts between which a job sends, and how much."""
+        """Return the pairs of parts between which a job sends, with the mean load of each in GPUs' rates."""
         run, first = self._run, self._cluster.first_pair
         placed = run.placed[job]
         if len(placed) < 2 or not run.share[job]:

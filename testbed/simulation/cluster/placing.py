@@ -40,7 +40,7 @@ class Free:
 
 
 def _filled(counts: Sequence[int], order: Sequence[int], requested: int) -> Placed:
-    """All that is free, leaf after leaf."""
+    """Return up to ``requested`` free GPUs, filling the leaves in ``order``."""
     placed: Placed = {}
     for leaf in order:
         if taken := min(counts[leaf], requested):

@@ -25,11 +25,11 @@ class Queue(Protocol):
     def __len__(self) -> int: ...
 
     def add(self, job: int) -> None:
-        """A job has come."""
+        """Add a job that has arrived."""
         ...
 
     def again(self, job: int) -> None:
-        """A job that ran is back, and is before all that have not."""
+        """Add a job that ran and is back, before all jobs that have not run."""
         ...
 
     def next(self, now_s: float, free: int, fits: Callable[[int], bool], ends: Ends) -> int | None:

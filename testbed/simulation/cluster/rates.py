@@ -175,7 +175,9 @@ def duty(
 
 
 def _full_at(loads: FloatArray, room: FloatArray) -> FloatArray:
-    """The rate at which a link is full whose ``loads`` are known at ``LEVELS`` of it: linear between them."""
+    """Return the rate at which each link is full. ``loads`` are known at ``LEVELS`` and taken as linear in
+    between.
+    """
     rows = np.arange(len(room))
     over = loads > room[:, None]
     after = np.argmax(over, 1)

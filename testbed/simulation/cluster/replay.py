@@ -72,7 +72,9 @@ class Replay:
 
 
 def _crossing(cluster: Cluster, sharing: Sharing, jobs: int, iteration_s: float) -> Crossing:
-    """Raises ValueError where jobs are to send in turn and it is not known when."""
+    """Return the model of jobs that share links. Raises ValueError if jobs send in turn and the iteration
+    time is unknown.
+    """
     if sharing != "on-off":
         return Crossing(cluster.links, _speeds(sharing, jobs))
     if iteration_s <= 0:
@@ -92,7 +94,10 @@ def _holding(
     cluster: Cluster, trace: JobTrace, policies: Policies, seed: int, faults: Faults | None,
     by_gpu: Gpus | None,
 ) -> Holding:  # fmt: skip
-    """Raises ValueError for policies that do not fit each other, the cluster or the trace."""
+    """Return the assignment of GPUs to jobs that the policies need.
+
+    Raises ValueError for policies that do not fit each other, the cluster or the trace.
+    """
     if ("controller" in (policies.placement, policies.light)) != (by_gpu is not None):
         raise ValueError("placement and light: the controller decides about both, GPU by GPU")
     if by_gpu is not None:
