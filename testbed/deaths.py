@@ -40,7 +40,7 @@ class Death:
     """A process ended, or is back. ``t``: CLOCK_MONOTONIC, seconds. ``how``: how it ended; None: it is back.
 
     ``asked``: the lab's fault service, or its run, had it killed. ``frozen``: it did not end, but stood still
-    from ``t`` on; None as ``how``: it goes on. A bridge ends when somebody deletes it, a port (``switch:3``)
+    from ``t`` on; None as ``how``: it goes on. A bridge ends when it is deleted, a port (``switch:3``)
     when it is not as the testbed left it.
     """
 

@@ -64,7 +64,7 @@ class Forked:
         self.args, self.pid = args, pid
         # None while it runs, as of a Popen.
         self.returncode: int | Any = None
-        # The server sends the exit code, and sees by the connection's end that nobody waits for it any more.
+        # The server sends the exit code, and sees by the connection's end that nothing waits for it any more.
         self._connection, self._pidfd = connection, pidfd
         self._lock = threading.Lock()
 
@@ -330,7 +330,7 @@ def _received(connection: socket.socket) -> bytes:
 
 @dataclass
 class _Child:
-    """``left``: whoever asked for it has ended, or needs it no more."""
+    """``left``: the process that requested it has ended, or needs it no more."""
 
     pid: int
     pidfd: int
@@ -374,7 +374,7 @@ def _serve(listener: socket.socket) -> _Forked | None:
             connection, _ = listener.accept()
             made = _fork(connection)
             if made is None:
-                # Whoever asked sees it, and executes the command.
+                # The requesting process sees it, and executes the command.
                 connection.close()
             elif isinstance(made, _Child):
                 children.append(made)
@@ -446,10 +446,10 @@ class _OwnFork:
 
 
 def can_fork_server() -> bool:
-    """Return whether a server costs next to nothing because this process was forked itself.
+    """Return whether this process was forked itself and has a single thread, so that a server costs next to
+    nothing.
 
-    This process must have a single thread. Others would be missing in the server, with all that they had
-    locked.
+    Other threads would be missing in the server, with all that they had locked.
     """
     return _own_room is not None and threading.active_count() == 1
 
@@ -540,7 +540,7 @@ def _control(option: int, value: int) -> None:
 
 
 def _reopen_streams(unbuffered: bool) -> None:
-    """Make the standard streams anew, as the old ones know what the server's were: seekable, for example."""
+    """Make the standard streams again, as the old ones know what the server's were: seekable, for example."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         old = getattr(sys, name)
         mode, by_line = ("w", name == "stderr" or unbuffered) if number else ("r", False)

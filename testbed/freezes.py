@@ -94,7 +94,7 @@ def _froze(line: str) -> bool:
     _, controllers, path = line.split(":", 2)
     below = path.lstrip("/")
     if not below:
-        # Nobody can freeze the first one.
+        # The first one cannot be frozen.
         return False
     if controllers == "freezer":
         return _reads(_V1 / below / "freezer.state", "FROZEN")

@@ -101,7 +101,7 @@ class Lab:
 
     def make_state_dir(self) -> Path:
         STATE_ROOT.mkdir(mode=0o755, exist_ok=True)
-        # Whoever removes the last lab removes their root, too, which may be between these two lines.
+        # The process that removes the last lab also removes their root, perhaps between these two lines.
         self.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         return self.state_dir
 

@@ -26,7 +26,7 @@ NICENESS = (0, -10)
 
 
 def favour() -> None:
-    """Give both the greater weight, unless somebody chose one. No harm if that cannot be."""
+    """Give both the greater weight, unless another one was chosen. No harm if that is not allowed."""
     _change(to_ours=True)
 
 

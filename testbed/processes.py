@@ -84,7 +84,7 @@ class Addresses:
 def check_ready(runtime: str, addresses: Addresses, apps: Sequence[Path] = ()) -> None:
     """Raise LabError, one line with the remedy, for what stands in a lab's way now. Makes nothing.
 
-    ``apps``: files of applications of others that are to run beside the controller.
+    ``apps``: files of user-supplied applications that are to run next to the controller.
     """
     try:
         services.check_privileges()
@@ -209,15 +209,16 @@ def labs_at(ports: Iterable[int]) -> list[str]:
 
 
 class LabProcesses:
-    """One lab with its testbed, which starts the controller and starts it again whenever it dies; use as a
-    context manager.
+    """A lab with its testbed, which starts the controller and restarts it whenever it dies. Use as a context
+    manager.
 
     ``fabric``: as a scenario writes it. ``options``: further ones of ``ringlight.testbed.emulation``.
     ``logs``: folder for the processes' output, else the lab's own. ``follow``: end the processes when this
-    one dies, however it dies. ``apps``: files of applications of others, which the testbed runs in a process
-    of their own. ``spread``: its parts on other hosts. ``lends``: whether the testbed may use this process's
-    fork server, which must then last as long as the lab. ``notice`` is told, in one line, what a person
-    should know; ``on_freeze``, from a thread, which process stands still or goes on.
+    one dies, however it dies. ``apps``: files of user-supplied applications, which the testbed runs in a
+    process of their own. ``spread``: the lab's parts on other hosts. ``lends``: whether the testbed may use
+    this process's fork server, which must then last as long as the lab. ``notice`` is called with one line
+    that a person should know. ``on_freeze`` is called, from a thread, with a process that stands still or
+    continues.
     """
 
     def __init__(
@@ -497,7 +498,7 @@ class LabProcesses:
             self._testbed = None
             if self._spread is not None:
                 self._spread.end()
-                # Where nobody was left to bring a part's log, it has told the first one.
+                # If no task was left to bring a part's log, the part has sent it to the first one.
                 for file in self.state.glob(log_of_part("*")):
                     with suppress(OSError):
                         shutil.copyfile(file, self.logs / file.name)
@@ -579,7 +580,7 @@ def remove(lab: Lab) -> None:
 
 
 def remove_stale() -> None:
-    """Remove whatever is left of labs that nobody holds any more."""
+    """Remove all that is left of labs that no process holds any more."""
     from ringlight.testbed.emulation.clean import clean_stale
 
     clean_stale()

@@ -199,7 +199,7 @@ def start_docker() -> None:
 
 
 def _forget_dead_docker() -> None:
-    """Remove the pid file of a dockerd that was killed: a new one refuses to start beside it."""
+    """Remove the pid file of a dockerd that was killed: a new one refuses to start if the file is there."""
     try:
         pid = int(DOCKER_PID.read_text())
         alive = Path(f"/proc/{pid}/comm").read_text().strip() == "dockerd"

@@ -24,7 +24,7 @@ OURSELVES = "./ringlight" if (Path(__file__).resolve().parents[1] / "ringlight")
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that the machine has or lacks, and the one command that mends it."""
+    """Check of one thing that the machine has or lacks, with the one command that repairs it."""
 
     name: str
     ok: bool

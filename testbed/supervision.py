@@ -1,4 +1,4 @@
-"""Keeps a lab's devices running: one thread that waits for deaths and starts anew what died."""
+"""Keeps a lab's devices running: one thread that waits for deaths and restarts what died."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ class _Charge:
 
 @dataclass(frozen=True)
 class Life:
-    """One process as it is now, and how often it was started again.
+    """Process as it is now, and how often it was started again.
 
-    ``ended``: how it ended last, None where it never has; ``since``: its last start, CLOCK_MONOTONIC seconds.
+    ``ended``: how it ended last, None if it never has. ``since``: its last start, CLOCK_MONOTONIC seconds.
     """
 
     pid: int
@@ -223,7 +223,7 @@ class Supervisor:
         try:
             self._on_restart(name, fresh.process.pid, charge.asked)
         except Exception:
-            # Whoever is told may fail; the processes are looked after all the same.
+            # The callback may fail; the processes are looked after all the same.
             log.exception("%s %s: its restart could not be told", self.kind, name)
 
 

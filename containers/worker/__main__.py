@@ -1,7 +1,7 @@
 """The training worker: ``python3 -m ringlight.containers.worker DIRECTORY``.
 
 DIRECTORY holds ``spec.json`` and, later, ``go``; the worker appends to ``events.jsonl`` there. Where the
-directory has the socket of somebody who gives orders, the worker stays (``resident``). Exit codes:
+directory has the socket of an agent that gives orders, the worker stays (``resident``). Exit codes:
 0 done, 1 own failure, 2 bad spec, 3 a peer was lost, 143 terminated.
 """
 

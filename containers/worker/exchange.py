@@ -21,7 +21,7 @@ _AT_ONCE = 1 << 18
 
 
 class _Talk:
-    """One peer's part of a round."""
+    """Exchange with one peer in a round: its messages, and how far they are."""
 
     def __init__(self, peer: int, connection: socket.socket, message: bytes) -> None:
         self.peer, self.socket = peer, connection
@@ -30,7 +30,9 @@ class _Talk:
 
     @property
     def lacking(self) -> int:
-        """Bytes of the peer's message that have not come, as far as that is known."""
+        """Return how many bytes of the peer's message are missing; of its header, until the header is
+        complete.
+        """
         if len(self.incoming) < _LENGTH.size:
             return _LENGTH.size - len(self.incoming)
         return _LENGTH.size + int(_LENGTH.unpack_from(self.incoming)[0]) - len(self.incoming)

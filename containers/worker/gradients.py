@@ -106,7 +106,7 @@ class Gradients(Payload):
         return run, lambda: 0
 
     def end(self, iteration: int) -> dict[str, object]:
-        """Update the parameters and return the fields of the iteration's event besides times.
+        """Update the parameters and return the fields of the iteration's event except times.
 
         The time of the update is taken from the next iteration's computation.
         """

@@ -24,7 +24,7 @@ _CREDIT, _DATA, _RECEIPT = b"C", b"D", b"R"
 
 
 class _End:
-    """One end of a connection: a thread reads what comes, and who waits is told."""
+    """End of a connection. A thread reads what arrives and notifies the callers that wait."""
 
     def __init__(self, peer: int, connection: socket.socket, patience_s: float) -> None:
         self.peer, self._socket, self._patience_s = peer, connection, patience_s

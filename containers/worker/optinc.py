@@ -7,10 +7,10 @@ second the largest of all other parts. That is 4(N - 1)/N bytes for a block; tel
 Then frames of codes go to the averager, at most ``WINDOW`` ahead of its answers; a frame is quantised when
 its turn to be sent comes and turned back when its answer is there, so both overlap with the sending.
 
-The averager keeps nothing (``fabric.optinc.wire``). When the connection is lost, the worker connects anew,
+The averager keeps nothing (``fabric.optinc.wire``). When the connection is lost, the worker connects again,
 says which answer it needs next, and all ranks send from the lowest such frame on, once more. That can be a
 frame of the collective before: an averager may have died between the last answers to two ranks. So a
-collective's codes are kept until the first answer of the next, which nobody gets before all have the last of
+collective's codes are kept until the first answer of the next, which no rank gets before all have the last of
 this one. A collective without values opens the connection, and another one ends it.
 
 The connection belongs to a thread of its own, which is there between collectives, too: a rank that has its
@@ -234,7 +234,7 @@ class Averaging:
     def close(self) -> None:
         """Wait until all ranks have all their answers. Raises AveragingFailed."""
         self._begin(_nothing(), np.empty(0, np.int16))
-        # Whoever has all its answers misses nothing when the others are gone already.
+        # A rank that has all its answers misses nothing when the others are gone already.
         try:
             with contextlib.suppress(_Gone):
                 self._wait()

@@ -15,7 +15,7 @@ from ringlight.fabric.optinc.blocks import BLOCK
 
 Array = npt.NDArray[np.float32]
 PAD_PERIOD = 251
-#: Values after which a pad of fractions begins anew: whole blocks.
+#: Values after which a pad of fractions repeats: whole blocks.
 FRACTIONS = 32 * BLOCK
 #: Between the places of two neighbouring ranks: a prime, so no two of a job are near each other.
 _APART = 1999

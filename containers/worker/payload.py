@@ -119,7 +119,7 @@ class Payload:
                     transport.close()
 
     def compute(self, iteration: int) -> bool:
-        """Do the work of a computation. Return whether there is any besides its time."""
+        """Do the work of a computation. Return whether there is any except its time."""
         return False
 
     def collective(self, iteration: int, k: int) -> tuple[Callable[[], RunReport], Callable[[], int]]:

@@ -21,7 +21,7 @@ SIZE = 8
 
 
 class Posted:
-    """Counts in the file ``path``, which is made anew, for ``ranks`` ranks. Any thread may add.
+    """Counts in the file ``path``, which is created, for ``ranks`` ranks. Any thread may add.
 
     Raises OSError.
     """

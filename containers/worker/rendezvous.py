@@ -233,9 +233,9 @@ def connect_all(
 
 
 def part(connections: Collection[tuple[int, socket.socket]], timeout_s: float) -> None:
-    """Say that all is sent and wait until the peers say so too, so that nobody's last bytes are lost.
+    """Report that all is sent, and wait until the peers report it too, so that no last bytes are lost.
 
-    ``connections``: each with its peer's rank. Raises PeerLost when a peer is silent for ``timeout_s``.
+    ``connections``: each with its peer's rank. Raises PeerLost if a peer is silent for ``timeout_s``.
     """
     deadline = time.monotonic() + timeout_s
     for peer, connection in connections:
@@ -258,7 +258,7 @@ def _next_byte(connection: socket.socket, peer: int, timeout_s: float, deadline:
         try:
             return connection.recv(1)
         except BlockingIOError:
-            # select also tells of a note that a burst was acknowledged, of which nobody took notice.
+            # select also reports an unread note that a burst was acknowledged.
             read_notes(connection)
     raise PeerLost(peer, f"it did not part in {timeout_s:g} s")
 

@@ -1,11 +1,11 @@
 """A worker that stays: each attempt of its job runs in a process of its own, forked from one that is ready.
 
-A job that goes on after a loss starts all its ranks anew. What takes most of the time is to start a container
+A job that continues after a loss starts all its ranks again. Most of the time is needed to start a container
 and an interpreter, to import numpy and to read the training set. A resident has done that once. The server
-agent orders it over a socket, by a word that it answers with ``DONE``: ``stop`` ends the attempt under way,
-``run NAME`` starts one in that subdirectory. A spare's resident waits for its first order.
+agent sends it orders over a socket, each a word that it answers with ``DONE``: ``stop`` ends the present
+attempt, ``run NAME`` starts one in that subdirectory. A spare's resident waits for its first order.
 
-The end of an attempt is the resident's own end, except where a peer was lost: then an order may follow.
+The end of an attempt is the resident's own end, except if a peer was lost: then an order may follow.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def reside(directory: Path) -> Path | int:
             ready, _, _ = select.select(watched, [], [], wait_s)
             if orders in ready:
                 if not (order := _heard(orders)):
-                    # Whoever gave orders is gone: what runs is the last.
+                    # The agent that gave orders is gone: the present attempt is the last.
                     return code if attempt is None else _as_it_ended(attempt.end())
                 if attempt is not None:
                     attempt.stop()

@@ -112,7 +112,7 @@ class RingOfBits:
         )
 
     def close(self) -> None:
-        """Give back what it had beside the connections."""
+        """Free all resources except the connections."""
         for transport in (self._scales, self._sums, self._means):
             transport.close()
 
@@ -141,9 +141,10 @@ class RingOfBits:
 
 
 class _Run:
-    """One all-reduce. ``parts``: that are to come, in groups; ``left``: groups of the one that comes now.
+    """State of one all-reduce. ``parts``: parts still to come, in groups. ``left``: groups missing of the
+    present part.
 
-    ``done``, ``come``: up to which group means are turned back, and are there.
+    ``done``, ``come``: groups up to which means are turned back, and have arrived.
     """
 
     def __init__(

@@ -125,7 +125,9 @@ class _Stopped(Exception):
 
 @dataclass
 class _Iteration:
-    """One iteration under way: when each of the rank's operations began and ended, NaN before."""
+    """Iteration in progress: when each of the rank's operations began and ended (CLOCK_MONOTONIC, seconds),
+    NaN before.
+    """
 
     number: int
     begin: float

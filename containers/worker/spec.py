@@ -53,7 +53,7 @@ class WorkerSpec:
     ``beacon_interval_s``: 0 sends no beacons. ``go_timeout_s``: how long a ready worker waits for its start.
     ``onic``: the socket of its O-NIC's agent, without whose light it sends no payload; None without an O-NIC.
     ``checkpoint``: the directory for its state, written after every ``checkpoint_every``-th iteration; None
-    writes none. ``resume``: the iteration to begin at, from the state that is there; 0 begins anew.
+    writes none. ``resume``: the iteration to begin at, from the state that is there; 0 begins at the start.
     ``posted``: count what the NIC is given to send (``posted``), and have payload one way on each connection.
     ``light``: "phases" where it follows the phases of the job's graph, each of whose ends is then posted.
     ``averager``: of the collective ``optinc``, and of no other. ``windows_bytes``: how much each rank may

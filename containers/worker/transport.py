@@ -217,10 +217,10 @@ class _Burst:
 
 
 class _Link:
-    """One connection with its transfers in order, and how far they are. Sends before ``begun`` have begun.
+    """Connection with its transfers in order, and their progress. Sends before ``begun`` have begun.
 
-    ``bursts``, ``flow`` and ``early`` (bytes received before they could be used) only with an O-NIC;
-    ``lender``, and whether it ``owes`` a receipt or ``awaits`` one, only without.
+    ``bursts``, ``flow`` and ``early`` (bytes received before they could be used) are used only with an O-NIC.
+    ``lender``, and whether the connection ``owes`` a receipt or ``awaits`` one, are used only without.
     """
 
     __slots__ = (
@@ -510,7 +510,7 @@ class Transport:
         )
 
     def close(self) -> None:
-        """Give back what it had beside the connections."""
+        """Free all resources except the connections."""
         for link in self._links:
             if link.lender is not None:
                 link.lender.close()

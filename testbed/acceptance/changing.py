@@ -1,4 +1,4 @@
-"""A change that is asked for until it is made, however often somebody gets in between."""
+"""A change that is requested until it is made, however often another writer interferes."""
 
 from __future__ import annotations
 

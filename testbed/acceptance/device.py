@@ -1,6 +1,6 @@
 """A rig around a switch that is there already: a real one, or anybody's emulated one.
 
-It touches the ports that it is given and no others, and puts back what was on them. What nobody can do to a
+It touches the ports that it is given and no others, and puts back what was on them. What is impossible on a
 real switch (spoil its replies, restart it) it lacks.
 """
 

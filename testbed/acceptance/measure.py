@@ -48,9 +48,9 @@ PAUSE_S = 0.03
 MOVES, LATENCY_MOVES = 30, 30
 #: Numbers of circuits that are moved at once.
 TOGETHER = (1, 16, 160)
-#: The stream over a kept circuit, bits a second, and how long others move beside it, seconds.
+#: The stream over a kept circuit, bits a second, and how long others move next to it, seconds.
 KEPT_BPS, KEPT_S = 1e9, 5.0
-#: Circuits that stand beside the kept ones, and how many of them move.
+#: Circuits that are set next to the kept ones, and how many of them move.
 OTHERS, MOVING = 320, 160
 #: Sessions that flood the switch, and for how long, seconds.
 FLOODERS, FLOOD_S = 4, 5.0
@@ -64,7 +64,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Change:
-    """One change of light: when it was asked for and answered (nanoseconds), and what was reported."""
+    """Change of circuits: when it was requested and answered (nanoseconds), and what was reported."""
 
     asked: int
     answered: int
@@ -73,8 +73,10 @@ class Change:
 
 @dataclass(frozen=True)
 class Sample:
-    """One circuit's dark time in one change: its bounds by traffic, and as the driver reported it, seconds.
-    ``way``: the faceplate that its stream came from."""
+    """Dark time of one circuit in one change, in seconds: its bounds by traffic, and the driver's figure.
+
+    ``way``: the faceplate that its stream came from.
+    """
 
     change: int
     way: int

@@ -74,7 +74,7 @@ class Host:
         """Put its fibre in or take it out: the light of its port goes on or off."""
         inside = ("-n", self.namespace) if self.namespace else ()
         run("ip", *inside, "link", "set", self.interface, "up" if plugged else "down")
-        # That it was down would be told to whoever sends or receives next.
+        # That it was down would be reported to the next send or receive.
         self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
 
     @property
@@ -118,7 +118,7 @@ class Host:
 
 
 class Stream:
-    """Numbered packets from one host to whoever its light reaches.
+    """Numbered packets from one host to the hosts that its light reaches.
 
     Packet i left between ``sent[i]`` and ``left[i]`` (monotonic seconds); the sender may be held up there.
     """

@@ -1,4 +1,4 @@
-"""Everything that a check needs of a switch besides its driver: ports, hosts, its true state, faults.
+"""Everything that a check needs of a switch except its driver: ports, hosts, its true state, faults.
 
 A rig makes everything with its lab's names and removes it in ``close``, which may be called at any point. A
 capability that a kind of rig does not have raises :class:`Lacks`. A check that needs it is skipped, and the
@@ -18,7 +18,7 @@ from ringlight.fabric.crossconnect import CrossConnect, Mode
 from ringlight.testbed.acceptance.changing import converge
 from ringlight.testbed.acceptance.network import Host
 
-#: What a start does to cross-connects (Open Compute Project): nothing, make them anew, remove them.
+#: What a start does to cross-connects (Open Compute Project): nothing, make them again, remove them.
 Recovery = Literal["MAINTAIN", "RESTORE", "REMOVE"]
 
 
@@ -31,10 +31,10 @@ def lacks(what: str) -> NoReturn:
 
 
 class Rig(ABC):
-    """One switch under test.
+    """Switch under test.
 
-    Ports are numbered as the switch does. Checks speak of faceplates 1, 2, …: faceplate p is the fibre pair
-    of ``inputs[p - 1]`` and ``outputs[p - 1]``.
+    Ports are numbered as the switch does. Checks use faceplates 1, 2, …: faceplate p is the fibre pair of
+    ``inputs[p - 1]`` and ``outputs[p - 1]``.
     """
 
     #: Where light enters and leaves, by faceplate.

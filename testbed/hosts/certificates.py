@@ -17,7 +17,7 @@ CONFIG = "dask.yaml"
 def make_certificates(folder: Path) -> Path:
     """Write authority, certificate, key and Dask's configuration into a new folder that only its owner reads.
 
-    The authority's own key is thrown away, so nobody can sign further certificates. Returns the file of the
+    The authority's own key is thrown away, so it cannot sign further certificates. Returns the file of the
     configuration. Raises LabError where the folder is there already or the package cryptography is not.
     """
     try:

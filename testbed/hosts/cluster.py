@@ -127,7 +127,7 @@ class Cluster:
         return {host.name: host.labs - len(taken.get(host.address, ())) for host in self.hosts}
 
     def leave(self, future: Any) -> None:
-        """Have a call go on that nobody waits for any more, until it is over."""
+        """Let a call whose result is not awaited any more run to its end."""
         from distributed import fire_and_forget
 
         fire_and_forget(future)
@@ -164,7 +164,7 @@ async def _in_thread(function: Callable[..., Answer], arguments: Sequence[Any]) 
     """Call a function without blocking the worker's loop, and return its answer. Raises LabError for any
     OSError.
     """
-    # Here, where its loop has it: whoever only asks whether a host is lost starts sooner without.
+    # Here, where its loop has it: a caller that only asks whether a host is lost starts sooner without.
     import asyncio
 
     try:
@@ -206,7 +206,7 @@ def _client(address: str, timeout_s: float = ANSWER_S) -> Client:
         raise LabError(
             "--dask: Dask is not installed; install it with: pip install 'ringlight[dask]'"
         ) from None
-    # Where the scheduler goes, whoever uses the client says so.
+    # If the scheduler goes, the user of the client reports it.
     for name in ("distributed", "distributed.client"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     try:

@@ -183,7 +183,7 @@ def start_answering(ip: str, token: bytes) -> tuple[int, int]:
 
 
 def _answer_datagrams(own: socket.socket, token: bytes, until_s: float) -> None:
-    """Tell the time until the stream has come, which is last, or nobody asked for long."""
+    """Answer with the time until the stream, which is last, has come, or no request came for long."""
     with own:
         while (left_s := until_s - time.monotonic()) > 0:
             own.settimeout(left_s)
@@ -284,7 +284,7 @@ def _ping(own: socket.socket, token: bytes, number: int, size: int = 0) -> tuple
                 (clock_s,) = _CLOCK.unpack(answer[4:])
                 return trip_s, clock_s - (sent_s + trip_s / 2)
     except OSError:
-        # Too large for the first link (EMSGSIZE), lost, or nobody listens.
+        # Too large for the first link (EMSGSIZE), lost, or nothing listens.
         return None
     return None
 

@@ -1,6 +1,6 @@
-"""Programs of a host that somebody talks to from elsewhere: lines go in, what it says is asked for.
+"""Programs of a host that are used from elsewhere: lines are sent in, and their output is requested.
 
-A session lives in the host's worker, and ends where nobody asks for long.
+A session lives in the host's worker, and ends if no request arrives for long.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _session(session: str) -> _Session:
 
 
 def _watch(session: str) -> None:
-    """End it where nobody asks any more, or it says too much."""
+    """End a session if requests have ceased, or its program writes too much."""
     while (program := _SESSIONS.get(session)) is not None:
         forsaken = time.monotonic() - program.asked_s > FORSAKEN_S
         if forsaken or os.fstat(program.said.fileno()).st_size > MOST_BYTES:

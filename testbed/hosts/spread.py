@@ -1,4 +1,4 @@
-"""One lab over several hosts: planned on its first host, which has the others build their parts."""
+"""A lab over several hosts: planned on its first host, which has the other hosts build their parts."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def first_taken(cluster: Cluster, hosts: Sequence[Host], over: Over, count: int)
 
 
 class SpreadLab:
-    """The parts of one lab besides the first, which the lab's own processes are.
+    """The parts of one lab except the first, which consists of the lab's own processes.
 
     ``hosts``: in the order of the cut's parts. Methods raise LabError, one line naming the host.
     """

@@ -79,7 +79,7 @@ class Stretch(NamedTuple):
 
 
 class _Bundle:
-    """One under way: ``left`` of it (from 1 to 0) at ``since_s``."""
+    """Bundle in progress. ``left``: remaining part of it (from 1 to 0) at time ``since_s``."""
 
     __slots__ = ("alone_s", "done", "fixed_s", "left", "load", "moves", "since_s", "slower", "version")
 

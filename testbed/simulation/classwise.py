@@ -21,7 +21,7 @@ from ringlight.workloads.graph import Workload
 
 
 class _Part(NamedTuple):
-    """A bundle of a collective: steps that are alike of all groups of a meeting."""
+    """Identical steps of all groups of one collective."""
 
     load: Load
     chunk_bytes: float
@@ -31,7 +31,7 @@ class _Part(NamedTuple):
 
 
 class _Message(NamedTuple):
-    """One end of all messages that a class sends by a peer slot: its ``ordinal``-th with a tag."""
+    """End of all messages that a class sends by a peer slot: the ``ordinal``-th with a tag."""
 
     sender: int
     slot: int

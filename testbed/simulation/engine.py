@@ -120,7 +120,7 @@ class Engine:
         self._arranged = 0
         self._settling: list[Callable[[], None]] = []
         self._paused = False
-        #: Is called before anything but a flow's begin or end changes rates, or somebody looks at flows.
+        #: Is called before anything but a flow's begin or end changes rates, or flows are read.
         self.changing: Callable[[], None] = do_nothing
 
     # Links.
@@ -414,7 +414,7 @@ class Engine:
     def _share(self) -> None:
         """New rates for all flows that the changes of this instant concern.
 
-        Rates are max-min fair if each flow has a bottleneck: a full link on which nobody has more (Bertsekas
+        Rates are max-min fair if each flow has a bottleneck: a full link on which no flow has more (Bertsekas
         and Gallager, 6.5.2). So flows on links that changed are given new rates in what others leave; where
         one of them, or one that it meets, is without a bottleneck then, its links count as changed, too.
         """
@@ -522,7 +522,7 @@ class Engine:
             flow.proposed = rate
 
     def _limits(self, flows: list[Flow]) -> Limits:
-        """Return what limits the rates of these flows besides the links that they share."""
+        """Return the limits of the rates of these flows in addition to the links that they share."""
         most = [flow.bound for flow in flows]
         if not any(flow.close for flow in flows):
             return Limits(most)

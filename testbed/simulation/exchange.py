@@ -1,8 +1,8 @@
-"""A collective under way whose light is asked for or set up, each rank at its own pace.
+"""A collective in progress whose light is requested or set up, each rank at its own pace.
 
-A rank begins a step when it has sent and received all of its own step before. It waits for nobody else: what
-comes for a step that it has not begun counts when it does. Where light stands ranks wait for less:
-:mod:`ringlight.testbed.simulation.passing`.
+A rank begins a step when it has sent and received all of its own step before. It waits for no other rank:
+data for a step that it has not begun counts when it begins the step. With static lightpaths ranks wait for
+less: :mod:`ringlight.testbed.simulation.passing`.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Lanes:
         return self._delay_s.get(k, 0.0)
 
     def _route_one(self, k: int) -> None:
-        """Route one transfer anew: after a change only transfers that still happen need a path."""
+        """Route one transfer again: after a change only transfers that still happen need a path."""
         step = self.step
         part = {
             name: None if (array := getattr(step, name)) is None else frozen(array[k : k + 1])
@@ -144,11 +144,11 @@ def plan_steps(steps: Steps, chunk_bytes: float, cost: StepCost, ways: Ways) -> 
 
 
 class Exchange:
-    """One execution of a plan by ``ranks`` ranks.
+    """Execution of a plan by ``ranks`` ranks.
 
-    ``transfer(number, k, done)`` starts transfer ``k`` of step ``number`` and calls ``done`` when it is over;
-    ``ended(rank)`` is called when a rank has done all of its steps. ``set_up_s``: of a step that sets up.
-    ``over``: set it, and nothing more is begun.
+    ``transfer(number, k, done)`` starts transfer ``k`` of step ``number`` and calls ``done`` when it is over.
+    ``ended(rank)`` is called when a rank has done all of its steps. ``set_up_s``: seconds of a step that sets
+    up. ``over``: set it, and nothing more is begun.
     """
 
     def __init__(

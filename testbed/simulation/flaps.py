@@ -20,11 +20,12 @@ class _Turn:
 
 
 class Flap:
-    """One link from now on: first down, then up. ``links``: the engine's numbers of what passes it, as the
-    network is, with their capacity in bytes per second.
+    """Link that flaps from now on: first down, then up.
 
-    Whoever sends into the link while it is down finds out by a time-out of ``time_out_s``, and sends again
-    after that time, and after twice as long each time. ``restored``: is called when it has come up.
+    ``links``: the engine's numbers of the links that pass it in the present network, with their capacity in
+    bytes per second. A sender into the link while it is down finds out by a time-out of ``time_out_s``
+    seconds. It sends again after that time, and after twice as long each time. ``restored``: called when the
+    link has come up.
     """
 
     def __init__(

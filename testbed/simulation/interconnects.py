@@ -45,7 +45,7 @@ class Demand:
     """Bytes [gpus, gpus] that jobs send from each GPU (row) to each other, in one iteration each.
 
     ``groups``: GPUs of all-reduces that share no GPU, each sending ``group_bytes`` in them; ``rest``: what is
-    sent besides.
+    sent in addition.
     """
 
     total: FloatArray

@@ -4,7 +4,7 @@ Ranks take the steps of the collective as workers do: with light that is asked f
 it has sent and received all of its own step before; in a schedule of exchanges when it and its partner have
 received that; otherwise it passes on at once what it has, an eighth of a chunk at a time. It waits for nobody
 else, so a straggler holds up only who depends on it. With ``synchronised`` steps all ranks begin each step
-together, as light that is set anew for each step makes them; then steps that are alike are computed once.
+together, as light that is set for each step makes them; then steps that are equal are computed once.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Job:
     """``iterations`` of compute and an all-reduce of ``vector_bytes``, on GPUs ``ranks`` in rank order.
 
     ``averaged_s``: seconds of an all-reduce that does not go by steps between ranks but through averagers,
-    which nobody else has; then ``steps`` has none, and all ranks begin and end it together
+    which no other job has; then ``steps`` has none, and all ranks begin and end it together
     (``synchronised``).
     """
 
@@ -117,7 +117,7 @@ class GpuLost:
     (``swap``), or without it (``shrink``, the ranks behind it move up by one).
 
     It goes on from the newest parameters that one of its other ranks has: the iteration after them is begun
-    anew by all ranks, ``recovery_s`` after the loss. That stands for all that happens meanwhile (the loss
+    again by all ranks, ``recovery_s`` after the loss. That stands for all that happens meanwhile (the loss
     is noticed, light is set, workers start) and is taken for granted. The spare is no straggler. Raises
     ValueError.
     """
@@ -668,7 +668,7 @@ class LoopRun:
         try:
             return frozenset(self.links([link for lanes in self._lanes() for link in lanes.routes()[1]]))
         except ValueError:
-            # Cut off for now, and patient: nobody knows where it will go.
+            # Cut off for now, and patient: its way is not known yet.
             return frozenset(self.run.number.values())
 
     def looks(self, number: dict[int, int]) -> object:

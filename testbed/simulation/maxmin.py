@@ -29,8 +29,8 @@ FEW_EVENTS = 50
 
 
 class Limits(NamedTuple):
-    """Limits of flows besides links: flow k has at most the rate ``most[k]``, and at most what flow
-    ``after[k]`` has, if that is not -1; ``after`` is empty if nobody has such a limit."""
+    """Limits of flows in addition to links: flow k has at most the rate ``most[k]``, and at most what flow
+    ``after[k]`` has, if that is not -1; ``after`` is empty if no flow has such a limit."""
 
     most: Sequence[float] | FloatArray
     after: Sequence[int] = ()
@@ -64,7 +64,7 @@ def rates(offsets: IntArray, links: IntArray, capacity: FloatArray) -> FloatArra
     """
     check_flows(offsets, links, capacity)
     if len(links) and np.bincount(links).max() == 1:
-        # Nobody shares: each flow has what its narrowest link gives.
+        # No link is shared: each flow has what its narrowest link gives.
         return np.minimum.reduceat(capacity[links].astype(np.float64), offsets[:-1])
     return _rates(offsets, links, capacity)
 
@@ -230,7 +230,7 @@ def drain(
         return np.zeros(0)
     capacity, sizes = capacity.astype(np.float64), sizes.astype(np.float64)
     if compiled is None and np.bincount(links).max() == 1:
-        # Nobody shares, as on lightpaths of their own: each flow has what its narrowest link gives.
+        # No link is shared, as on lightpaths of their own: each flow has what its narrowest link gives.
         return begin + sizes / np.minimum.reduceat(capacity[links], offsets[:-1])
     ends = None
     if not compiled:

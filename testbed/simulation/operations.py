@@ -2,7 +2,7 @@
 
 An *actor* runs a program: a rank, or a class of ranks in lock-step. Its operations begin when what they come
 after has ended, and one at a time on each stream. Computing and memory take their time here; what is
-communicated is handed on, and whoever carries it says when it has ended.
+communicated is handed on, and its carrier reports when it has ended.
 """
 
 from __future__ import annotations

@@ -82,9 +82,10 @@ class _Owners:
 
 @dataclass
 class _Transfer:
-    """One of a schedule: its range of the vector in chunks, on whom it waits, and its parts from ``at`` on.
+    """Transfer of a schedule: its range of the vector in chunks, the transfers that it waits for, and its
+    parts from ``at`` on.
 
-    ``takes``: transfers of which it sends something; ``follows``: those that its receiver applies before.
+    ``takes``: transfers whose data it forwards. ``follows``: transfers that its receiver applies before.
     """
 
     number: int
@@ -220,12 +221,12 @@ def alike_s(lanes: Lanes, capacity: FloatArray) -> float | None:
 
 
 class Together:
-    """One execution of a ring's ``steps`` steps whose ranks all do the same at the same time, on links that
-    nobody else uses. ``transfer_s``: as of :func:`alike_s`; ``ended`` and ``over``: as of
-    :class:`PassingOn`.
+    """Execution of a ring's ``steps`` steps whose ranks all do the same at the same time, on links that
+    nothing else uses.
 
-    From one step to the next it is the time of a chunk, or of its first part and its latency if longer; the
-    receivers' words come at the end.
+    ``transfer_s``: seconds as of :func:`alike_s`. ``ended`` and ``over``: as of :class:`PassingOn`. From one
+    step to the next it is the time of a chunk, or of its first part and its latency if longer. The receivers'
+    words come at the end.
     """
 
     def __init__(
@@ -265,10 +266,10 @@ Transferring = Callable[[Part, float, Callable[[Flow], float], Callable[[], None
 
 
 class PassingOn:
-    """One execution of a plan by ``ranks`` ranks.
+    """Execution of a plan by ``ranks`` ranks.
 
     ``ended(rank)`` is called when a rank has all that it receives, and its peers all that it sends.
-    ``reduce_s_per_byte``: as ``StepCost`` has it. ``over``: set it, and nothing more is begun.
+    ``reduce_s_per_byte``: as in ``StepCost``. ``over``: set it, and nothing more is begun.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """Times a collective whose steps are synchronised: no rank begins one before all ended the last.
 
-Then a step depends on nothing but its own transfers, and steps that are alike need to be computed only once:
+Then a step depends on nothing but its own transfers, and steps that are equal need to be computed only once:
 a ring of 4,096 ranks has 8,190 steps, but one phase.
 """
 
@@ -109,7 +109,7 @@ class Phases:
         for number, step in enumerate(steps):
             key = _identity(step)
             if key not in known:
-                # Arrays made anew may say the same thing.
+                # Arrays made again may be equal.
                 content = _content(step)
                 if (content, step.op) not in known:
                     known[content, step.op] = len(phases)
@@ -135,7 +135,7 @@ class Phases:
 
     @property
     def runs(self) -> list[Run]:
-        """The steps in order, those in a row that are alike as one."""
+        """Return the steps in order, consecutive equal ones as one."""
         order = self._order
         begins = np.flatnonzero(np.diff(order, prepend=-1)).tolist()
         return [
@@ -206,7 +206,7 @@ _NOWHERE = Routes(np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.int64), np.z
 
 
 class Run(NamedTuple):
-    """``steps`` steps in a row that are alike: ``set_ups`` of them are set up when only new circuits are.
+    """``steps`` equal steps in a row: ``set_ups`` of them are set up when only new circuits are.
 
     ``added``: the most chunks that one rank has to add in each.
     """

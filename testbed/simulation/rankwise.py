@@ -63,7 +63,7 @@ class RankByRank:
         cost: StepCost, *, alike: bool = False, standing: bool = True,
     ) -> None:  # fmt: skip
         """``alike``: all ranks do the same, at the same time if their links allow it. ``standing``: no light
-        is asked for or set anew meanwhile."""
+        is asked for or set again meanwhile."""
         self._alike, self._standing = alike, standing
         self.operations: Operations
         self._engine, self._network, self._gpus = engine, network, gpus
@@ -79,7 +79,7 @@ class RankByRank:
         self._called: Counter[tuple[int, int, int]] = Counter()
         self._meetings: dict[tuple[int, int, int, int], _Meeting] = {}
         self._plans: dict[tuple[int, int, int], _Plan] = {}
-        #: Ends of messages whose other end nobody has come to, by iteration.
+        #: Ends of messages whose other end no rank has come to, by iteration.
         self._waiting: dict[tuple[End, int], tuple[int, int]] = {}
         self._between: dict[tuple[int, int], tuple[tuple[int, ...], float]] = {}
 

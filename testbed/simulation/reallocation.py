@@ -23,7 +23,7 @@ Decide = Callable[[FloatArray], FloatArray]
 
 
 class Reallocation:
-    """Divides the network of an execution anew while it runs; ``first_bps`` [links] holds from the start.
+    """Divides an execution's network repeatedly while it runs; ``first_bps`` [links] holds from the start.
 
     A decision holds for ``live_s`` seconds (above 0); before it, all light is dark for ``dark_s`` seconds.
     It is made of the bytes that were under way ``decision_s`` seconds before the dark. One at a time is made,

@@ -1,14 +1,14 @@
 """All-reduces that repeat are looked up, not simulated again.
 
-Jobs that share links, directly or through others, are a group; what happens to one group is nothing to
-others. A group is quiet while all of its ranks compute. From then on until it is quiet again, an *episode*,
-everything follows from when each rank comes to its all-reduce: the same moments, counted from the first,
-give the same ends. So an episode that was simulated is kept, and where a later one begins alike its ends are
-set at once, without flows. Groups that are alike but for the names of their links keep episodes together.
+Jobs that share links, directly or through others, are a group. Events in one group do not affect others. A
+group is quiet while all of its ranks compute. From then on until it is quiet again, an *episode*, everything
+follows from when each rank comes to its all-reduce: the same moments, counted from the first, give the same
+ends. So an episode that was simulated is kept. If a later one begins the same, its ends are set immediately,
+without flows. Groups that are equal except for the names of their links keep episodes together.
 
-What changes the network, and a job that begins beside others or fails, interrupts an episode that was looked
-up: then it is simulated from its begin up to that moment, and goes on as any other. So the result is the same
-as without, but for rounding: moments are alike within a few units in the last place of the time.
+A change of the network, and a job that begins next to others or fails, interrupts an episode that was looked
+up: then it is simulated from its begin up to that moment, and continues like any other. So the result is the
+same as without, except for rounding: moments are equal within a few units in the last place of the time.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing import Protocol
 
 from ringlight.testbed.simulation.engine import Engine, do_nothing
 
-#: Moments are alike if they differ by at most so many units in the last place of the time.
+#: Moments are equal if they differ by at most so many units in the last place of the time.
 ALIKE = 16
-#: Episodes that are kept of groups that are alike; transfers of the largest that is compared with others.
+#: Episodes that are kept of groups that are equal; transfers of the largest that is compared with others.
 MOST_KEPT, MOST_COMPARED = 16, 20_000
 
 
@@ -126,7 +126,7 @@ class Groups:
             for rank in unfinished:
                 del group.begun[rank]
         if not group.open:
-            # Those that stay are alike others now.
+            # The remaining groups are equal to others now.
             group.loops.remove(loop)
             group.kept = None
             del self._group[loop]
@@ -139,7 +139,7 @@ class Groups:
         self._kept.clear()
 
     def rearrange(self) -> None:
-        """Group all loops anew, as they have other ways now."""
+        """Group all loops again, as they have other ways now."""
         self.interrupt()
         before, self._group, self._user = self._group, {}, {}
         for loop, old in before.items():
@@ -243,7 +243,7 @@ class Groups:
                 self._engine.at(self._engine.now_s, loop.reduced, rank)
 
     def _looks(self, loops: Sequence[Loop]) -> object:
-        """Return what a group is like but for the names of its links; like no other if it is large."""
+        """Return a group's state without the names of its links, equal to no other one for a large group."""
         if sum(loop.transfers() for loop in loops) > MOST_COMPARED:
             return object()
         number: dict[int, int] = {}

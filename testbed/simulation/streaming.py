@@ -120,7 +120,7 @@ class Starting(Protocol):
 
 
 class Streaming:
-    """One execution of a ring's collective by ``ranks`` ranks.
+    """Execution of a ring's collective by ``ranks`` ranks.
 
     ``ended(rank)`` is called when a rank has all that it receives, and its peer all that it sends. ``over``:
     set it, and nothing more is begun.

@@ -48,7 +48,7 @@ def binned(
     np.add.at(steady, (rows, first + 1), rate * bin_s)
     np.add.at(steady, (rows, last), -rate * bin_s)
     between = np.cumsum(steady[:, :-1], axis=1)
-    # What is left of a sum that is zero but for rounding would look like traffic.
+    # What is left of a sum that is zero except for rounding would look like traffic.
     between[np.abs(between) < 1e-12 * max(float(np.abs(between).max(initial=0.0)), 1e-300)] = 0.0
     return np.asarray(totals + between)
 

@@ -148,7 +148,7 @@ class Execution:
 
     ``slower``: rank to the factor by which its computing takes longer. ``progress`` is called with a row (a
     rank, or a class) and an iteration at the end of each. ``disturbed``: others use its links. ``standing``:
-    no light is asked for or set anew meanwhile; otherwise a rank waits for all of a step before the next.
+    no light is asked for or set again meanwhile; otherwise a rank waits for all of a step before the next.
     Otherwise and for what is raised as :func:`simulate_workload`. The engine's links must have the network's
     numbers.
     """

@@ -167,7 +167,7 @@ def follow_the_model(
 ) -> None:
     """Make drawn changes to an empty switch and compare it with a set after each.
 
-    The set is changed alike. No more may be written than the change takes.
+    The set is changed in the same way. No more may be written than the change takes.
     """
     rig.change(driver, (), Mode.REPLACE, settle=False)
     model: set[CrossConnect] = set()

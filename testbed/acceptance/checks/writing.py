@@ -102,7 +102,7 @@ def making_anew_what_stands_where_that_is_asked(rig: Rig, driver: OpticalSwitchD
     stays, goes, comes = rig.xc(1, 2), rig.xc(3, 4), rig.xc(5, 1)
     rig.change(driver, [stays, goes])
     rig.writes()
-    # Where somebody else's stand, REPLACE would make them anew, too.
+    # REPLACE would make circuits of others again, too.
     if rig.others:
         plan = driver.plan([stays, comes], delete=[goes.ingress], anew=True)
     else:

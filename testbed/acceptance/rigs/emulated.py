@@ -36,7 +36,7 @@ SIZE, MAX_SIZE = 8, 1024
 #: Faceplates 1..HOSTS have a host; nothing is plugged into the others.
 HOSTS = 5
 PROFILE = "mems"
-#: A rig that is measured: two kept circuits beside 320 others, and only those two have hosts.
+#: A rig that is measured: two kept circuits next to 320 others, and only those two have hosts.
 MEASURED_SIZE, MEASURED_HOSTS = 324, 2
 #: Who may use the switch, by protocols with a login.
 USER, PASSWORD = "ann", "s3cr:t"
@@ -51,7 +51,7 @@ class Proxy:
     """Proxy between a client and a switch that counts writes and misbehaves on demand.
 
     ``seen``: the writes. ``lose``: whether the next one is lost, True after it has had its effect.
-    ``garble``: readings are spoilt. Each request has one reply; of SCPI both are lines (a set command comes
+    ``garble``: readings are damaged. Each request has one reply; of SCPI both are lines (a set command comes
     with a query behind it).
     """
 
@@ -163,7 +163,7 @@ class ScpiRig(Rig):
     wavelengths: ClassVar[int] = 0
     #: What the switch calls the protocol; the driver has the same name.
     protocol: ClassVar[str] = "scpi"
-    #: What the inventory says besides.
+    #: Further entries of the inventory.
     more: ClassVar[Mapping[str, Any]] = {}
     proxy_of: ClassVar[type[Proxy]] = Proxy
 

@@ -135,7 +135,7 @@ class Failing(Sound):
         self._free.take({unit[0]: idle})
         for job in jobs:
             if job <= SPARE:
-                # A spare of the pool: nobody had it.
+                # A spare of the pool: no job had it.
                 continue
             run.hit += 1
             if job in run.stalled:

@@ -20,7 +20,7 @@ class Crossing:
     """
 
     def __init__(self, capacity: FloatArray, speeds: Speeds) -> None:
-        #: May be changed where light moves; rates are then found anew once ``changed`` is set.
+        #: May be changed where light moves; rates are then found again once ``changed`` is set.
         self.capacity, self._speeds = capacity.copy(), speeds
         self.jobs: list[int] = []
         self._here: set[int] = set()

@@ -18,7 +18,7 @@ from ringlight.workloads.job_traces import JobTrace
 
 
 class Holding:
-    """GPUs of a switch are alike: any of those that are free."""
+    """Assignment by switch alone: a job gets any of a switch's free GPUs."""
 
     def __init__(self, cluster: Cluster, policies: Policies, seed: int) -> None:
         self.cluster = cluster
@@ -115,5 +115,5 @@ class ByName(Holding):
         return self.gpus.loads(job, once_round)
 
     def count(self) -> None:
-        """Count anew what is free, once fibres have moved or GPUs are lost."""
+        """Count the free GPUs again once fibres have moved or GPUs are lost."""
         self.free.set(self.gpus.free())

@@ -103,7 +103,7 @@ class Moving(Still):
 
 
 class Dividing(Still):
-    """Circuits between parts are divided anew by what jobs send, when one starts or from time to time.
+    """Divides circuits between parts again by the jobs' traffic, when one starts or from time to time.
 
     A job whose light was moved is dark for a while: one that has a pair of parts without a circuit that
     stays.
@@ -143,7 +143,7 @@ class Dividing(Still):
             return
         counts = single_shot(demand, cluster.ports).counts
         circuits = np.minimum(counts, counts.T)[tuple(np.array(cluster.pairs).T)]
-        # Where nobody sends, what is lit stays as far as there are ports for it.
+        # If no job sends, what is lit stays as far as there are ports for it.
         free = np.full(len(demand), cluster.ports)
         for (a, b), count in zip(cluster.pairs, circuits.tolist(), strict=True):
             free[[a, b]] -= count

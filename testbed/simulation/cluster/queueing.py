@@ -38,7 +38,7 @@ class Queue(Protocol):
 
 
 class FirstCome:
-    """Strictly in the order of arrival: nobody starts before the first has room."""
+    """Strictly in the order of arrival: no job starts before the first has room."""
 
     def __init__(self, trace: JobTrace) -> None:
         self._waiting: deque[int] = deque()
@@ -59,7 +59,7 @@ class FirstCome:
 
 
 class ShortestFirst:
-    """The shortest first, by the trace's durations; nobody starts before the shortest has room (SJF)."""
+    """The shortest first, by the trace's durations; no job starts before the shortest has room (SJF)."""
 
     def __init__(self, trace: JobTrace) -> None:
         self._duration_s: Sequence[float] = trace.duration_s.tolist()

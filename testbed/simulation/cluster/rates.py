@@ -69,7 +69,7 @@ def shared(
         if stopped.any():
             rates[stopped] = caps[stopped]
         else:
-            # Sums that are equal but for rounding are full together.
+            # Sums that are equal except for rounding are full together.
             full = level <= lowest * (1 + 1e-12)
             stopped = np.zeros(len(caps), dtype=np.bool_)
             stopped[owner[mine & full[links]]] = True

@@ -1,4 +1,4 @@
-"""Replays a trace on a cluster in virtual time: rates hold between events and are found anew where something
+"""Replays a trace on a cluster in virtual time: rates hold between events and are found again when something
 changed.
 
 Jobs on one switch share no link and go at ideal speed, so only those on several are looked at when rates

@@ -46,7 +46,7 @@ class Running:
         self.end = np.full(count, np.nan)
         self.dark = np.zeros(count)
         self.switches = np.ones(count, dtype=np.int64)
-        #: Most switches that so many GPUs need, where all are alike, and GPUs of jobs that are on more.
+        #: Most switches that so many GPUs need, where all are equal, and GPUs of jobs that are on more.
         self._each = max(cluster.gpus)
         self.scattered = self.held = 0
         #: What is left of jobs that wait again, once they have started once more for so long; and ideal GPU
@@ -167,7 +167,7 @@ class Running:
         """
         left_s = self.halt(job)
         if job in self.pausing:
-            # What is left of the pause nobody waits for: the restart comes in its place.
+            # The rest of the pause is not awaited: the restart replaces it.
             self.wait_s(job, -left_s)
             left_s = self.pausing.pop(job)
         done = self.work_s[job] - left_s
