@@ -80,7 +80,7 @@ class Deaths:
 
 
 class DeathLog:
-    """Reads on, from where it read before. A file that is not there yet, or any more, says nothing."""
+    """Reads on, from where it read before. A missing file counts as empty."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._offset = path, 0

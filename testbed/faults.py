@@ -35,7 +35,7 @@ class FaultReport:
 
     ``t_done``: the kernel, or the switch, was seen to be so. ``t_back``: everything was seen to work as
     before; a killed worker does not come back. ``back_after_s``: counted from ``t_done``, None until it is
-    restored. ``error``: one line that says what could not be done, then the state is ``failed``.
+    restored. ``error``: one line with the reason of a failure, then the state is ``failed``.
     """
 
     id: str

@@ -3,7 +3,7 @@
 A process then starts in some milliseconds, in place of 0.1 s (an optical switch) to 1 s (a testbed). It has
 its own session, standard streams, environment, arguments and network namespace, as if it had been executed,
 and ``/proc`` shows them, so that labs find it by their label. It is the server's child: the server takes its
-exit code and passes it on. Where no server answers, :func:`start_process` executes the command.
+exit code and passes it on. If no server answers, :func:`start_process` executes the command.
 
 A server of a process that was forked itself is forked from that process, and imports nothing again.
 """
@@ -178,7 +178,8 @@ def pidfd_of(process: Process) -> int:
 
 
 class ForkServer:
-    """A server, which ends with the process that started it or at :meth:`close`; what it forked goes on.
+    """A server, which ends with the process that started it or at :meth:`close`; the processes that it forked
+    keep running.
 
     ``path``: its socket, which lives as long as this. ``modules``: what it imports first. Raises OSError.
     """
@@ -242,7 +243,7 @@ def forking(modules: Sequence[str]) -> Iterator[bool]:
 
 
 def prepare(path: str, modules: Sequence[str]) -> None:
-    """Have a server import modules before it forks anything else. Without effect where there is no server."""
+    """Have a server import modules before it forks anything else. Without effect if there is no server."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection, suppress(OSError):
         connection.settimeout(_ANSWER_S)
         connection.connect(path)
@@ -566,7 +567,7 @@ class _Room:
         self._words, self._variables = (first, last), (first_variable, last_variable)
 
     def show(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Have ``/proc`` show these. Where the kernel does not let the ends be moved, empty ones follow."""
+        """Have ``/proc`` show these. If the kernel does not let the ends be moved, empty ones follow."""
         variables = [f"{name}={value}" for name, value in environment.items()]
         ends = [*_put(words, *self._words), *_put(variables, *self._variables)]
         code, code_end, stack = self._code

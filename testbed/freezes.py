@@ -183,7 +183,7 @@ class Standstills:
 
     def look(self, t: float, still: Mapping[tuple[ProcessKind, str], str]) -> list[Death]:
         """Return the news at ``t`` (CLOCK_MONOTONIC, seconds): processes that have stood still for too long,
-        or go on again.
+        or continue.
 
         ``still``: processes that stand still now, each with how it does.
         """
@@ -222,7 +222,7 @@ def own_standstill(own: tuple[ProcessKind, str], before: Moment, now: Moment) ->
 class FreezeWatch:
     """Looks at processes from a thread while it is entered.
 
-    ``own``: what this process is called; ``watched`` says which others there are; ``note`` is called with
+    ``own``: what this process is called; ``watched`` returns the other processes; ``note`` is called with
     what is found. ``beside`` is called at each look.
     """
 

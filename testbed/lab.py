@@ -40,7 +40,7 @@ _ID = re.compile(r"[a-z0-9]{3,4}")
 
 
 class LabError(RuntimeError):
-    """A lab cannot be made or used; one line that says why."""
+    """A lab cannot be made or used; one line with the reason."""
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ LEAST = {
 
 
 def enlarge() -> None:
-    """Raise what is too low. No harm where that cannot be, as inside a container."""
+    """Raise what is too low. No harm if that is not allowed, as inside a container."""
     values: dict[str, int] = {}
     for name in LEAST:
         with suppress(OSError, ValueError):

@@ -1,7 +1,7 @@
 """The parts of a lab that is over several hosts: what each has, and where the others are.
 
 The first host's part has the controller; all of its nodes have one lab id there, and each other part one of
-its own. A file with the plan tells a part's testbed which part it is.
+its own. A file with the plan gives each testbed the number of its part.
 """
 
 from __future__ import annotations
@@ -88,8 +88,9 @@ class CutEnds:
 @dataclass(frozen=True)
 class Parts:
     """``own``: number of the part that reads it, the controller's is 0. ``token``: what the parts of one lab
-    tell each other; ``tls``: None where all are on one machine. ``mtu_bytes``: workers' IP packets are no
-    longer."""
+    tell each other; ``tls``: None if all are on one machine. ``mtu_bytes``: workers' IP packets are no
+    longer.
+    """
 
     token: str
     places: tuple[Place, ...]

@@ -1,12 +1,12 @@
 """Workers and Open vSwitch go before other programs while a lab lives.
 
 Containers compete as one group with each of the machine's other programs, whatever their niceness; at the
-usual weight one busy neighbour halves what all workers get, and their timers wake late. Nothing is done where
+usual weight one busy neighbour halves what all workers get, and their timers wake late. Nothing is done if
 Docker leaves its groups to systemd: their common group is that of all services, which is not ours to favour.
 
-Open vSwitch's daemon, which forwards all packets where the kernel does not, is started at niceness -10. That
-counts only within its session where the kernel groups processes by session (sched(7), autogroup), so the
-session is given the same.
+Open vSwitch's daemon, which forwards all packets that the kernel does not forward, is started at niceness
+-10. That counts only within its session if the kernel groups processes by session (sched(7), autogroup), so
+the session is given the same.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def favour() -> None:
 
 
 def restore() -> None:
-    """Give back the usual weight where it is ours."""
+    """Set the usual weight again if the present one is ours."""
     _change(to_ours=False)
 
 

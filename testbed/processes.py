@@ -135,7 +135,7 @@ def _check_doors(addresses: Addresses) -> None:
 
 
 def _check_loopback(addresses: Addresses) -> None:
-    """Raise LabError where others could call applications."""
+    """Check that no other machine can call applications. Raises LabError if one can."""
     host = addresses.app_rest.rpartition(":")[0].strip("[]")
     if host not in ("127.0.0.1", "::1", "localhost"):
         raise LabError(f"--app-rest {addresses.app_rest}: not a loopback address, and it asks for no token")
@@ -398,7 +398,7 @@ class LabProcesses:
         return self.inventory
 
     def wait_healthy(self) -> None:
-        """Wait until the controller says that all is well. Raises LabError."""
+        """Wait until the controller reports that all is well. Raises LabError."""
         patience_s = ANSWER_S + self.lighting_s()
         deadline = time.monotonic() + patience_s
         while (reason := self.unwell()) is not None:
@@ -451,7 +451,7 @@ class LabProcesses:
             self._spread.check()
 
     def _await_reason(self, spread: SpreadLab) -> None:
-        """Raise LabError where it was another part that could not be built: it may say so a little later."""
+        """Raise LabError if another part could not be built: its report may come a little later."""
         deadline = time.monotonic() + REASON_S
         while time.monotonic() < deadline:
             spread.check()
@@ -474,7 +474,7 @@ class LabProcesses:
         return deaths
 
     def astray(self) -> list[Death]:
-        """Return the processes that stand still, or go on again, since the last call.
+        """Return the processes that stand still, or continue, since the last call.
 
         Bridges and ports that are not as they were left, or are so again, are also returned.
         """

@@ -1,7 +1,7 @@
-"""Open vSwitch, Docker and the BPF file system: are they there, and start them where they are not.
+"""Open vSwitch, Docker and the BPF file system: check that they run, and start those that do not.
 
-Nothing here belongs to a lab: the services are the machine's. They are started by systemd where it runs
-the machine, else by hand in sessions of their own, and they are left running.
+Nothing here belongs to a lab: the services are the machine's. They are started by systemd if it runs the
+machine, else by hand in sessions of their own, and they are left running.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _CAPABILITIES = {12: "NET_ADMIN", 21: "SYS_ADMIN"}
 
 
 class ServiceError(RuntimeError):
-    """A service is not running and could not be started; the message says which and what to do."""
+    """A service is not running and could not be started; the message names it and the remedy."""
 
 
 def has_systemd() -> bool:

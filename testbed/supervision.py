@@ -68,8 +68,8 @@ class Life:
 class Supervisor:
     """Starts processes, and starts them again when they die.
 
-    ``on_restart`` is told name and process id, and whether the one before was killed on purpose; ``on_end``,
-    as soon as one has ended: name, how, and whether it was killed on purpose.
+    ``on_restart`` is called with name and process id, and whether the one before was killed on purpose;
+    ``on_end``, as soon as one has ended: name, how, and whether it was killed on purpose.
 
     ``kind``: what people call such a process, before its name. ``last_words``: what a process said last, for
     one that ended by itself. ``stop_s``: how long they may take to end in order, seconds. Raises what

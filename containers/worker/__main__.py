@@ -1,8 +1,8 @@
 """The training worker: ``python3 -m ringlight.containers.worker DIRECTORY``.
 
-DIRECTORY holds ``spec.json`` and, later, ``go``; the worker appends to ``events.jsonl`` there. Where the
-directory has the socket of an agent that gives orders, the worker stays (``resident``). Exit codes:
-0 done, 1 own failure, 2 bad spec, 3 a peer was lost, 143 terminated.
+DIRECTORY holds ``spec.json`` and, later, ``go``; the worker appends to ``events.jsonl`` there. If the
+directory has the socket of an agent that gives orders, the worker stays (``resident``). Exit codes: 0 done, 1
+own failure, 2 bad spec, 3 a peer was lost, 143 terminated.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Small datagrams to the ring successor at a fixed pace: their gaps show when the light was out.
 
-A beacon carries its number, so a gap on the wire (numbers missing) can be told from a late sender, and is
-timed by the kernel's receive stamp, so a late reader does not show either.
+A beacon carries its number, so a gap on the wire (numbers missing) can be distinguished from a late sender,
+and is timed by the kernel's receive stamp, so a late reader does not show either.
 """
 
 from __future__ import annotations

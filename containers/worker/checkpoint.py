@@ -21,7 +21,9 @@ class BadCheckpoint(OSError):
 
 
 class Checkpoint:
-    """Keeps the newest state of one rank in ``directory``, and takes up the one that the job goes on from."""
+    """Keeps the newest state of one rank in ``directory``, and reads the state from which the job
+    continues.
+    """
 
     def __init__(self, directory: Path, rank: int, every: int = 1) -> None:
         self._directory = directory

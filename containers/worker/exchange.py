@@ -1,8 +1,7 @@
 """A message of each rank to each other, in a round that ends when a rank has those for it.
 
-Every pair has a connection of its own, so a rank that says nothing is known by its own silence. Messages are
-a length of 4 bytes and what follows; a rank reads no byte beyond the round's, so the next one may be on its
-way.
+Every pair has a connection of its own, so a silent rank is known by its own silence. Messages are a length of
+4 bytes and what follows; a rank reads no byte beyond the round's, so the next one may be on its way.
 """
 
 from __future__ import annotations

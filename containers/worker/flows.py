@@ -39,7 +39,7 @@ class Flow:
     """Light to ``peer`` (an address) in ``step``, wanted from :meth:`Flows.open` to :meth:`Flows.close`.
 
     ``lit``: payload may be sent now. ``waited_s``: seconds so far in which it was wanted and not there.
-    ``reason``: why it is not there, as last told.
+    ``reason``: why it is not there, as last reported.
     """
 
     __slots__ = ("dark_since", "lit", "number", "peer", "reason", "retry_at", "step", "waited_s")
@@ -57,7 +57,7 @@ class Flow:
 class Flows:
     """A connection to the agent at ``path`` and the flows that are open over it.
 
-    Everything happens in the calls: :meth:`update` takes in what the agent said and asks again what is
+    Everything happens in the calls: :meth:`update` reads the agent's messages and repeats requests that are
     due, without waiting. :meth:`fileno` is for a poll, :meth:`due` for its timeout. Not for several threads.
     """
 
@@ -104,7 +104,7 @@ class Flows:
         return min(flow.retry_at for flow in self._flows.values())
 
     def update(self) -> None:
-        """Take in what the agent said; connect and ask again where that is due. Never waits."""
+        """Read the agent's messages. Connect and repeat requests if that is due. Never waits."""
         self._receive()
         if self.due() <= time.monotonic():
             if self._socket is None:

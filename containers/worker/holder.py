@@ -1,9 +1,9 @@
 """Holds a GPU's NIC for a command in a container of the job's own image, in the same network.
 
-The holder shows that every rank reaches every other, waits for the release with all other workers, and
-stays until the server agent says, by the file ``ended``, that the command has ended. Meanwhile it sends
-beacons, and at the end it tells what the NIC has carried. The command has no part in that: it cannot change
-what is said.
+The holder shows that every rank reaches every other, waits for the release with all other workers, and stays
+until the server agent reports, by the file ``ended``, that the command has ended. Meanwhile it sends beacons,
+and at the end it reports the bytes that the NIC has carried. The command has no part in that: it cannot
+change what is said.
 """
 
 from __future__ import annotations

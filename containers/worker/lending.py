@@ -1,9 +1,10 @@
 """Sends memory over TCP without copying it: its pages go through a pipe into the socket (splice(2)).
 
 Between two processes of one machine a byte is copied twice, from the sender and to the receiver, and that is
-most of what an all-reduce costs the processors there. Memory that is lent is copied once, by the receiver.
-So it must stay as it is until the receiver has it: ``fabric.collectives.lendable`` says which transfers an
-all-reduce itself does not overwrite sooner, and the receipts of ``transport`` say when it is over.
+most of what an all-reduce costs the processors there. Memory that is lent is copied once, by the receiver. So
+it must stay as it is until the receiver has it: ``fabric.collectives.lendable`` returns which transfers an
+all-reduce itself does not overwrite sooner, and the receipts of ``transport`` show when the receiver has the
+memory.
 
 A segment that TCP sends again may by then hold other bytes, but only such as the receiver has already,
 which its TCP throws away.

@@ -122,7 +122,7 @@ class Replica:
     """One rank's part of a synchronous data-parallel training.
 
     Its gradient buffer has ``gradient_bytes`` / 4 elements: the model's gradient, then a pad (``pads``),
-    whose sum every rank checks. ``summed``: how the ranks' vectors are summed where sums are not exact.
+    whose sum every rank checks. ``summed``: how the ranks' vectors are summed if sums are not exact.
     """
 
     def __init__(

@@ -1,14 +1,14 @@
 """A server's side of OptINC: sends quantised gradients to the averager once, and receives the mean.
 
-The blocks' scales are agreed on first, over the control network, in two rounds of messages from each rank
-to each, which the caller hands in: in the first a rank gets all exponents of its part of the blocks, in the
-second the largest of all other parts. That is 4(N - 1)/N bytes for a block; telling all to all would be
-2(N - 1). A rank whose gradients cannot be averaged says so in the first, so all ranks fail with its name.
-Then frames of codes go to the averager, at most ``WINDOW`` ahead of its answers; a frame is quantised when
-its turn to be sent comes and turned back when its answer is there, so both overlap with the sending.
+The blocks' scales are agreed on first, over the control network, in two rounds of messages from each rank to
+each, which the caller hands in: in the first a rank gets all exponents of its part of the blocks, in the
+second the largest of all other parts. That is 4(N - 1)/N bytes for a block; telling all to all would be 2(N -
+1). A rank whose gradients cannot be averaged reports that in the first, so all ranks fail with its name. Then
+frames of codes go to the averager, at most ``WINDOW`` ahead of its answers; a frame is quantised when its
+turn to be sent comes and turned back when its answer is there, so both overlap with the sending.
 
 The averager keeps nothing (``fabric.optinc.wire``). When the connection is lost, the worker connects again,
-says which answer it needs next, and all ranks send from the lowest such frame on, once more. That can be a
+sends which answer it needs next, and all ranks send from the lowest such frame on, once more. That can be a
 frame of the collective before: an averager may have died between the last answers to two ranks. So a
 collective's codes are kept until the first answer of the next, which no rank gets before all have the last of
 this one. A collective without values opens the connection, and another one ends it.
@@ -179,8 +179,8 @@ class Averaging:
     be there at first; ``silence_s``: afterwards the averager may be silent that long, or gone. The
     averager's own limit is shorter, so that it can say who was silent.
 
-    As a context it says good-bye to the averager, or the cause of the exception with which it is left; the
-    other ranks get that.
+    As a context it takes leave of the averager, or sends the cause of the exception with which it is left;
+    the other ranks get that.
     """
 
     def __init__(

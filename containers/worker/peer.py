@@ -31,7 +31,7 @@ class AveragingFailed(Exception):
 
 
 def read_notes(connection: socket.socket) -> None:
-    """Empty the connection's error queue, which poll tells of until it is."""
+    """Empty the connection's error queue, which poll reports until the queue is empty."""
     try:
         while True:
             connection.recvmsg(1, 512, socket.MSG_ERRQUEUE)

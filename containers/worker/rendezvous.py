@@ -1,10 +1,9 @@
 """Listening, connecting to the peers, and parting from them.
 
-A connection begins with a hello in both directions, which says who is there, for which job and for which
-channel: a pair of ranks has a connection for each channel that they share. With an
-O-NIC nothing is said: a hello would be payload, so it would need light, and a ring's lightpaths lead only
-where the collective sends. There a peer is known by its address, which is its GPU's, and a GPU works for
-one job at a time.
+A connection begins with a hello in both directions, which names the rank, the job and the channel: a pair of
+ranks has a connection for each channel that they share. With an O-NIC nothing is sent: a hello would be
+payload, so it would need light, and a ring's lightpaths lead only where the collective sends. There a peer is
+known by its address, which is its GPU's, and a GPU works for one job at a time.
 
 What is said is marked as words (``marks``) until a connection is made, and then at the end that sends no
 payload. Where light stands (``posted`` in the spec), payload goes one way on every connection, so that all

@@ -1,7 +1,7 @@
 """Executes a rank's graph of operations: a thread for each stream, connections for each communicator.
 
 Computation is a wait. A collective runs its schedule over the connections of its communicator, a message goes
-over those of its pair of ranks. The payload (``containers.worker.payload``) says what they carry: numbers
+over those of its pair of ranks. The payload (``containers.worker.payload``) decides what they carry: numbers
 whose sums are known beforehand, to which every result is compared, or a training's gradients.
 """
 
@@ -154,7 +154,7 @@ class _Rank:
         events: EventLog,
         progress: Progress | None,
     ) -> None:
-        """``progress``: through its turns, where light follows phases."""
+        """``progress``: through its turns, if light follows phases."""
         self._spec, self._graph, self._payload, self._events = spec, graph, payload, events
         self._progress = progress
         self.checked = self.sent = self.received = self.lent = 0
@@ -197,7 +197,7 @@ class _Rank:
             thread.join(self._spec.peer_timeout_s)
 
     def part(self) -> None:
-        """Say that all is said and wait until the peers say so too. Raises PeerLost."""
+        """Report that all is sent, and wait until the peers report it too. Raises PeerLost."""
         part(self._of_collectives, self._spec.peer_timeout_s)
         for end in (*self._senders.values(), *self._receivers.values()):
             end.hang_up()

@@ -55,9 +55,9 @@ class WorkerSpec:
     ``checkpoint``: the directory for its state, written after every ``checkpoint_every``-th iteration; None
     writes none. ``resume``: the iteration to begin at, from the state that is there; 0 begins at the start.
     ``posted``: count what the NIC is given to send (``posted``), and have payload one way on each connection.
-    ``light``: "phases" where it follows the phases of the job's graph, each of whose ends is then posted.
-    ``averager``: of the collective ``optinc``, and of no other. ``windows_bytes``: how much each rank may
-    have under way to this one; none where the kernel decides.
+    ``light``: "phases" if it follows the phases of the job's graph, each of whose ends is then posted.
+    ``averager``: of the collective ``optinc``, and of no other. ``windows_bytes``: how many bytes each rank
+    may have in flight to this one; none if the kernel decides.
     """
 
     job: str

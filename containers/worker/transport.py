@@ -11,22 +11,22 @@ waiting. So it can always move. (A word of ``step_by_step``, below, waits for ea
 
 A vector is of float32 values, or of other :class:`Elements` that are added in a way of their own.
 
-Where the schedule is one of exchanges (``step_by_step``), a rank takes part in a step once it has received
-all of the earlier ones, and tells those who send to it in the step by one byte that it is ready: until then
-they send nothing of it. That is MPI's Sendrecv of a large message (rendezvous). Without it a rank that is
-early shares the NIC of one that is late, which makes that one later still: halving and doubling on a fat
-tree took a third longer than its slowest links.
+If the schedule is one of exchanges (``step_by_step``), a rank takes part in a step once it has received all
+of the earlier ones, and tells those who send to it in the step by one byte that it is ready: until then they
+send nothing of it. That is MPI's Sendrecv of a large message (rendezvous). Without it a rank that is early
+shares the NIC of one that is late, which makes that one later still: halving and doubling on a fat tree took
+a third longer than its slowest links.
 
 A rank is done when its peers have received all that it sent them. They say so by a receipt, one byte after
-all else that they have to say on that connection. Until then its memory may be lent to the connection
-instead of copied into it, where the schedule itself does not overwrite it sooner.
+all else that they have to say on that connection. Until then its memory may be lent to the connection instead
+of copied into it, if the schedule itself does not overwrite it sooner.
 
-With an O-NIC, payload is sent only under light: what one rank sends to another in one step is a burst, and
-a burst is one flow. It is opened when all of the burst is ready and closed when the peer's host has
-acknowledged its last byte, so that nothing is under way when the light goes out. A flow occupies the
-peer's receiver, so it must end whatever else waits: its bytes are all there, and the peer reads them even
-when it cannot use them yet (it keeps them aside). So a lit flow never waits for another flow, and since
-the agents serve a receiver's flows in turn, the first unfinished burst gets its light in the end.
+With an O-NIC, payload is sent only under light: what one rank sends to another in one step is a burst, and a
+burst is one flow. It is opened when all of the burst is ready and closed when the peer's host has
+acknowledged its last byte, so that nothing is in flight when the light goes out. A flow occupies the peer's
+receiver, so it must end whatever else waits: its bytes are all there, and the peer reads them even when it
+cannot use them yet (it keeps them aside). So a lit flow never waits for another flow, and since the agents
+serve a receiver's flows in turn, the first unfinished burst gets its light in the end.
 """
 
 from __future__ import annotations
@@ -312,14 +312,14 @@ class _Link:
 class Transport:
     """Runs one schedule again and again over the same connections.
 
-    ``connections``: a connected stream socket for each of its :func:`partners`; they become
-    non-blocking and stay the caller's to close, as does the transport. ``into``: those over which payload
-    comes, where these are others; ``connections`` then are those over which it goes. ``length``: ``elements``
-    of the vector. ``peer_timeout_s``: a peer from which a byte is awaited may be silent that long.
-    ``flows``: the O-NIC's agent, without whose light nothing is sent; then ``addresses`` gives each rank's.
-    ``bounds``: of the chunks in this rank's vector, elements (``fabric.collectives.chunk_bounds``); a chunk
-    is as long at every rank that transfers it. ``on_begin``: told of each transfer's peer and bytes before
-    the first one goes. Raises ValueError when a connection is missing or the bounds do not fit, or cut items.
+    ``connections``: a connected stream socket for each of its :func:`partners`; they become non-blocking and
+    stay the caller's to close, as does the transport. ``into``: sockets to receive payload on, if they differ
+    from ``connections``; ``connections`` then are those over which it goes. ``length``: ``elements`` of the
+    vector. ``peer_timeout_s``: a peer from which a byte is awaited may be silent that long. ``flows``: the
+    O-NIC's agent, without whose light nothing is sent; then ``addresses`` gives each rank's. ``bounds``: of
+    the chunks in this rank's vector, elements (``fabric.collectives.chunk_bounds``); a chunk is as long at
+    every rank that transfers it. ``on_begin``: called with each transfer's peer and bytes before the first
+    one is sent. Raises ValueError when a connection is missing or the bounds do not fit, or cut items.
     """
 
     def __init__(

@@ -74,7 +74,7 @@ class Rig(ABC):
 
     @property
     def plugged(self) -> Collection[int]:
-        """Faceplates where light comes in, as far as is known."""
+        """Faceplates at which light comes in, as far as is known."""
         return self.hosts.keys()
 
     @property

@@ -18,7 +18,7 @@ def make_certificates(folder: Path) -> Path:
     """Write authority, certificate, key and Dask's configuration into a new folder that only its owner reads.
 
     The authority's own key is thrown away, so it cannot sign further certificates. Returns the file of the
-    configuration. Raises LabError where the folder is there already or the package cryptography is not.
+    configuration. Raises LabError if the folder exists already or the package cryptography is missing.
     """
     try:
         from cryptography import x509

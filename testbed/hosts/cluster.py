@@ -1,7 +1,7 @@
 """Hosts: machines that build labs, each a Dask worker that offers the resource ``HOST``.
 
-A worker does as root whatever it is told, so Dask's processes must speak TLS wherever another machine can
-reach them. Their certificates are those of Dask's own configuration.
+A worker does as root whatever it is ordered to, so Dask's processes must use TLS if another machine can reach
+them. Their certificates are those of Dask's own configuration.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A process of a host that a task of Dask looks after, and that does not end with the task's worker.
 
-A worker may die, and all workers end with their scheduler. The process goes on, in a lab's state directory of
-its own; the next task with the same key finds it there and looks after it.
+A worker may die, and all workers end with their scheduler. The process keeps running, in a lab's state
+directory of its own; the next task with the same key finds it there and looks after it.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def _start(lab: Lab, key: str, start: Callable[[Lab], Sequence[str] | None]) -> 
 def end_forsaken(kind: str, but: str) -> None:
     """End processes that no task looks after any more: their places are taken again.
 
-    ``kind``: what their keys begin with; ``but``: the key of one that goes on.
+    ``kind``: what their keys begin with; ``but``: the key of one that keeps running.
     """
     for lab, key in _all():
         if key.startswith(kind) and key != but and not _is_taken(lab):

@@ -81,7 +81,7 @@ def hear_session(session: str, known: int) -> tuple[bytes, int | None]:
 
 
 def end_session(session: str) -> None:
-    """End the program, if it runs, and forget what it said."""
+    """End the program, if it runs, and forget its output."""
     program = _SESSIONS.pop(session, None)
     if program is None:
         return

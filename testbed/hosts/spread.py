@@ -45,9 +45,9 @@ _DRAWS = 20
 class Over:
     """Over how many hosts a lab is, and how light goes between them.
 
-    ``number``: VXLAN number of the first cut fibre, from which the others go on; None: chance draws it.
-    ``mtu_bytes``: IP packets of workers that fit the network between the hosts. ``wireguard``: only where
-    hosts reach each other over WireGuard.
+    ``number``: VXLAN number of the first cut fibre, from which the others follow; None: chance draws it.
+    ``mtu_bytes``: IP packets of workers that fit the network between the hosts. ``wireguard``: only if hosts
+    reach each other over WireGuard.
     """
 
     hosts: int
@@ -146,7 +146,7 @@ class SpreadLab:
         return [host.name for host in self._hosts if host.ip not in there]
 
     def end(self) -> None:
-        """Wait for the other parts, which the ended first part has told to end, and take their logs.
+        """Wait for the other parts, which the ended first part has ordered to end, and take their logs.
 
         A part that does not end is given up, which also ends it.
         """

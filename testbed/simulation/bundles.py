@@ -1,10 +1,10 @@
 """Simulates whole phases of collectives ("bundles") that share the network, for thousands of ranks.
 
 A bundle is everything that the groups of a class send in one phase: in consecutive steps with equal
-transfers. Alone in the network it takes exactly as long as ``phases`` says. Beside others, all flows of all
-bundles under way get max-min fair rates, as if each lasted as long as its bundle, and a bundle is slowed down
-as much as its slowest flow. The rates depend only on the bundles under way and the links' capacities, so they
-are computed once for each set of bundles until a capacity changes.
+transfers. Alone in the network it takes exactly as long as ``phases`` computes. Together with others, all
+flows of all bundles in progress get max-min fair rates, as if each lasted as long as its bundle, and a bundle
+is slowed down as much as its slowest flow. The rates depend only on the bundles in progress and the links'
+capacities, so they are computed once for each set of bundles until a capacity changes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ class Load:
 
     @functools.cached_property
     def own(self) -> IntArray | None:
-        """The link of each flow where each passes one, and no other does: such as circuits."""
+        """The link of each flow if each passes one link that no other flow passes, such as circuits; else
+        None.
+        """
         routes = self.transfers.routes
         flows = len(routes.offsets) - 1
         alone = len(routes.links) == flows > 0 and np.bincount(routes.links).max() == 1
@@ -96,7 +98,7 @@ class _Bundle:
 
 
 class Bundles:
-    """The bundles under way on a network of ``links`` links.
+    """The bundles in progress on a network of ``links`` links.
 
     ``stretches`` is kept only when ``trace`` is asked for.
     """

@@ -1,7 +1,7 @@
 """Virtual time: flows that share directed links max-min fairly, and things that happen at given times.
 
-Between two events all rates are constant. A flow enters after its latency; when its last byte has passed,
-its owner is told. Only flows that share a link, directly or through others, with one that came or went are
+Between two events all rates are constant. A flow enters after its latency; when its last byte has passed, its
+owner is called. Only flows that share a link, directly or through others, with one that came or went are
 looked at again, so a flow alone on its links costs next to nothing however many there are elsewhere. A link
 without capacity is dark: flows through it stand still and take nothing from others.
 """
@@ -94,7 +94,7 @@ class TooManyEvents(ValueError):
 
 
 class Engine:
-    """A clock, a queue of events and the flows under way. Seconds, and bytes per second.
+    """A clock, a queue of events and the flows in progress. Seconds, and bytes per second.
 
     ``passed`` grows by what passed the links, when it is a list; it is None, and nothing is kept, unless
     ``trace`` is asked for. After ``most_events`` events :meth:`run` raises TooManyEvents.
@@ -175,7 +175,7 @@ class Engine:
         return len(self._users[link])
 
     def hold_back(self, link: int, resumed_s: Callable[[float], float]) -> None:
-        """Have flows that stand still on a link go on later.
+        """Have flows that stand still on a link continue later.
 
         ``resumed_s``: from how long one has stood to how long it stands in all, seconds.
         """
@@ -188,7 +188,7 @@ class Engine:
             self.at(at_s, self._enter, flow)
 
     def twin(self, now_s: float) -> Engine:
-        """Return an engine with the same links and nothing under way, at a time."""
+        """Return an engine with the same links, without flows and events, at a time."""
         twin = Engine(most_events=self._most_events - self.events)
         twin.now_s = now_s
         twin._capacity, twin._keys, twin._link = [*self._capacity], [*self._keys], dict(self._link)
@@ -196,7 +196,7 @@ class Engine:
         return twin
 
     def adopt(self, twin: Engine) -> None:
-        """Take over what is under way on a twin that is at the same time, on links that are idle here."""
+        """Take over the flows and events of a twin that is at the same time, on links that are idle here."""
         for link, users in enumerate(twin._users):
             self._users[link].update(users)
             for flow in users:

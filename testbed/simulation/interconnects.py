@@ -214,10 +214,9 @@ class LightDivision:
     """Divides light by what has yet to be sent over each link of ``network``, again and again.
 
     Called with bytes [links], it gives bits per second [links], of which payload gets ``share``; a lightpath
-    carries ``rate_bps`` of it. Where there
-    is not light for all pairs at once, some get none until others have sent. With ``turns`` divisions take
-    turns instead, each for those that the ones before left dark, and what each link gets is the mean: ranks
-    in lock-step go on only when all pairs have something.
+    carries ``rate_bps`` of it. If there is not light for all pairs at the same time, some get none until
+    others have sent. With ``turns`` divisions take turns instead, each for those that the ones before left
+    dark, and what each link gets is the mean: ranks in lock-step continue only when all pairs have something.
     """
 
     def __init__(

@@ -99,9 +99,9 @@ class NetworkChange:
     """Change of the network to ``network`` at ``time_s``; links that it did not have are dark for ``dark_s``.
 
     A regroup: the packets' paths change at once, flows that need a new link stand still while it is dark and,
-    with ``time_out_s`` seconds, until TCP tries again after that; all others go on. A cut link: what had its
-    way over it goes on elsewhere, or its job fails; with ``patient`` it stands still until another change
-    gives it a way.
+    with ``time_out_s`` seconds, until TCP tries again after that; all others go on. A cut link: flows over it
+    continue elsewhere, or their job fails; with ``patient`` it stands still until another change gives it a
+    way.
     """
 
     time_s: float
@@ -113,12 +113,12 @@ class NetworkChange:
 
 @dataclass(frozen=True)
 class GpuLost:
-    """Loss of a GPU at ``time_s``; ``then`` its job fails or goes on: with ``spare`` in its place
+    """Loss of a GPU at ``time_s``; ``then`` its job fails or continues: with ``spare`` in its place
     (``swap``), or without it (``shrink``, the ranks behind it move up by one).
 
-    It goes on from the newest parameters that one of its other ranks has: the iteration after them is begun
-    again by all ranks, ``recovery_s`` after the loss. That stands for all that happens meanwhile (the loss
-    is noticed, light is set, workers start) and is taken for granted. The spare is no straggler. Raises
+    It continues from the newest parameters that one of its other ranks has: the iteration after them is begun
+    again by all ranks, ``recovery_s`` after the loss. That stands for all that happens meanwhile (the loss is
+    noticed, light is set, workers start) and is taken for granted. The spare is no straggler. Raises
     ValueError.
     """
 
@@ -213,7 +213,7 @@ Execution = Exchange | PassingOn | Streaming | Together
 
 
 class Run(Protocol):
-    """A job under way, of whatever kind. ``over``: it has ended or failed."""
+    """A job in progress, of any kind. ``over``: it has ended or failed."""
 
     @property
     def over(self) -> bool: ...
@@ -426,7 +426,7 @@ class Simulation:
 
 
 class LoopRun:
-    """A training loop under way, from iteration ``first`` on; after a loss another one takes its place.
+    """A training loop in progress, from iteration ``first`` on; after a loss another one takes its place.
 
     Its iterations are those of the loop's graph: one for each rank, or one of all ranks in step.
     """
@@ -581,7 +581,7 @@ class LoopRun:
         return LoopRun(self.run, replace(job, start_s=resumed_s), first, self.result)
 
     def _drop(self) -> None:
-        """Stop everything that is under way."""
+        """Stop everything that is in progress."""
         if self.run.groups is not None:
             self.run.groups.leave(self)
         self.operations.stop()

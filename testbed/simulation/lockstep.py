@@ -2,7 +2,7 @@
 
 Ranks of a class run one program. For each communicator of it their groups are of one size and have as many
 ranks of each class; for each peer theirs are of one class. So what one of them does all do, and they are
-simulated as one: the slowest of them decides when all go on.
+simulated as one: the slowest of them decides when all continue.
 """
 
 from __future__ import annotations

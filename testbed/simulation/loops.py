@@ -1,4 +1,4 @@
-"""The inner loops of ``testbed.simulation.maxmin``, compiled by numba where it is installed.
+"""The inner loops of ``testbed.simulation.maxmin``, compiled by numba if it is installed.
 
 Importing this costs a second and the first call several, once per machine (numba keeps what it compiled), so
 it is done only when there is enough to do.

@@ -9,8 +9,8 @@ link later, because the share that a link has for each flow never falls while ot
 And when a flow comes or goes, flows with a lower rate than it has keep theirs, because it plays no part in
 how they were found.
 
-Both come as numpy, and as loops that numba compiles where it is installed (without it they are slow but
-right, so that the tests run both everywhere).
+Both come as numpy, and as loops that numba compiles if it is installed (without it they are slow but right,
+so that the tests run both everywhere).
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class Routes:
     """The links of each transfer of a step: transfer k passes ``links[offsets[k]:offsets[k + 1]]``.
 
     ``latency_s`` [transfers]: seconds before the first byte of each counts. ``delay_s`` [transfers]: of these
-    the delays of links, which a word that comes back takes, too; None where no link has any.
+    the delays of links, which a word that comes back takes, too; None if no link has any.
     """
 
     offsets: IntArray
@@ -153,10 +153,10 @@ class PacketNetwork:
     """Packets over GPUs' links, packet switches and the light of optical circuit switches.
 
     They take the paths of :class:`fabric.paths.Router`, as under the controller's rules. ``cross_connects``
-    are by default those of the fabric's own circuits. ``segments``: where links lose frames. What is lost is
-    sent again, so a link that loses carries less by that share, and a pair of GPUs gets no more than TCP Reno
-    does, as of a link of its own. A transfer over links that delay counts their delay and jitter: of many
-    frames in order, some wait that long. Raises ValueError naming a link without capacity.
+    are by default those of the fabric's own circuits. ``segments``: used if links lose frames. What is lost
+    is sent again, so a link that loses carries less by that share, and a pair of GPUs gets no more than TCP
+    Reno does, as of a link of its own. A transfer over links that delay counts their delay and jitter: of
+    many frames in order, some wait that long. Raises ValueError naming a link without capacity.
     """
 
     def __init__(

@@ -168,7 +168,7 @@ class Operations:
         )
 
     def stop(self) -> None:
-        """Begin nothing any more; what is under way has no consequences."""
+        """Begin nothing any more; operations in progress have no consequences."""
         self._stopped = True
 
     def begin(self) -> None:

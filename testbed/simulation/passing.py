@@ -1,11 +1,11 @@
-"""A collective under way whose ranks send what they have as soon as workers do.
+"""A collective in progress whose ranks send what they have as soon as workers do.
 
 A worker (``containers/worker/transport.py``) sends over one connection to each peer, in the order of the
 schedule. It waits for no step: a part of a chunk may go as soon as the part that it consists of has arrived.
 So a tree adds and hands down a vector at once, and what two steps send to one peer has one share of a link.
 In a schedule of exchanges (``step_by_step``) it waits until both have come and received all of the steps
-before, but not until what it sends itself has arrived. A rank has ended when its peers have said that they
-have all. These words take the delays of links, and no latency: that of a transfer is measured with them.
+before, but not until what it sends itself has arrived. A rank has ended when its peers have reported that
+they have all. These words take the delays of links, and no latency: that of a transfer is measured with them.
 
 Rings whose ranks all do the same at the same time need no parts (:func:`alike_s`, :class:`Together`), and
 larger ones take too many: :mod:`ringlight.testbed.simulation.streaming`.
@@ -209,9 +209,10 @@ def _exchanges(plan: Sequence[StepPlan], ranks: int) -> list[_Transfer]:
 
 
 def alike_s(lanes: Lanes, capacity: FloatArray) -> float | None:
-    """Return how long every transfer of a ring is on its links if all ranks begin together, seconds; None
-    where its transfers do not begin and end together, step by step. ``lanes``: of all its steps;
-    ``capacity``: of the network's links, bytes per second."""
+    """Return how long every transfer of a ring is on its links if all ranks begin together, seconds; None if
+    its transfers do not begin and end together, step by step. ``lanes``: of all its steps; ``capacity``: of
+    the network's links, bytes per second.
+    """
     offsets, links, latency_s = lanes.routes()
     if len(set(latency_s)) > 1 or len(set(lanes.sizes.tolist())) > 1:
         return None

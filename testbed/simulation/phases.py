@@ -88,8 +88,8 @@ def synchronous(
 class Phases:
     """A collective taken apart into the phases that differ, to be timed for many sizes and costs.
 
-    ``wavelengths``: channels that it uses in each direction, None where its steps have none. Raises
-    ValueError as :func:`synchronous`.
+    ``wavelengths``: channels that it uses in each direction, None if its steps have none. Raises ValueError
+    as :func:`synchronous`.
     """
 
     def __init__(self, network: Network, ranks: Sequence[str], steps: Steps) -> None:
@@ -172,8 +172,8 @@ class Phases:
 class Transfers:
     """The transfers of a phase over a network: their ``routes``, and ``chunks`` that each takes [transfers].
 
-    ``capacity``: of the network's links, bytes per second.
-    Called with the bytes of a chunk it says how many seconds pass until the last of them has ended.
+    ``capacity``: of the network's links, bytes per second. Called with the bytes of a chunk, it returns how
+    many seconds pass until the last of them has ended.
     """
 
     def __init__(self, network: Network, ranks: Sequence[str], step: Step, number: int) -> None:

@@ -45,7 +45,7 @@ class _Plan(NamedTuple):
 
 
 class _Meeting:
-    """A collective under way on a communicator: its parts, and by group rank who has come to it."""
+    """A collective in progress on a communicator: its parts, and by group rank who has come to it."""
 
     __slots__ = ("left", "operation_of", "parts", "plan")
 

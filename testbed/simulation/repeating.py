@@ -27,7 +27,7 @@ MOST_KEPT, MOST_COMPARED = 16, 20_000
 
 
 class Loop(Protocol):
-    """A training loop under way, all of whose transfers go through the engine."""
+    """A training loop in progress, all of whose transfers go through the engine."""
 
     def links_used(self) -> frozenset[int]:
         """Return the engine's links that its transfers pass now."""
@@ -72,9 +72,10 @@ class Episode:
 
 @dataclass(eq=False)
 class Group:
-    """Loops that share links. ``begun`` and ``ended``: times in the episode under way. ``open``: ranks that
+    """Loops that share links. ``begun`` and ``ended``: times in the present episode. ``open``: ranks that
     have begun and not ended. ``looked_up``: whether the episode's ends are set. ``number`` counts episodes
-    that were, and interruptions. ``single``: each rank has begun once, and nothing else happened."""
+    that were, and interruptions. ``single``: each rank has begun once, and nothing else happened.
+    """
 
     loops: list[Loop]
     begun: dict[Rank, float] = field(default_factory=dict)

@@ -1,10 +1,10 @@
-"""A large ring under way, each rank's sends as one stream of bytes.
+"""A large ring in progress, each rank's sends as one stream of bytes.
 
 On a ring a rank sends to the same one in every step, and in each step what it received in the step before. So
 all that it sends is one flow, which follows that of the rank before it: it may be ahead of it by the chunk
 that the rank had itself, less half a part, as a worker passes on a part of a chunk when it has the whole of
-the part, and less what is on its way. Such flows change their rates only where one comes up with the one that
-it follows, where it falls behind again, and at the ends: about as often as there are ranks, not as there are
+the part, and less what is on its way. Such flows change their rates only when one comes up with the one that
+it follows, when it falls behind again, and at the ends: about as often as there are ranks, not as there are
 transfers. :class:`ringlight.testbed.simulation.passing.PassingOn` follows every part.
 """
 

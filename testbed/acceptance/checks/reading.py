@@ -1,4 +1,4 @@
-"""Identity and reading: items 1 to 6, and 45 where a password could be seen."""
+"""Identity and reading: items 1 to 6, and 45 if a password could be seen."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ class GnmiRig(ScpiRig):
 
 
 class SonicGnmiRig(GnmiRig):
-    """SONiC's models, whose switch says nothing of light."""
+    """SONiC's models, whose switch does not report light."""
 
     protocol = "sonic-ocs-gnmi"
     profile = "sonic-ocs"

@@ -1,4 +1,4 @@
-"""Rigs around the emulated switch where the driver speaks TL1."""
+"""Rigs around the emulated switch for drivers that use TL1."""
 
 from __future__ import annotations
 

@@ -46,8 +46,9 @@ class Faults:
 
 @dataclass(frozen=True)
 class Losses:
-    """GPUs that are lost for good, when and by name. A job goes on from the last of its checkpoints, one
-    after every ``checkpoint_s`` of work, and needs ``restart_s`` for it."""
+    """GPUs that are lost for good, when and by name. A job continues from the last of its checkpoints, one
+    after every ``checkpoint_s`` of work, and needs ``restart_s`` for it.
+    """
 
     gpus: tuple[tuple[float, str], ...] = ()
     checkpoint_s: float = 1.0

@@ -1,4 +1,4 @@
-"""GPUs that fail: which jobs are on what fails, and what goes on in their place.
+"""GPUs that fail: which jobs are on failed units, and what replaces these.
 
 A cluster's GPUs are in units that fail whole: servers, or larger slices of which one server takes all. A
 job's GPUs on a switch are in the units that it fills most tightly.

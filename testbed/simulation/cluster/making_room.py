@@ -1,8 +1,8 @@
 """Moving light under jobs: which fibres lead to which switch when a job comes, so that it is on few switches.
 
 GPUs' fibres end at ports of switches through optical switches. A switch has as many ports as GPUs, and some
-to spare where the cluster has. A job that fits a switch but finds no room on one gets it by moving fibres: of
-idle GPUs to spare ports, then of running jobs, which go dark for a while. Only jobs that are whole on a
+to spare if the cluster has any. A job that fits a switch but finds no room on one gets it by moving fibres:
+of idle GPUs to spare ports, then of running jobs, which go dark for a while. Only jobs that are whole on a
 switch, and stay so elsewhere, make room.
 """
 

@@ -31,8 +31,9 @@ CLASSES = (1, 8, 64)
 
 @dataclass(frozen=True)
 class Measured:
-    """``figures`` by name, None where nothing counts; ``curves``: points of each distribution, by share;
-    ``course``: over time, ``t`` in seconds; ``classes``: jobs by size."""
+    """``figures`` by name, None if nothing counts; ``curves``: points of each distribution, by share;
+    ``course``: over time, ``t`` in seconds; ``classes``: jobs by size.
+    """
 
     figures: dict[str, float | None]
     curves: Mapping[str, list[float]]

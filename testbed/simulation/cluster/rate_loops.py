@@ -1,5 +1,4 @@
-"""The arithmetic of ``rates`` as loops that numba compiles where it is installed; the same figures to
-rounding.
+"""The arithmetic of ``rates`` as loops that numba compiles if it is installed; the same figures to rounding.
 
 Constants are arguments: numba keeps what it compiled, and with it what they were then.
 """

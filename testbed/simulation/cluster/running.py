@@ -78,13 +78,13 @@ class Running:
         self.put(job, placed, left_s)
 
     def put(self, job: int, placed: Placed, left_s: float) -> None:
-        """Give a job its GPUs and let it go on."""
+        """Give a job its GPUs and let it continue."""
         self.holding.take(job, placed)
         self.held += self.gpus[job]
         self.go(job, placed, left_s)
 
     def go(self, job: int, placed: Placed, left_s: float) -> None:
-        """Let a job go on that has its GPUs."""
+        """Let a job that has its GPUs continue."""
         self.placed[job] = placed
         several = len(placed) > 1
         if several:
@@ -143,7 +143,7 @@ class Running:
         return True
 
     def pause(self, job: int, placed: Placed, seconds: float, left_s: float) -> None:
-        """Let a job that stands still send nothing for a while, and then go on."""
+        """Let a job that stands still send nothing for a while, and then continue."""
         if seconds:
             self.pausing[job] = left_s
             left_s = self.wait_s(job, seconds)
