@@ -68,7 +68,9 @@ class NoPackageError(ImageError):
 
 
 def suite() -> str:
-    """Code name of the host's distribution, such as ``bookworm``. Raises ImageError when it has none."""
+    """Return the code name of the host's distribution, such as ``bookworm``. Raises ImageError if it has
+    none.
+    """
     try:
         return platform.freedesktop_os_release()["VERSION_CODENAME"]
     except (KeyError, OSError):
@@ -76,13 +78,15 @@ def suite() -> str:
 
 
 def base_tag() -> str:
-    """Tag of the image below the worker's code. Raises ImageError."""
+    """Return the tag of the image below the worker's code. Raises ImageError."""
     recipe = "\n".join([suite(), platform.machine(), *PACKAGES, *EXCLUDED_PATHS])
     return f"ringlight-base:{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
 
 
 def code_files() -> dict[str, Path]:
-    """The files a worker imports or reads, by their names below a folder in PYTHONPATH; sorted."""
+    """Return the files that a worker imports or reads, by their names below a folder in PYTHONPATH,
+    sorted.
+    """
     modules = (
         "__init__",
         "alltoall",
@@ -111,7 +115,7 @@ def code_files() -> dict[str, Path]:
 
 @cache
 def image_tag() -> str:
-    """Tag of the worker image that belongs to this source tree and this host. Raises ImageError."""
+    """Return the tag of the worker image of this source tree on this host. Raises ImageError."""
     digest = hashlib.sha256((base_tag() + DOCKERFILE).encode())
     for name, path in code_files().items():
         digest.update(name.encode() + b"\0" + path.read_bytes())
@@ -132,9 +136,9 @@ class _SocketConnection(http.client.HTTPConnection):
 
 
 def image_present(name: str | None = None) -> bool:
-    """Whether Docker has the worker image, or the image ``name``.
+    """Return whether Docker has the worker image, or the image ``name`` if it is given.
 
-    Raises ImageError when Docker does not answer.
+    Raises ImageError if Docker does not answer.
     """
     tag = image_tag() if name is None else name
     host = os.environ.get("DOCKER_HOST") or _DEFAULT_HOST
@@ -157,7 +161,7 @@ def image_present(name: str | None = None) -> bool:
 
 @contextmanager
 def docker_client(timeout_s: float) -> Iterator[docker.APIClient]:
-    """Docker's own client; what goes wrong with it is an ImageError."""
+    """Yield Docker's own client. Its errors, also those raised in the block, become ImageError."""
     # A quarter of a second, which a start-up check has no use for.
     import docker
     import requests
@@ -177,7 +181,7 @@ def docker_client(timeout_s: float) -> Iterator[docker.APIClient]:
 
 
 def has_image(client: docker.APIClient, tag: str) -> bool:
-    """Whether Docker has an image of this name."""
+    """Return whether Docker has an image with the name ``tag``."""
     import docker
 
     try:

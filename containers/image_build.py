@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 
 
 def ensure_image(progress: Progress) -> str:
-    """The worker image's tag, once Docker has it; makes base and code layer where they are missing.
+    """Build the base and the code layer if Docker does not have them. Return the tag of the worker image.
 
     Raises ImageError.
     """
@@ -78,9 +78,10 @@ def build_image(progress: Progress) -> None:
 
 
 def remove_images(keep: str, age_s: float) -> list[str]:
-    """Remove our images with the name of ``keep`` and another tag, older than ``age_s`` s; their tags.
+    """Remove our images that have the name of ``keep``, another tag and more than ``age_s`` seconds. Return
+    the removed tags.
 
-    One that a container was made of, running or not, stays: Docker refuses. Raises ImageError.
+    Images of containers, running or stopped, stay because Docker refuses to remove them. Raises ImageError.
     """
     name = keep.partition(":")[0]
     before = time.time() - age_s
@@ -102,9 +103,10 @@ def remove_images(keep: str, age_s: float) -> list[str]:
 
 
 def build_from_packages(name: str, packages: Sequence[str], progress: Progress) -> str:
-    """Make an image of the host's own suite with Python, numpy and these Debian packages; its full name.
+    """Build an image of the host's own suite with Python, numpy and the given Debian packages. Return its
+    full name.
 
-    One of that name that is there is replaced. Raises ImageError.
+    An existing image of that name is replaced. Raises ImageError.
     """
     repository, _, tag = name.partition(":")
     whole = f"{repository}:{tag or 'latest'}"
@@ -189,15 +191,15 @@ def _mmdebstrap(archive: Path, packages: Sequence[str], mirrors: list[str], prog
         raise ImageError(f"mmdebstrap took longer than {BUILD_TIMEOUT_S} s")
     if process.returncode:
         for line in lines:
-            if found := _NO_PACKAGE.match(line):
-                raise NoPackageError(f"there is no Debian package {found[1]} in the sources of {suite()}")
+            if match := _NO_PACKAGE.match(line):
+                raise NoPackageError(f"there is no Debian package {match[1]} in the sources of {suite()}")
         # The first error is the cause; the last says only that there was one.
         cause = next((line for line in lines if line.startswith("E: ")), (lines or ["no message"])[-1])
         raise ImageError(f"mmdebstrap failed: {cause}")
 
 
 def host_sources(directory: Path, codename: str) -> str:
-    """The host's package sources of its own suite, as deb822 text; empty when it has none.
+    """Return the host's package sources for its own suite as deb822 text, empty if there are none.
 
     Reads ``sources.list``, ``sources.list.d/*.list`` and ``*.sources`` in ``directory``. Other vendors'
     suites and components are left out: the base needs only ``main`` of the distribution.
@@ -222,14 +224,16 @@ def host_sources(directory: Path, codename: str) -> str:
 
 
 def _text_of(path: Path) -> str:
-    """Text of a file whose comments may have any encoding."""
+    """Return the text of a file whose comments may have any encoding."""
     return path.read_text(encoding="utf-8", errors="replace")
 
 
 def _deb822_stanzas(text: str) -> list[dict[str, str]]:
-    """Fields by name, in small letters, of each stanza; they are written as the headers of a mail are."""
-    said = "".join(line for line in text.splitlines(keepends=True) if not line.startswith("#"))
-    stanzas = (message_from_string(part.lstrip("\n")) for part in re.split(r"\n\s*\n", said))
+    """Return the fields of each stanza by name, in small letters. Stanzas are written like the headers of a
+    mail.
+    """
+    content = "".join(line for line in text.splitlines(keepends=True) if not line.startswith("#"))
+    stanzas = (message_from_string(part.lstrip("\n")) for part in re.split(r"\n\s*\n", content))
     return [{name.lower(): value.rstrip() for name, value in stanza.items()} for stanza in stanzas]
 
 

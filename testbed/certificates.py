@@ -1,4 +1,4 @@
-"""How a client of the controller checks its certificate."""
+"""Check of the controller's certificate by its clients."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import ssl
 
 
 def trusting(cacert: str, *, anywhere: bool = False) -> ssl.SSLContext:
-    """Trusts the authorities in a file, or the very certificates in it. Raises OSError.
+    """Return a TLS context that trusts the authorities in a file, or the certificates in it themselves.
+    Raises OSError.
 
-    ``anywhere``: a certificate need not name the address that was called: for who has the server's own, and
-    calls it from the same machine by another name.
+    ``anywhere``: a certificate need not name the address that was called, for a client that has the server's
+    own certificate and calls the server from the same machine by another name.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     # So that a certificate that an authority has signed can be trusted without that authority.

@@ -40,7 +40,7 @@ class Death:
     """A process ended, or is back. ``t``: CLOCK_MONOTONIC, seconds. ``how``: how it ended; None: it is back.
 
     ``asked``: the lab's fault service, or its run, had it killed. ``frozen``: it did not end, but stood still
-    from ``t`` on; None as ``how``: it goes on. A bridge ends when somebody deletes it, a port (``switch:3``)
+    from ``t`` on; None as ``how``: it goes on. A bridge ends when it is deleted, a port (``switch:3``)
     when it is not as the testbed left it.
     """
 
@@ -53,7 +53,7 @@ class Death:
 
     @property
     def is_astray(self) -> bool:
-        """Whether it is about no end of a process."""
+        """Return whether the process did not end, or is a bridge or a port."""
         return self.frozen or self.kind in ("bridge", "port")
 
 
@@ -80,7 +80,7 @@ class Deaths:
 
 
 class DeathLog:
-    """Reads on, from where it read before. A file that is not there yet, or any more, says nothing."""
+    """Reads on, from where it read before. A missing file counts as empty."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._offset = path, 0
@@ -89,10 +89,10 @@ class DeathLog:
         try:
             with self._path.open("rb") as file:
                 file.seek(self._offset)
-                found = file.read()
+                data = file.read()
         except FileNotFoundError:
             return []
         # A line that is being written is read with the next.
-        whole = found[: found.rfind(b"\n") + 1]
+        whole = data[: data.rfind(b"\n") + 1]
         self._offset += len(whole)
         return [Death(**json.loads(line)) for line in whole.splitlines()]

@@ -13,23 +13,25 @@ _DEPTH = 12
 
 
 def too_few(error: BaseException | None, depth: int = _DEPTH) -> str | None:
-    """One line that names the limit and the remedy, where no descriptor was left, however deep that lies in
-    ``error``; else None."""
+    """Return one line that names the limit and the remedy if no descriptor was left; else None.
+
+    The cause may lie deep in ``error``: in its causes, contexts, reasons and arguments.
+    """
     if error is None or not depth:
         return None
     if isinstance(error, OSError) and error.errno in _LACKING:
         return _line(error.errno)
     inside = (error.__cause__, error.__context__, getattr(error, "reason", None), *error.args)
-    found = (too_few(one, depth - 1) for one in inside if isinstance(one, BaseException))
-    return next((line for line in found if line is not None), None)
+    lines = (too_few(cause, depth - 1) for cause in inside if isinstance(cause, BaseException))
+    return next((line for line in lines if line is not None), None)
 
 
 def enlarge() -> None:
     """Let this process have as many as it wants, or as it may."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _WANTED if hard == resource.RLIM_INFINITY else min(_WANTED, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    limit = _WANTED if hard == resource.RLIM_INFINITY else min(_WANTED, hard)
+    if soft != resource.RLIM_INFINITY and soft < limit:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
 def _line(number: int | None) -> str:

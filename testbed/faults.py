@@ -35,7 +35,7 @@ class FaultReport:
 
     ``t_done``: the kernel, or the switch, was seen to be so. ``t_back``: everything was seen to work as
     before; a killed worker does not come back. ``back_after_s``: counted from ``t_done``, None until it is
-    restored. ``error``: one line that says what could not be done, then the state is ``failed``.
+    restored. ``error``: one line with the reason of a failure, then the state is ``failed``.
     """
 
     id: str
@@ -64,7 +64,7 @@ class FaultClient:
 
     @classmethod
     def of_inventory(cls, inventory: Path) -> Self:
-        """The client for the lab with this ``inventory.json``. Raises FaultError."""
+        """Return the client for the lab with this ``inventory.json``. Raises FaultError."""
         try:
             return cls(json.loads(inventory.read_text(encoding="utf-8"))["agent"])
         except OSError as error:
@@ -92,14 +92,14 @@ class FaultClient:
         control: Mapping[str, Any] | None = None,
         impairments: Mapping[str, float] | None = None,
     ) -> str:
-        """``cut``, ``kill``, ``lose``, ``disturb``, ``impair`` or ``restore`` a target (docs/faults.md); the
-        fault's id.
+        """``cut``, ``kill``, ``lose``, ``disturb``, ``impair`` or ``restore`` a target (docs/faults.md).
+        Return the fault's id.
 
-        ``control`` of ``disturb``: every message of the O-NICs' agents comes ``delay_s`` seconds later; the
+        ``control`` of ``disturb``: every message of the O-NICs' agents arrives ``delay_s`` seconds later. The
         shares ``loss``, ``duplicate`` and ``reorder`` of them, from 0 to 1, are lost, doubled and overtaken.
-        ``tuning_s``: by GPU, what its laser takes where it is not what the fabric says. ``impairments`` of
-        ``impair``: by the names of :class:`fabric.impairments.Impairments`. Times are as emulated, and either
-        takes the place of an earlier one.
+        ``tuning_s``: tuning time of the laser by GPU, in seconds, if it differs from the fabric's.
+        ``impairments`` of ``impair``: by the names of :class:`fabric.impairments.Impairments`. Times are
+        emulated seconds. Both ``control`` and ``impairments`` replace earlier ones. Raises FaultError.
         """
         body: dict[str, Any] = {"do": do, "target": target}
         if back_after_s is not None:
@@ -111,55 +111,66 @@ class FaultClient:
         return str(self._call("POST", "/v1/faults", body)["id"])
 
     def kill(self, target: str, *, back_after_s: float | None = None) -> str:
-        """Kill ``switch NAME``, ``agent GPU``, ``worker JOB RANK`` or ``server agent``; the fault's id."""
+        """Kill ``switch NAME``, ``agent GPU``, ``worker JOB RANK`` or ``server agent``. Return the fault's
+        id.
+        """
         return self.ask("kill", target, back_after_s=back_after_s)
 
     def impaired(self) -> list[dict[str, Any]]:
-        """Each direction of each link that was impaired, with what it has counted since the lab came up."""
-        found: list[dict[str, Any]] = self._call("GET", "/v1/impaired")
-        return found
+        """Return each direction of each link that was impaired, with its counters since the lab came up."""
+        links: list[dict[str, Any]] = self._call("GET", "/v1/impaired")
+        return links
 
     def restore(self, target: str) -> str:
-        """End the fault of this target; that fault's id."""
+        """End the fault of this target. Return that fault's id."""
         return self.ask("restore", target)
 
     def faults(self) -> list[FaultReport]:
-        """Every fault since the lab came up, in the order in which they were asked for."""
+        """Return every fault since the lab came up, in the order of the requests."""
         return [FaultReport(**entry) for entry in self._call("GET", "/v1/faults")["faults"]]
 
     def fault(self, fault_id: str) -> FaultReport:
-        found = next((fault for fault in self.faults() if fault.id == fault_id), None)
-        if found is None:
+        report = next((fault for fault in self.faults() if fault.id == fault_id), None)
+        if report is None:
             raise FaultError(404, f"there is no fault {fault_id}")
-        return found
+        return report
 
     def loads(self) -> dict[str, dict[str, float]]:
-        """In a lab over several hosts, the load of each other host's processors since the last call."""
-        found: dict[str, dict[str, float]] = self._call("GET", "/v1/hosts/load")
-        return found
+        """Return the load of each other host's processors since the last call, by host, in a lab over several
+        hosts.
+        """
+        loads: dict[str, dict[str, float]] = self._call("GET", "/v1/hosts/load")
+        return loads
 
     def clocks(self) -> dict[str, dict[str, float]]:
-        """How much later each other host's clock is (``offset_s``), known to within ``error_s``."""
-        found: dict[str, dict[str, float]] = self._call("GET", "/v1/hosts/clocks")
-        return found
+        """Return how many seconds later each other host's clock is (``offset_s``), known to within
+        ``error_s``, by host.
+        """
+        clocks: dict[str, dict[str, float]] = self._call("GET", "/v1/hosts/clocks")
+        return clocks
 
     def light_counters(self) -> dict[str, Any]:
-        """What the O-NICs and WSSs have counted in the kernel since they were made."""
-        found: dict[str, Any] = self._call("GET", "/v1/onics")
-        return found
+        """Return the kernel's counters of the O-NICs and WSSs since they were made."""
+        counters: dict[str, Any] = self._call("GET", "/v1/onics")
+        return counters
 
     def hosts(self, *, fill: bool) -> list[dict[str, Any]]:
-        """What is at each GPU's NIC; ``fill``: an idle host where there was nothing."""
-        found: list[dict[str, Any]] = self._call("POST" if fill else "GET", "/v1/hosts", timeout_s=HOSTS_S)
-        return found
+        """Return the hosts and workers at the GPUs' NICs. ``fill``: first put an idle host at each NIC that
+        has nothing.
+        """
+        hosts: list[dict[str, Any]] = self._call("POST" if fill else "GET", "/v1/hosts", timeout_s=HOSTS_S)
+        return hosts
 
     def run(self, host: str, namespace: str | None, words: Sequence[str], timeout_s: float) -> dict[str, Any]:
-        """Run a command in a network namespace of another host of the lab, None being the host's own:
-        ``stdout``, ``stderr`` and ``code``."""
+        """Run a command in a network namespace of another host of the lab. Return its ``stdout``, ``stderr``
+        and ``code``.
+
+        ``namespace``: None for the host's own.
+        """
         body = {"namespace": namespace, "words": list(words), "timeout_s": timeout_s}
         path = f"/v1/hosts/{host}/run"
-        found: dict[str, Any] = self._call("POST", path, body, timeout_s=timeout_s + ANSWER_S)
-        return found
+        reply: dict[str, Any] = self._call("POST", path, body, timeout_s=timeout_s + ANSWER_S)
+        return reply
 
     def _call(self, method: str, path: str, body: Any = None, timeout_s: float = ANSWER_S) -> Any:
         import httpx
@@ -170,9 +181,9 @@ class FaultClient:
             reason = str(error) or type(error).__name__
             raise FaultError(None, f"the server agent at {self.agent} does not answer: {reason}") from None
         try:
-            found = answer.json()
+            reply = answer.json()
         except ValueError:
-            found = {"detail": answer.text.strip()}
+            reply = {"detail": answer.text.strip()}
         if answer.is_error:
-            raise FaultError(answer.status_code, str(found.get("detail") or answer.reason_phrase))
-        return found
+            raise FaultError(answer.status_code, str(reply.get("detail") or answer.reason_phrase))
+        return reply

@@ -3,7 +3,7 @@
 A process then starts in some milliseconds, in place of 0.1 s (an optical switch) to 1 s (a testbed). It has
 its own session, standard streams, environment, arguments and network namespace, as if it had been executed,
 and ``/proc`` shows them, so that labs find it by their label. It is the server's child: the server takes its
-exit code and passes it on. Where no server answers, :func:`start_process` executes the command.
+exit code and passes it on. If no server answers, :func:`start_process` executes the command.
 
 A server of a process that was forked itself is forked from that process, and imports nothing again.
 """
@@ -64,7 +64,7 @@ class Forked:
         self.args, self.pid = args, pid
         # None while it runs, as of a Popen.
         self.returncode: int | Any = None
-        # The server sends the exit code, and sees by the connection's end that nobody waits for it any more.
+        # The server sends the exit code, and sees by the connection's end that nothing waits for it any more.
         self._connection, self._pidfd = connection, pidfd
         self._lock = threading.Lock()
 
@@ -73,16 +73,19 @@ class Forked:
         os.close(self._pidfd)
 
     def poll(self) -> int | None:
-        """Exit code, or minus the signal's number; None while it runs."""
+        """Return the exit code, or minus the signal's number; None while the process runs."""
         with self._lock:
             if self.returncode is None and _readable(self._connection.fileno(), 0):
-                told = _received(self._connection)
-                if told or _readable(self._pidfd, 0):
-                    self.returncode = int(told) if told else _UNKNOWN
+                message = _received(self._connection)
+                if message or _readable(self._pidfd, 0):
+                    self.returncode = int(message) if message else _UNKNOWN
             return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Exit code or minus the signal's number, at its end. Raises subprocess.TimeoutExpired."""
+        """Wait for the end of the process. Return its exit code, or minus the signal's number.
+
+        Raises subprocess.TimeoutExpired.
+        """
         if not _readable(self._pidfd, timeout):
             raise subprocess.TimeoutExpired(list(self.args), timeout or 0.0)
         # The server tells it at once, unless it is stopped, or is no more.
@@ -97,7 +100,7 @@ class Forked:
                     signal.pidfd_send_signal(self._pidfd, number)
 
     def pidfd(self) -> int:
-        """A descriptor of it, for the caller to close, even after its end."""
+        """Return a descriptor of the process, for the caller to close, even after the process has ended."""
         return os.dup(self._pidfd)
 
     def terminate(self) -> None:
@@ -122,12 +125,14 @@ def start_process(
     user: int | None = None,
     told: bool = True,
 ) -> Process:
-    """Start a process in a session of its own, in the network namespace of the calling thread.
+    """Start a process in a session of its own, in the network namespace of the calling thread. Return the
+    process.
 
     ``environment`` may name a server (:data:`SOCKET`), which forks what ``python -m`` would execute.
-    ``output`` takes what the process says, unless there is another file for ``errors``. ``follow``: the
-    signal that it gets when this one ends. ``user``: who it is to be, without any privilege and unable to
-    gain one; it is told of no server. ``told``: whether it may use the server itself. Raises OSError.
+    ``output`` takes the process's output, unless there is another file for ``errors``. ``follow``: signal
+    that the process gets when its starter ends. ``user``: its user id, without any privilege and unable to
+    gain one. Such a process does not learn of the server. ``told``: whether it may use the server itself.
+    Raises OSError.
     """
     path = environment.get(SOCKET)
     if user is not None or not told:
@@ -148,16 +153,19 @@ def start_process(
 
 
 def dying_with_starter(number: signal.Signals | None) -> list[str]:
-    """Words before a command: its process gets a signal when the thread that started it ends.
+    """Return the words before a command that give its process a signal when the thread that started it ends.
 
-    No words where the machine has no setpriv.
+    Returns no words if ``number`` is None or the machine has no setpriv.
     """
     setpriv = shutil.which("setpriv") if number is not None else None
     return [setpriv, "--pdeathsig", number.name.removeprefix("SIG")] if setpriv and number else []
 
 
 def _without_privileges(user: int | None) -> list[str]:
-    """Words before a command: its process becomes a user that has no privilege and gains none."""
+    """Return the words before a command that make its process a user that has no privilege and gains none.
+
+    Returns no words if ``user`` is None.
+    """
     if user is None:
         return []
     to = [f"--reuid={user}", f"--regid={user}", "--clear-groups"]
@@ -165,12 +173,13 @@ def _without_privileges(user: int | None) -> list[str]:
 
 
 def pidfd_of(process: Process) -> int:
-    """A descriptor of a process, for the caller to close. Raises OSError."""
+    """Return a descriptor of a process, for the caller to close. Raises OSError."""
     return process.pidfd() if isinstance(process, Forked) else os.pidfd_open(process.pid)
 
 
 class ForkServer:
-    """A server, which ends with the process that started it or at :meth:`close`; what it forked goes on.
+    """A server, which ends with the process that started it or at :meth:`close`; the processes that it forked
+    keep running.
 
     ``path``: its socket, which lives as long as this. ``modules``: what it imports first. Raises OSError.
     """
@@ -214,9 +223,10 @@ class ForkServer:
 
 @contextmanager
 def forking(modules: Sequence[str]) -> Iterator[bool]:
-    """Have what this process starts meanwhile forked from a server, for root, unless there is one.
+    """Have a server fork the processes that root starts in the block. Yield whether the server ends with the
+    block.
 
-    The server imports ``modules`` while its caller does other things. Gives whether it ends with this.
+    No server is started if there is one already. It imports ``modules`` while its caller does other things.
     Raises OSError.
     """
     if SOCKET in os.environ or os.geteuid() != 0:
@@ -233,7 +243,7 @@ def forking(modules: Sequence[str]) -> Iterator[bool]:
 
 
 def prepare(path: str, modules: Sequence[str]) -> None:
-    """Have a server import modules before it forks anything else. Without effect where there is no server."""
+    """Have a server import modules before it forks anything else. Without effect if there is no server."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection, suppress(OSError):
         connection.settimeout(_ANSWER_S)
         connection.connect(path)
@@ -277,8 +287,8 @@ def _ask(
         resource.getrlimit(resource.RLIMIT_NOFILE),
         user,
     )
-    told = json.dumps(asdict(request)).encode()
-    if len(told) > _LONGEST:
+    message = json.dumps(asdict(request)).encode()
+    if len(message) > _LONGEST:
         raise _UnableError
     with ExitStack() as undo:
         connection = undo.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
@@ -287,7 +297,7 @@ def _ask(
         connection.settimeout(_ANSWER_S)
         try:
             connection.connect(path)
-            socket.send_fds(connection, [told], [*(output.fileno() for output in outputs), namespace])
+            socket.send_fds(connection, [message], [*(output.fileno() for output in outputs), namespace])
             answer, (pidfd, *_), _, _ = socket.recv_fds(connection, 64, 1)
         except (OSError, ValueError):
             # There is no server, or it has ended, or it is elsewhere.
@@ -309,7 +319,7 @@ def _readable(descriptor: int, timeout_s: float | None) -> bool:
 
 
 def _received(connection: socket.socket) -> bytes:
-    """What was sent, nothing where the other end is no more."""
+    """Return the message received, empty if the other end is gone."""
     try:
         return connection.recv(64)
     except ConnectionError:
@@ -321,7 +331,7 @@ def _received(connection: socket.socket) -> bytes:
 
 @dataclass
 class _Child:
-    """``left``: whoever asked for it has ended, or needs it no more."""
+    """``left``: the process that requested it has ended, or needs it no more."""
 
     pid: int
     pidfd: int
@@ -365,7 +375,7 @@ def _serve(listener: socket.socket) -> _Forked | None:
             connection, _ = listener.accept()
             made = _fork(connection)
             if made is None:
-                # Whoever asked sees it, and executes the command.
+                # The requesting process sees it, and executes the command.
                 connection.close()
             elif isinstance(made, _Child):
                 children.append(made)
@@ -384,14 +394,17 @@ def _forget(path: str) -> None:
 
 
 def _fork(connection: socket.socket) -> _Child | _Forked | None:
-    """The new process, where it is not this one; None if it cannot be."""
-    told, descriptors, _, _ = socket.recv_fds(connection, _LONGEST, 3)
+    """Fork a process by the request on a connection.
+
+    Return the child in the server, and the request in the child. Returns None if no process was forked.
+    """
+    message, descriptors, _, _ = socket.recv_fds(connection, _LONGEST, 3)
     try:
-        asked = json.loads(told)
-        if isinstance(asked, list):
-            _import(asked)
+        order = json.loads(message)
+        if isinstance(order, list):
+            _import(order)
             return None
-        request = _Request(**asked)
+        request = _Request(**order)
         pid = os.fork() if request.mounts == _mounts() else None
     except (OSError, ValueError):
         pid = None
@@ -429,18 +442,21 @@ class _OwnFork:
         os.kill(self.pid, signal.SIGKILL)
 
     def wait(self, _timeout: float) -> None:
-        """It has been killed, and ends now."""
+        """Wait for the end of the process, which has been killed."""
         os.waitpid(self.pid, 0)
 
 
 def can_fork_server() -> bool:
-    """Whether this process was forked itself, so that a server costs next to nothing; it must have a single
-    thread, as others would be missing in the server, with whatever they had locked."""
+    """Return whether this process was forked itself and has a single thread, so that a server costs next to
+    nothing.
+
+    Other threads would be missing in the server, with all that they had locked.
+    """
     return _own_room is not None and threading.active_count() == 1
 
 
 def _fork_server(listener: socket.socket, modules: Sequence[str], environment: Mapping[str, str]) -> _OwnFork:
-    """Raises OSError."""
+    """Fork a server from this process and return it. Raises OSError."""
     near, far = os.pipe()
     pid = os.fork()
     if pid:
@@ -525,7 +541,7 @@ def _control(option: int, value: int) -> None:
 
 
 def _reopen_streams(unbuffered: bool) -> None:
-    """Make the standard streams anew, as the old ones know what the server's were: seekable, for example."""
+    """Make the standard streams again, as the old ones know what the server's were: seekable, for example."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         old = getattr(sys, name)
         mode, by_line = ("w", name == "stderr" or unbuffered) if number else ("r", False)
@@ -537,7 +553,10 @@ def _reopen_streams(unbuffered: bool) -> None:
 
 
 class _Room:
-    """Where the kernel shows a process's arguments and environment: as long as those it was executed with."""
+    """Memory in which the kernel shows a process's arguments and environment.
+
+    It is as long as the arguments and the environment with which the process was executed.
+    """
 
     def __init__(self) -> None:
         fields = Path("/proc/self/stat").read_text(encoding="ascii").rpartition(")")[2].split()
@@ -548,18 +567,20 @@ class _Room:
         self._words, self._variables = (first, last), (first_variable, last_variable)
 
     def show(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Have ``/proc`` show these. Where the kernel does not let the ends be moved, empty ones follow."""
+        """Have ``/proc`` show these. If the kernel does not let the ends be moved, empty ones follow."""
         variables = [f"{name}={value}" for name, value in environment.items()]
         ends = [*_put(words, *self._words), *_put(variables, *self._variables)]
         code, code_end, stack = self._code
         layout = (code, code_end, *self._data, _libc.sbrk(ctypes.c_long(0)), stack, *ends)
         # struct prctl_mm_map, with no auxiliary vector and no executable to change
-        told = struct.pack("=12QIi", *layout, 0, 0, -1)
-        _libc.prctl(_PR_SET_MM, _PR_SET_MM_MAP, told, ctypes.c_ulong(len(told)), ctypes.c_ulong(0))
+        memory_map = struct.pack("=12QIi", *layout, 0, 0, -1)
+        _libc.prctl(
+            _PR_SET_MM, _PR_SET_MM_MAP, memory_map, ctypes.c_ulong(len(memory_map)), ctypes.c_ulong(0)
+        )
 
 
 def _put(texts: Sequence[str], first: int, last: int) -> tuple[int, int]:
-    """Write texts to where others are; first and last address of what was written."""
+    """Write texts in place of others. Return the first and the last address written."""
     data = b"".join(os.fsencode(text) + b"\0" for text in texts)[: last - first]
     ctypes.memset(first, 0, last - first)
     ctypes.memmove(first, data, len(data))
@@ -568,9 +589,9 @@ def _put(texts: Sequence[str], first: int, last: int) -> tuple[int, int]:
 
 def _execute(command: Sequence[str]) -> None:
     """Do what ``python -m`` does; what the server imported is there, except for the program itself."""
-    at = command.index("-m") + 1
-    module = command[at]
-    sys.argv[:] = command[at:]
+    index = command.index("-m") + 1
+    module = command[index]
+    sys.argv[:] = command[index:]
     for name in (module, f"{module}.__main__"):
         if "__path__" not in vars(sys.modules.get(name, object)):
             sys.modules.pop(name, None)
@@ -578,7 +599,7 @@ def _execute(command: Sequence[str]) -> None:
 
 
 def _code_of(command: Sequence[str]) -> int:
-    """Execute it; the code that it exits with."""
+    """Execute a command. Return its exit code."""
     try:
         _execute(command)
     except SystemExit as end:
@@ -627,7 +648,7 @@ def _import(modules: Sequence[str]) -> None:
 
 
 def _serve_all(listener: socket.socket, room: _Room) -> None:
-    """Returns once standard input has ended; a process that it forks does its work, and exits."""
+    """Serve until standard input has ended. A process that the server forks does its work, and exits."""
     global _own_room
     if (forked := _serve(listener)) is not None:
         _own_room = room

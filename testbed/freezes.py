@@ -59,7 +59,7 @@ class Watched:
 
 
 def bears_s(kind: ProcessKind) -> float:
-    """How long a process of a kind may stand still, seconds."""
+    """Return how many seconds a process of a kind may stand still."""
     return BEARS_LESS_S if kind in _CARRY else BEARS_S
 
 
@@ -67,7 +67,7 @@ def bears_s(kind: ProcessKind) -> float:
 
 
 def stands_still(pid: int) -> str | None:
-    """How a process stands still now, in words; None where it does not, or has ended."""
+    """Return in words how a process stands still now; None if it does not, or has ended."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -88,11 +88,13 @@ def _is_frozen(pid: int) -> bool:
 
 
 def _froze(line: str) -> bool:
-    """Whether the control group of a line of ``/proc/PID/cgroup`` is frozen, itself or by one above it."""
+    """Return whether the control group of a line of ``/proc/PID/cgroup`` is frozen, itself or by one above
+    it.
+    """
     _, controllers, path = line.split(":", 2)
     below = path.lstrip("/")
     if not below:
-        # Nobody can freeze the first one.
+        # The first one cannot be frozen.
         return False
     if controllers == "freezer":
         return _reads(_V1 / below / "freezer.state", "FROZEN")
@@ -107,8 +109,8 @@ def _reads(path: Path, line: str) -> bool:
 
 
 def families() -> dict[int, list[int]]:
-    """Children of each process of this machine."""
-    found: dict[int, list[int]] = {}
+    """Return the children of each process of this machine, by process id."""
+    children: dict[int, list[int]] = {}
     for entry in os.scandir("/proc"):
         if not entry.name.isdigit():
             continue
@@ -116,19 +118,21 @@ def families() -> dict[int, list[int]]:
             stat = Path(entry.path, "stat").read_text(encoding="utf-8", errors="replace")
         except OSError:
             continue
-        found.setdefault(int(stat.rpartition(")")[2].split()[1]), []).append(int(entry.name))
-    return found
+        children.setdefault(int(stat.rpartition(")")[2].split()[1]), []).append(int(entry.name))
+    return children
 
 
 def with_children(watched: Iterable[Watched], children: Mapping[int, list[int]]) -> list[Watched]:
-    """The processes, and those that the ones with a ``tree`` have started, by the name of those."""
-    left, found = list(watched), []
+    """Return the processes, and all processes that those with a ``tree`` have started, under the name of the
+    starter.
+    """
+    left, listed = list(watched), []
     while left:
-        one = left.pop()
-        found.append(one)
-        if one.tree:
-            left += [Watched(one.kind, one.name, pid, True) for pid in children.get(one.pid, ())]
-    return found
+        process = left.pop()
+        listed.append(process)
+        if process.tree:
+            left += [Watched(process.kind, process.name, pid, True) for pid in children.get(process.pid, ())]
+    return listed
 
 
 # -- what follows
@@ -153,7 +157,9 @@ class Moment:
 
 
 def _queued_s() -> float:
-    """How long this thread and the main one, which may have Python's lock, have waited for a processor."""
+    """Return how many seconds this thread and the main one, which may have Python's lock, have waited for a
+    processor.
+    """
     waited_s = 0.0
     for of in ("self", "thread-self"):
         with suppress(OSError, IndexError, ValueError):
@@ -163,7 +169,7 @@ def _queued_s() -> float:
 
 
 def own_gap_s(before: Moment, now: Moment, pause_s: float) -> float:
-    """Seconds that neither the pause, nor own work, nor others on the processor explain."""
+    """Return the seconds that neither the pause, nor own work, nor the wait for the processor explains."""
     worked_s = now.cpu_s - before.cpu_s
     return (now.t - before.t) - pause_s - worked_s - (now.queued_s - before.queued_s)
 
@@ -176,43 +182,47 @@ class Standstills:
     _since: dict[tuple[ProcessKind, str], tuple[float, str, bool]] = field(default_factory=dict)
 
     def look(self, t: float, still: Mapping[tuple[ProcessKind, str], str]) -> list[Death]:
-        """What is new at ``t``, when those of ``still`` stand still, each with how."""
-        found: list[Death] = []
+        """Return the news at ``t`` (CLOCK_MONOTONIC, seconds): processes that have stood still for too long,
+        or continue.
+
+        ``still``: processes that stand still now, each with how it does.
+        """
+        deaths: list[Death] = []
         for key, how in still.items():
             since, first, reported = self._since.get(key, (t, how, False))
             if not reported and t - since >= bears_s(key[0]):
-                found.append(Death(since, *key, first, frozen=True))
+                deaths.append(Death(since, *key, first, frozen=True))
                 reported = True
             self._since[key] = since, first, reported
         for key in self._since.keys() - still.keys():
             since, how, reported = self._since.pop(key)
             if not reported and t - since >= bears_s(key[0]):
-                found.append(Death(since, *key, how, frozen=True))
+                deaths.append(Death(since, *key, how, frozen=True))
                 reported = True
             if reported:
-                found.append(Death(t, *key, frozen=True))
-        return found
+                deaths.append(Death(t, *key, frozen=True))
+        return deaths
 
 
 def own_standstill(own: tuple[ProcessKind, str], before: Moment, now: Moment) -> list[Death]:
-    """What the own clock shows: the own process stood still, or the machine slept."""
-    found: list[Death] = []
+    """Return the standstills that the own clock shows: the own process stood still, or the machine slept."""
+    deaths: list[Death] = []
     if own_gap_s(before, now, LOOK_S) >= OWN_BEARS_S:
-        found += [Death(before.t, *own, GAP, frozen=True), Death(now.t, *own, frozen=True)]
+        deaths += [Death(before.t, *own, GAP, frozen=True), Death(now.t, *own, frozen=True)]
     if (slept_s := now.slept_s - before.slept_s) >= BEARS_S:
         machine: tuple[ProcessKind, str] = ("machine", os.uname().nodename)
         # CLOCK_MONOTONIC stands while a machine sleeps.
-        found += [
+        deaths += [
             Death(now.t - slept_s, *machine, SUSPENDED, frozen=True),
             Death(now.t, *machine, frozen=True),
         ]
-    return found
+    return deaths
 
 
 class FreezeWatch:
     """Looks at processes from a thread while it is entered.
 
-    ``own``: what this process is called; ``watched`` says which others there are; ``note`` is called with
+    ``own``: what this process is called; ``watched`` returns the other processes; ``note`` is called with
     what is found. ``beside`` is called at each look.
     """
 
@@ -242,22 +252,26 @@ class FreezeWatch:
         before = Moment.now()
         while not self._stop.wait(LOOK_S):
             now = Moment.now()
-            found, before = own_standstill(self._own, before, now), now
+            deaths, before = own_standstill(self._own, before, now), now
             if now.t - listed_s >= LIST_S:
                 there, listed_s = self._listed(there), now.t
-            still = {(one.kind, one.name): how for one in there if (how := stands_still(one.pid)) is not None}
-            found += standstills.look(now.t, still)
-            for one in found:
-                log.warning("%s %s: %s", one.kind, one.name, one.how or "goes on")
-                self._note(one)
+            still = {
+                (entry.kind, entry.name): how
+                for entry in there
+                if (how := stands_still(entry.pid)) is not None
+            }
+            deaths += standstills.look(now.t, still)
+            for entry in deaths:
+                log.warning("%s %s: %s", entry.kind, entry.name, entry.how or "goes on")
+                self._note(entry)
             if self._beside is not None:
                 self._beside()
 
     def _listed(self, before: list[Watched]) -> list[Watched]:
         try:
-            found = list(self._watched())
-            trees = any(one.tree for one in found)
-            return with_children(found, families()) if trees else found
+            watched = list(self._watched())
+            trees = any(process.tree for process in watched)
+            return with_children(watched, families()) if trees else watched
         except Exception:
             # What changes meanwhile is there at the next look.
             log.exception("which processes there are cannot be told")

@@ -40,7 +40,7 @@ _ID = re.compile(r"[a-z0-9]{3,4}")
 
 
 class LabError(RuntimeError):
-    """A lab cannot be made or used; one line that says why."""
+    """A lab cannot be made or used; one line with the reason."""
 
 
 @dataclass(frozen=True)
@@ -71,18 +71,22 @@ class Lab:
         return 0x52000000 + int(self.id, 36) + (36**4 if len(self.id) == 4 else 0)
 
     def _short(self, name: str) -> str:
-        """``name`` after the prefix, or a digest of it where the kernel's limit is exceeded."""
+        """Return ``name`` after the prefix, or a digest of it if the kernel's limit is exceeded."""
         if len(self.prefix) + len(name) <= INTERFACE_NAME_MAX:
             return self.prefix + name
         room = INTERFACE_NAME_MAX - len(self.prefix)
         return self.prefix + hashlib.sha256(name.encode()).hexdigest()[:room]
 
     def interface(self, node: str, port: int) -> str:
-        """The interface in the machine's own namespace that stands for a port; at most 15 characters."""
+        """Return the interface in the machine's own namespace that stands for a port. It has at most 15
+        characters.
+        """
         return self._short(f"{node}-{port}")
 
     def bridge(self, node: str) -> str:
-        """The Open vSwitch bridge of a node; at most 15 characters, as its local port is an interface."""
+        """Return the Open vSwitch bridge of a node. It has at most 15 characters, as its local port is an
+        interface.
+        """
         return self._short(node)
 
     def namespace(self, node: str) -> str:
@@ -92,12 +96,12 @@ class Lab:
         return self.prefix + worker
 
     def environment(self) -> dict[str, str]:
-        """The environment for a process of this lab."""
+        """Return the environment for a process of this lab."""
         return {**os.environ, ENVIRONMENT: self.id}
 
     def make_state_dir(self) -> Path:
         STATE_ROOT.mkdir(mode=0o755, exist_ok=True)
-        # Whoever removes the last lab removes their root, too, which may be between these two lines.
+        # The process that removes the last lab also removes their root, perhaps between these two lines.
         self.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         return self.state_dir
 
@@ -116,18 +120,21 @@ class Lab:
             raise
 
     def own(self) -> TextIO:
-        """Hold the lab like :meth:`hold`, as its builder. Raises LabError if another process builds it."""
+        """Hold the lab like :meth:`hold`, as its builder. Return the lock's file.
+
+        Raises LabError if another process builds the lab.
+        """
         self.make_state_dir()
         taken = f"lab {self.id} is already in use; stop it or choose another id"
         return _lock(self.state_dir / "owner.lock", fcntl.LOCK_EX, taken)
 
     def is_alive(self) -> bool:
-        """Whether a process holds or owns it."""
+        """Return whether a process holds or owns the lab."""
         return any(_is_locked(self.state_dir / name) for name in ("lock", "owner.lock"))
 
 
 def new_lab() -> Lab:
-    """A lab with an id that no state directory uses."""
+    """Return a lab with an id that no state directory uses."""
     while True:
         lab = Lab("".join(secrets.choice(_ALPHABET) for _ in range(4)))
         if not lab.state_dir.exists():

@@ -15,7 +15,7 @@ from pathlib import Path
 SYSCTLS = Path("/proc/sys")
 #: What was there before, by path below :data:`SYSCTLS`. Not among the labs' own files: it outlives each.
 BEFORE = Path("/run/ringlight-limits.json")
-#: No limit is lower than this while a lab lives; those that Mininet sets, but for what labs do without.
+#: No limit is lower than this while a lab lives; those that Mininet sets, except those that labs do without.
 LEAST = {
     # One for each worker that waits for its release.
     "fs/inotify/max_user_instances": 8192,
@@ -29,12 +29,12 @@ LEAST = {
 
 
 def enlarge() -> None:
-    """Raise what is too low. No harm where that cannot be, as inside a container."""
-    found: dict[str, int] = {}
+    """Raise what is too low. No harm if that is not allowed, as inside a container."""
+    values: dict[str, int] = {}
     for name in LEAST:
         with suppress(OSError, ValueError):
-            found[name] = int((SYSCTLS / name).read_text())
-    low = {name: value for name, value in found.items() if value < LEAST[name]}
+            values[name] = int((SYSCTLS / name).read_text())
+    low = {name: value for name, value in values.items() if value < LEAST[name]}
     if not low:
         return
     _remember(low)
@@ -55,7 +55,7 @@ def _remember(values: dict[str, int]) -> None:
 
 
 def give_back() -> None:
-    """Set what was raised to what it was, where nobody has changed it since."""
+    """Set raised limits back, unless they were changed since."""
     try:
         before: dict[str, int] = json.loads(BEFORE.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -1,7 +1,9 @@
-"""What the machine's processors did: how busy they were, and who but a lab took of their time.
+"""Load of the machine's processors: how busy they were, and how much of their time processes outside a lab
+took.
 
 A lab's own are its processes (by their label), Open vSwitch and Docker, the process that measures, and the
-kernel's threads: the kernel forwards packets in them. All else is another's, also another lab's.
+kernel's threads: the kernel forwards packets in them. All other processes are outside it, also those of
+another lab.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ class Shares:
 
     @property
     def taken(self) -> float:
-        """What the lab could not have had: stolen or taken by others."""
+        """Return the share of time that the lab could not have had: stolen or taken by others."""
         return self.stolen + self.others
 
 
@@ -51,19 +53,19 @@ class ProcessorLoad:
         self._processes = self._others()
 
     def shares(self) -> Shares:
-        """Shares of the processors' time since the last call, or since this began."""
+        """Return the shares of the processors' time since the last call, or since this object was made."""
         before, self._machine = self._machine, machine_ticks()
         known, self._processes = self._processes, self._others()
         total, idle, stolen = (now - then for now, then in zip(self._machine, before, strict=True))
         if total <= 0:
             return Shares()
         # One that was not there at the last reading has begun since.
-        others = sum(ticks - known.get(process, 0) for process, ticks in self._processes.items())
-        return Shares(1 - idle / total, stolen / total, min(1.0, others / total))
+        other_ticks = sum(ticks - known.get(process, 0) for process, ticks in self._processes.items())
+        return Shares(1 - idle / total, stolen / total, min(1.0, other_ticks / total))
 
     def _others(self) -> dict[tuple[int, int], int]:
-        """Clock ticks that each process which is none of the lab's has used, by its id and start."""
-        found: dict[tuple[int, int], int] = {}
+        """Return the clock ticks that each process outside the lab has used, by its id and start."""
+        ticks: dict[tuple[int, int], int] = {}
         seen: dict[_Key, bool] = {}
         for entry in os.scandir("/proc"):
             if not entry.name.isdigit():
@@ -79,9 +81,9 @@ class ProcessorLoad:
             kernel = int(fields[6]) & _KERNEL_THREAD
             seen[key] = self._foreign[key] if key in self._foreign else not kernel and self._is_foreign(*key)
             if seen[key]:
-                found[key[:2]] = int(fields[11]) + int(fields[12])
+                ticks[key[:2]] = int(fields[11]) + int(fields[12])
         self._foreign = seen
-        return found
+        return ticks
 
     def _is_foreign(self, pid: int, _start: int, name: str) -> bool:
         if pid == os.getpid() or name.startswith(SERVICES):
@@ -93,7 +95,9 @@ class ProcessorLoad:
 
 
 def machine_ticks() -> tuple[int, int, int]:
-    """Clock ticks of all processors in all, idle and stolen since the machine started (proc(5))."""
+    """Return the clock ticks of all processors since the machine started: in all, idle and stolen
+    (proc(5)).
+    """
     with open("/proc/stat", encoding="ascii") as file:
         fields = [int(field) for field in file.readline().split()[1:9]]
     return sum(fields), fields[3] + fields[4], fields[7]

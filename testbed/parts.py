@@ -1,7 +1,7 @@
 """The parts of a lab that is over several hosts: what each has, and where the others are.
 
 The first host's part has the controller; all of its nodes have one lab id there, and each other part one of
-its own. A file with the plan tells a part's testbed which part it is.
+its own. A file with the plan gives each testbed the number of its part.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ MTU_BYTES = LARGEST_MTU_BYTES - VXLAN_BYTES
 
 
 def log_of_part(host: str) -> str:
-    """What a lab calls the file with what the testbed of a part on another host said."""
+    """Return the name of a lab's file with the output of the testbed on another host."""
     return f"testbed-{host}.log"
 
 
 def tail(path: Path) -> bytes:
-    """The last of a log, nothing of one that is not there."""
+    """Return the last LOG_BYTES bytes of a log; nothing if the log is not there."""
     try:
         with path.open("rb") as log:
             log.seek(max(0, path.stat().st_size - LOG_BYTES))
@@ -88,8 +88,9 @@ class CutEnds:
 @dataclass(frozen=True)
 class Parts:
     """``own``: number of the part that reads it, the controller's is 0. ``token``: what the parts of one lab
-    tell each other; ``tls``: None where all are on one machine. ``mtu_bytes``: workers' IP packets are no
-    longer."""
+    tell each other; ``tls``: None if all are on one machine. ``mtu_bytes``: workers' IP packets are no
+    longer.
+    """
 
     token: str
     places: tuple[Place, ...]
@@ -112,17 +113,17 @@ class Parts:
     @cached_property
     def tunnels(self) -> Mapping[Port, Tunnel]:
         """The cut fibres of this part, by the end that is here."""
-        found = {}
+        tunnels = {}
         for fibre in self.fibres:
             for near, end in ((0, fibre.a), (1, fibre.b)):
                 if fibre.hosts[near] == self.own:
                     far = self.places[fibre.hosts[1 - near]]
                     ip = self.places[self.own].ip
-                    found[Port.parse(end)] = Tunnel(fibre.number, ip, far.ip, self.udp_port)
-        return found
+                    tunnels[Port.parse(end)] = Tunnel(fibre.number, ip, far.ip, self.udp_port)
+        return tunnels
 
     def at(self, own: int) -> Parts:
-        """The same plan, as another part reads it."""
+        """Return the same plan as part ``own`` reads it."""
         return replace(self, own=own)
 
     def write(self, path: Path) -> None:
@@ -132,7 +133,7 @@ class Parts:
 
     @classmethod
     def read(cls, path: Path) -> Parts:
-        """Raises OSError, ValueError."""
+        """Return the plan in a file. Raises OSError, ValueError."""
         # Here, as most who load this module read no plan.
         from pydantic import TypeAdapter
 

@@ -1,4 +1,4 @@
-"""What a fork server imports for the processes of a lab: the modules that take time, by program."""
+"""Modules that a fork server imports for the processes of a lab because they take time, by program."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
 """Workers and Open vSwitch go before other programs while a lab lives.
 
 Containers compete as one group with each of the machine's other programs, whatever their niceness; at the
-usual weight one busy neighbour halves what all workers get, and their timers wake late. Nothing is done where
+usual weight one busy neighbour halves what all workers get, and their timers wake late. Nothing is done if
 Docker leaves its groups to systemd: their common group is that of all services, which is not ours to favour.
 
-Open vSwitch's daemon, which forwards all packets where the kernel does not, is started at niceness -10. That
-counts only within its session where the kernel groups processes by session (sched(7), autogroup), so the
-session is given the same.
+Open vSwitch's daemon, which forwards all packets that the kernel does not forward, is started at niceness
+-10. That counts only within its session if the kernel groups processes by session (sched(7), autogroup), so
+the session is given the same.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ NICENESS = (0, -10)
 
 
 def favour() -> None:
-    """Give both the greater weight, unless somebody chose one. No harm if that cannot be."""
+    """Give both the greater weight, unless another one was chosen. No harm if that is not allowed."""
     _change(to_ours=True)
 
 
 def restore() -> None:
-    """Give back the usual weight where it is ours."""
+    """Set the usual weight again if the present one is ours."""
     _change(to_ours=False)
 
 
@@ -43,10 +43,10 @@ def _change(*, to_ours: bool) -> None:
             _replace(CGROUPS / name, int, usual if to_ours else ours, ours if to_ours else usual)
     with suppress(OSError, ValueError):
         session = PROCESSES / str(int(OVS_PID.read_text())) / "autogroup"
-        there, wanted = NICENESS if to_ours else NICENESS[::-1]
-        _replace(session, lambda text: int(text.rpartition(" ")[2]), there, wanted)
+        there, target = NICENESS if to_ours else NICENESS[::-1]
+        _replace(session, lambda text: int(text.rpartition(" ")[2]), there, target)
 
 
-def _replace(path: Path, read: Callable[[str], int], there: int, wanted: int) -> None:
+def _replace(path: Path, read: Callable[[str], int], there: int, target: int) -> None:
     if read(path.read_text()) == there:
-        path.write_text(str(wanted))
+        path.write_text(str(target))

@@ -50,12 +50,12 @@ _APPS, _KEEPS = "apps-plan.json", "controller-plan.json"
 
 @dataclass(frozen=True)
 class Addresses:
-    """Where the controller listens. Addresses are ``host:port``; ``token`` is asked of every caller.
+    """Addresses at which the controller listens, as ``host:port``, and their protection.
 
-    ``app_openflow`` and ``app_rest``: where applications of others wait for their switches and for calls.
-    ``observe_links``: the applications' process discovers links between its switches.
-    ``tls``: files of REST's certificate and its key. ``insecure``: which of ``rest`` and ``openflow`` may be
-    open beyond loopback without TLS.
+    ``token``: required from every caller. ``app_openflow`` and ``app_rest``: addresses at which user-supplied
+    applications wait for their switches and for calls. ``observe_links``: the applications' process discovers
+    links between its switches. ``tls``: files of REST's certificate and its key. ``insecure``: which of
+    ``rest`` and ``openflow`` may be open beyond loopback without TLS.
     """
 
     rest: str = "127.0.0.1:8080"
@@ -74,14 +74,14 @@ class Addresses:
 
     @property
     def cacert(self) -> str | None:
-        """What its certificate is checked with."""
+        """Return the file that the controller's certificate is checked with; None without TLS."""
         return None if self.tls is None else str(self.tls[0].absolute())
 
 
 def check_ready(runtime: str, addresses: Addresses, apps: Sequence[Path] = ()) -> None:
     """Raise LabError, one line with the remedy, for what stands in a lab's way now. Makes nothing.
 
-    ``apps``: files of applications of others that are to run beside the controller.
+    ``apps``: files of user-supplied applications that are to run next to the controller.
     """
     try:
         services.check_privileges()
@@ -92,11 +92,11 @@ def check_ready(runtime: str, addresses: Addresses, apps: Sequence[Path] = ()) -
     for path in apps:
         if not path.is_file():
             raise LabError(f"--app {path}: there is no such file")
-    wanted = {"--rest": addresses.rest, "--openflow": addresses.openflow}
+    needed = {"--rest": addresses.rest, "--openflow": addresses.openflow}
     if apps:
-        wanted |= {"--app-openflow": addresses.app_openflow, "--app-rest": addresses.app_rest}
+        needed |= {"--app-openflow": addresses.app_openflow, "--app-rest": addresses.app_rest}
         _check_loopback(addresses)
-    _check_free(wanted)
+    _check_free(needed)
 
 
 def _check_services(runtime: str) -> None:
@@ -132,34 +132,37 @@ def _check_doors(addresses: Addresses) -> None:
 
 
 def _check_loopback(addresses: Addresses) -> None:
-    """Raise LabError where others could call applications."""
+    """Check that no other machine can call applications. Raises LabError if one can."""
     host = addresses.app_rest.rpartition(":")[0].strip("[]")
     if host not in ("127.0.0.1", "::1", "localhost"):
         raise LabError(f"--app-rest {addresses.app_rest}: not a loopback address, and it asks for no token")
 
 
-def _check_free(wanted: Mapping[str, str]) -> None:
+def _check_free(addresses: Mapping[str, str]) -> None:
     """Raise LabError naming all TCP ports that are needed and taken, and the labs that have them.
 
-    ``wanted``: addresses by the options that choose them.
+    ``addresses``: by the options that choose them.
     """
     taken: dict[str, str] = {}
-    for option, address in wanted.items():
+    for option, address in addresses.items():
         if (why := _why_taken(address, option)) is not None:
             taken[option] = why
     if not taken:
         return
-    ports = {option: int(wanted[option].rpartition(":")[2]) for option in taken}
-    said = " and ".join(f"port {port} ({option})" for option, port in ports.items())
+    ports = {option: int(addresses[option].rpartition(":")[2]) for option in taken}
+    text = " and ".join(f"port {port} ({option})" for option, port in ports.items())
     reasons = "; ".join(dict.fromkeys(taken.values()))
     labs = labs_at(ports.values())
     owner = "; ".join(_ending(lab) for lab in labs) if labs else "another program has it; stop that one"
-    others = " and ".join(ports)
-    raise LabError(f"{said} cannot be used: {reasons}; {owner}, or choose other ports with {others}")
+    options = " and ".join(ports)
+    raise LabError(f"{text} cannot be used: {reasons}; {owner}, or choose other ports with {options}")
 
 
 def _why_taken(address: str, option: str) -> str | None:
-    """Why nobody can listen at an address now. Raises LabError for one that is none."""
+    """Return why nothing can listen at an address now; None if it is free.
+
+    Raises LabError if the text is not an address.
+    """
     host, _, number = address.rpartition(":")
     if not host or not number.isdigit() or not 0 < int(number) < 65536:
         raise LabError(f"{option}: {address!r} is not host:port, such as 127.0.0.1:8080")
@@ -173,23 +176,23 @@ def _why_taken(address: str, option: str) -> str | None:
 
 
 def _ending(lab: str) -> str:
-    """Text that says which lab has a port, and how it ends."""
+    """Return a text that names the lab that has a port, and how that lab ends."""
     if (STATE_ROOT / lab / _STANDING).exists():
         return f"lab {lab} has it, which ends with: ringlight down {lab}"
     return f"lab {lab} has it, whose run or shell goes on"
 
 
 def labs_at(ports: Iterable[int]) -> list[str]:
-    """Labs of which a process listens at one of these TCP ports."""
-    wanted = {f"{port:04X}" for port in ports}
+    """Return the ids of labs of which a process listens at one of these TCP ports."""
+    hex_ports = {f"{port:04X}" for port in ports}
     sockets = set()
     for table in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
         with suppress(OSError):
             for line in table.read_text(encoding="ascii").splitlines()[1:]:
                 words = line.split()
-                if words[3] == _LISTENS and words[1].rpartition(":")[2] in wanted:
+                if words[3] == _LISTENS and words[1].rpartition(":")[2] in hex_ports:
                     sockets.add(f"socket:[{words[9]}]")
-    found: dict[str, None] = {}
+    labs: dict[str, None] = {}
     for process in Path("/proc").glob("[0-9]*"):
         # It may end, or be another user's.
         with suppress(OSError):
@@ -198,8 +201,8 @@ def labs_at(ports: Iterable[int]) -> list[str]:
             for entry in (process / "environ").read_bytes().split(b"\0"):
                 name, _, lab = entry.decode(errors="replace").partition("=")
                 if name == ENVIRONMENT:
-                    found[lab] = None
-    return list(found)
+                    labs[lab] = None
+    return list(labs)
 
 
 class OtherParts(Protocol):
@@ -221,15 +224,16 @@ class OtherParts(Protocol):
 
 
 class LabProcesses:
-    """One lab with its testbed, which starts the controller and starts it again whenever it dies; use as a
-    context manager.
+    """A lab with its testbed, which starts the controller and restarts it whenever it dies. Use as a context
+    manager.
 
     ``fabric``: as a scenario writes it. ``options``: further ones of ``ringlight.testbed.emulation``.
     ``logs``: folder for the processes' output, else the lab's own. ``follow``: end the processes when this
-    one dies, however it dies. ``apps``: files of applications of others, which the testbed runs in a process
-    of their own. ``spread``: its parts on other hosts. ``lends``: whether the testbed may use this process's
-    fork server, which must then last as long as the lab. ``notice`` is told, in one line, what a person
-    should know; ``on_freeze``, from a thread, which process stands still or goes on.
+    one dies, however it dies. ``apps``: files of user-supplied applications, which the testbed runs in a
+    process of their own. ``spread``: the lab's parts on other hosts. ``lends``: whether the testbed may use
+    this process's fork server, which must then last as long as the lab. ``notice`` is called with one line
+    that a person should know. ``on_freeze`` is called, from a thread, with a process that stands still or
+    continues.
     """
 
     def __init__(
@@ -350,7 +354,7 @@ class LabProcesses:
         self._freezes.__enter__()
 
     def _watched(self) -> list[Watched]:
-        """Whom the testbed cannot watch: itself."""
+        """Return the processes that the testbed cannot watch: itself."""
         testbed = self._testbed
         return [] if testbed is None else [Watched("testbed", "testbed", testbed.pid)]
 
@@ -377,7 +381,7 @@ class LabProcesses:
             self._freezes = None
 
     def _plan_apps(self) -> None:
-        """What the testbed is to run of applications of others, in a file."""
+        """Write the plan of the user-supplied applications that the testbed is to run into a file."""
         from ringlight.testbed.emulation.others import Applications
 
         Applications(
@@ -402,12 +406,14 @@ class LabProcesses:
             time.sleep(0.02)
 
     def read_inventory(self) -> dict[str, Any]:
-        """The inventory as it is now: process ids change when something is started again. Raises OSError."""
+        """Read the inventory again and return it: process ids change when something is started again. Raises
+        OSError.
+        """
         self.inventory = json.loads((self.state / "inventory.json").read_text(encoding="utf-8"))
         return self.inventory
 
     def wait_healthy(self) -> None:
-        """Wait until the controller says that all is well. Raises LabError."""
+        """Wait until the controller reports that all is well. Raises LabError."""
         patience_s = ANSWER_S + self.lighting_s()
         deadline = time.monotonic() + patience_s
         while (reason := self.unwell()) is not None:
@@ -417,17 +423,19 @@ class LabProcesses:
             time.sleep(0.05)
 
     def lighting_s(self) -> float:
-        """The longest that an optical switch may need to light all that it can: minutes at a large D."""
-        found = [0.0]
+        """Return the longest time in seconds that an optical switch may need to light all that it can:
+        minutes at a large D.
+        """
+        times_s = [0.0]
         for switch in self.inventory.get("optical_switches", {}).values():
             timing = {name: value for name, value in switch.get("profile", {}).items() if name.endswith("_s")}
             of_one = timing.pop("command_per_xc_s", 0.0)
             # A command may change few of them.
-            found.append(switch.get("size", 0) * of_one + 10 * sum(timing.values()))
-        return 2 * max(found)
+            times_s.append(switch.get("size", 0) * of_one + 10 * sum(timing.values()))
+        return 2 * max(times_s)
 
     def unwell(self) -> str | None:
-        """What the controller says is wrong, or that it does not answer; None when all is well."""
+        """Return what the controller reports to be wrong, or that it does not answer; None if all is well."""
         # Here, where its controller is waited for anyway.
         import httpx
 
@@ -438,10 +446,10 @@ class LabProcesses:
             # Without TLS there is nothing to trust, and reading whom the machine trusts takes time.
             trusted = cacert is not None and trusting(cacert, anywhere=True)
             health = httpx.get(url, headers=headers, timeout=ANSWER_S, trust_env=False, verify=trusted)
-            found = health.raise_for_status().json()
+            document = health.raise_for_status().json()
         except httpx.HTTPError as error:
             return f"no answer at {url}: {error or type(error).__name__}"
-        return None if found["status"] == "ok" else "; ".join(found.get("reasons") or [str(found)])
+        return None if document["status"] == "ok" else "; ".join(document.get("reasons") or [str(document)])
 
     def check(self) -> None:
         """Raise LabError when the testbed has ended, could not be built on another host, or has lost its
@@ -452,39 +460,43 @@ class LabProcesses:
             if self._spread is not None and not self.inventory:
                 self._await_reason(self._spread)
             # A process that was killed had no say in it; what it last logged explains nothing.
-            said = f": {self._last()}" if code >= 0 else ""
-            raise LabError(f"the testbed ended ({ended(code)}){said}")
+            detail = f": {self._last()}" if code >= 0 else ""
+            raise LabError(f"the testbed ended ({ended(code)}){detail}")
         if self._spread is not None and not self.inventory:
             self._spread.check()
 
     def _await_reason(self, spread: OtherParts) -> None:
-        """Raise LabError where it was another part that could not be built: it may say so a little later."""
+        """Raise LabError if another part could not be built: its report may come a little later."""
         deadline = time.monotonic() + REASON_S
         while time.monotonic() < deadline:
             spread.check()
             time.sleep(0.1)
 
     def ended(self) -> list[Death]:
-        """What ended, or is back, since the last call: processes, and those who look after other hosts."""
-        found, now_s = [one for one in self._deaths.read() if not one.is_astray], time.monotonic()
+        """Return what ended, or is back, since the last call: processes, and the Dask workers that look after
+        other hosts.
+        """
+        deaths, now_s = [death for death in self._deaths.read() if not death.is_astray], time.monotonic()
         if self._spread is None or now_s < self._next_look_s:
-            return found
+            return deaths
         self._next_look_s = now_s + BLIND_S
         blind = set(self._spread.blind())
         kind: ProcessKind = "Dask worker of host"
         how = "the host's part goes on, and is blind until it has one again"
-        found += [Death(now_s, kind, host, how) for host in sorted(blind - self._blind)]
-        found += [Death(now_s, kind, host) for host in sorted(self._blind - blind)]
+        deaths += [Death(now_s, kind, host, how) for host in sorted(blind - self._blind)]
+        deaths += [Death(now_s, kind, host) for host in sorted(self._blind - blind)]
         self._blind = blind
-        return found
+        return deaths
 
     def astray(self) -> list[Death]:
-        """Which processes stand still, and which bridges and ports are not as they were left, or are again,
-        since the last call."""
-        found: list[Death] = []
+        """Return the processes that stand still, or continue, since the last call.
+
+        Bridges and ports that are not as they were left, or are so again, are also returned.
+        """
+        deaths: list[Death] = []
         while self._seen:
-            found.append(self._seen.popleft())
-        return found
+            deaths.append(self._seen.popleft())
+        return deaths
 
     def stop(self) -> None:
         """End the testbed, which ends the controller, and remove what is left. May be called again."""
@@ -501,13 +513,13 @@ class LabProcesses:
             self._testbed = None
             if self._spread is not None:
                 self._spread.end()
-                # Where nobody was left to bring a part's log, it has told the first one.
+                # If no task was left to bring a part's log, the part has sent it to the first one.
                 for file in self.state.glob(log_of_part("*")):
                     with suppress(OSError):
                         shutil.copyfile(file, self.logs / file.name)
-                for host, said in self._spread.logs.items():
+                for host, output in self._spread.logs.items():
                     with suppress(OSError):
-                        (self.logs / log_of_part(host)).write_bytes(said)
+                        (self.logs / log_of_part(host)).write_bytes(output)
             if self._lock is not None:
                 # Held until nothing is left: a lab that comes up meanwhile would take it for a dead one's.
                 remove(self.lab)
@@ -515,14 +527,16 @@ class LabProcesses:
                 self._lock = None
 
     def leave_standing(self, **facts: Any) -> dict[str, Any]:
-        """Let the processes go on without this one, until :func:`end_standing`; what is known of the lab."""
+        """Let the processes run on without this one, until :func:`end_standing`. Return the lab's document as
+        ``tell_standing``.
+        """
         document = self.tell_standing(**facts)
         self._end_watch()
         self._testbed = self._lock = None
         return document
 
     def tell_standing(self, **facts: Any) -> dict[str, Any]:
-        """Have commands of this machine find the lab; what is known of it."""
+        """Write the lab's document, by which commands of this machine find the lab. Return it."""
         document = {
             "lab": self.lab.id,
             "runtime": self.runtime,
@@ -538,11 +552,11 @@ class LabProcesses:
         return document
 
     def is_standing(self) -> bool:
-        """Whether other commands were told of it, and none has ended it."""
+        """Return whether other commands can find the lab, and none has ended it."""
         return (self.state / _STANDING).exists()
 
     def _last(self) -> str:
-        """The last line that the testbed wrote; of a structured log line its message."""
+        """Return the last line that the testbed wrote; of a structured log line its message."""
         try:
             lines = (self.logs / "testbed.log").read_text(encoding="utf-8", errors="replace").splitlines()
         except OSError:
@@ -556,7 +570,10 @@ class LabProcesses:
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """An impatient second Ctrl-C must not leave half a lab behind; every step has a deadline."""
+    """Ignore signals in the block, since a second Ctrl-C must not leave half a lab. Yields nothing.
+
+    Every step in the block has a deadline.
+    """
     previous = {}
     # Only the main thread may set handlers, and it alone is interrupted by one.
     if threading.current_thread() is threading.main_thread():
@@ -578,7 +595,7 @@ def remove(lab: Lab) -> None:
 
 
 def remove_stale() -> None:
-    """Remove whatever is left of labs that nobody holds any more."""
+    """Remove all that is left of labs that no process holds any more."""
     from ringlight.testbed.emulation.clean import clean_stale
 
     clean_stale()
@@ -589,23 +606,26 @@ def _slow(name: str) -> str:
 
 
 def end_standing(lab_id: str | None, notice: Callable[[str], None]) -> list[str]:
-    """End one lab that was left standing, or all of them; the ids of those ended. Raises LabError."""
-    found = _standing()
+    """End one lab that was left running, or all of them. Return the ids of the labs that were ended.
+
+    Raises LabError if the lab ``lab_id`` is not running.
+    """
+    ids = _standing()
     if lab_id is not None:
         Lab(lab_id)
-        if lab_id not in found:
-            raise LabError(f"lab {lab_id} is not up; there is {', '.join(found) or 'none'}")
-        found = [lab_id]
-    for lab in map(Lab, found):
+        if lab_id not in ids:
+            raise LabError(f"lab {lab_id} is not up; there is {', '.join(ids) or 'none'}")
+        ids = [lab_id]
+    for lab in map(Lab, ids):
         # The testbed ends its controller; one whose testbed is dead is ended here.
         for name, pid in (_read_standing(lab)["pids"] | _kept_pids(lab)).items():
             _end_stranger(lab, name, pid, notice)
         remove(lab)
-    return found
+    return ids
 
 
 def what_helps(address: str) -> str:
-    """Which command helps where no controller answers at ``host:port``, in one line."""
+    """Return in one line which command helps if no controller answers at ``host:port``."""
     for lab in map(Lab, _standing()):
         # Only root may read them.
         with suppress(OSError, ValueError):
@@ -619,12 +639,12 @@ def what_helps(address: str) -> str:
 
 
 def gone(lab: Lab) -> str:
-    """What is said of a lab that was left standing and whose testbed is dead."""
+    """Return the message about a lab that was left running and whose testbed is dead."""
     return f"the testbed of lab {lab.id} has ended; remove what is left with: ringlight down {lab.id}"
 
 
 def dead_labs() -> list[Lab]:
-    """Labs that were left standing and whose testbed is dead."""
+    """Return the labs that were left running and whose testbed is dead."""
     return [lab for lab in map(Lab, _standing()) if not lab.is_alive()]
 
 
@@ -633,17 +653,17 @@ def _standing() -> list[str]:
 
 
 def _read_standing(lab: Lab) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((lab.state_dir / _STANDING).read_text(encoding="utf-8"))
-    return found
+    document: dict[str, Any] = json.loads((lab.state_dir / _STANDING).read_text(encoding="utf-8"))
+    return document
 
 
 def _kept_pids(lab: Lab) -> dict[str, int]:
-    """Processes that the testbed keeps running, as they are now."""
+    """Return the ids of the processes that the testbed keeps running now, by name."""
     try:
-        found = json.loads((lab.state_dir / "inventory.json").read_text(encoding="utf-8"))
+        inventory = json.loads((lab.state_dir / "inventory.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return {name: entry["pid"] for name, entry in found.get("processes", {}).items()}
+    return {name: entry["pid"] for name, entry in inventory.get("processes", {}).items()}
 
 
 def _end_stranger(lab: Lab, name: str, pid: int, notice: Callable[[str], None]) -> None:
@@ -661,7 +681,9 @@ def _end_stranger(lab: Lab, name: str, pid: int, notice: Callable[[str], None]) 
 
 
 def belongs_to(lab: Lab, pid: int) -> bool:
-    """Whether a process lives and belongs to a lab: its number may have been given to another since."""
+    """Return whether a process lives and belongs to a lab: its number may have been given to another process
+    since.
+    """
     try:
         environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:

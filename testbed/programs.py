@@ -1,4 +1,5 @@
-"""What must be installed on a machine that builds labs, and the Debian/Ubuntu packages that bring it.
+"""Programs that must be installed on a machine that builds labs, and the Debian/Ubuntu packages that have
+them.
 
 The launcher in the root of the tree executes this file before anything is installed, so it uses the standard
 library alone.
@@ -30,13 +31,15 @@ OF_LABS = (
 
 
 def missing(*, docker: bool = True) -> list[str]:
-    """Packages of what is not there, each once. ``docker=False`` leaves out what only Docker needs."""
-    wanted = OF_LABS + (OF_DOCKER if docker else ())
-    return list(dict.fromkeys(package for what, package in wanted if not present(what)))
+    """Return the packages of missing programs and files, each once. ``docker=False`` leaves out what only
+    Docker needs.
+    """
+    needed = OF_LABS + (OF_DOCKER if docker else ())
+    return list(dict.fromkeys(package for what, package in needed if not present(what)))
 
 
 def present(what: str) -> bool:
-    """Whether a program is there, or a file if its path is given."""
+    """Return whether a program is there, or a file if its path is given."""
     if what.startswith("/"):
         return Path(what).exists()
     search = os.environ.get("PATH", "") + ":/usr/sbin:/sbin:/usr/local/sbin"

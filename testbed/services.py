@@ -1,7 +1,7 @@
-"""Open vSwitch, Docker and the BPF file system: are they there, and start them where they are not.
+"""Open vSwitch, Docker and the BPF file system: check that they run, and start those that do not.
 
-Nothing here belongs to a lab: the services are the machine's. They are started by systemd where it runs
-the machine, else by hand in sessions of their own, and they are left running.
+Nothing here belongs to a lab: the services are the machine's. They are started by systemd if it runs the
+machine, else by hand in sessions of their own, and they are left running.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _CAPABILITIES = {12: "NET_ADMIN", 21: "SYS_ADMIN"}
 
 
 class ServiceError(RuntimeError):
-    """A service is not running and could not be started; the message says which and what to do."""
+    """A service is not running and could not be started; the message names it and the remedy."""
 
 
 def has_systemd() -> bool:
@@ -45,12 +45,12 @@ def has_systemd() -> bool:
 
 
 def _answers(path: Path, request: bytes, expected: bytes, timeout_s: float = 15.0) -> bool:
-    """Whether a service on a Unix socket answers ``request`` with something that holds ``expected``.
+    """Return whether a service on a Unix socket answers ``request`` with something that holds ``expected``.
 
-    One that has ended refuses the connection at once. One that runs may be slow: where many labs are built,
-    Open vSwitch answers after seconds.
+    A service that has ended refuses the connection immediately. A running one may be slow: while many labs
+    are built, Open vSwitch answers after seconds.
 
-    Raises ServiceError where this process has no descriptor left to ask with.
+    Raises ServiceError if this process has no descriptor left to ask with.
     """
     try:
         with socket.socket(socket.AF_UNIX) as connection:
@@ -69,12 +69,14 @@ def docker_running() -> bool:
 
 
 def open_vswitch_database_running() -> bool:
-    """The half that knows which bridges there are."""
+    """Return whether the database answers, which is the half that knows which bridges there are. Raises
+    ServiceError.
+    """
     return _answers(OVS_SOCKET, b'{"method":"list_dbs","params":[],"id":0}', b"Open_vSwitch")
 
 
 def open_vswitch_running() -> bool:
-    """Whether the database answers and the switch daemon has its control socket open."""
+    """Return whether the database answers and the switch daemon has its control socket open."""
     if not open_vswitch_database_running():
         return False
     for control in OVS_SOCKET.parent.glob("ovs-vswitchd.*.ctl"):
@@ -89,19 +91,21 @@ def bpf_fs_mounted() -> bool:
 
 
 def running_pids(*, docker: bool) -> dict[str, int]:
-    """Process ids of Open vSwitch's daemons, and of Docker's, by the name of each that has left its pid."""
+    """Return the process ids of Open vSwitch's daemons, and of Docker's, by the name of each that has left
+    its pid.
+    """
     files = {name: OVS_SOCKET.parent / f"{name}.pid" for name in OPEN_VSWITCH}
     if docker:
         files |= {"dockerd": DOCKER_PID, "containerd": _CONTAINERD_PID}
-    found: dict[str, int] = {}
+    pids: dict[str, int] = {}
     for name, file in files.items():
         with suppress(OSError, ValueError):
-            found[name] = int(file.read_text())
-    return found
+            pids[name] = int(file.read_text())
+    return pids
 
 
 def _clean_environment() -> dict[str, str]:
-    """Our own, without the label of a lab: a service outlives every lab."""
+    """Return this process's environment without the label of a lab: a service outlives every lab."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("RINGLIGHT_")}
     environment["PATH"] = environment.get("PATH", "") + ":/usr/sbin:/sbin"
     return environment
@@ -195,7 +199,7 @@ def start_docker() -> None:
 
 
 def _forget_dead_docker() -> None:
-    """Remove the pid file of a dockerd that was killed: a new one refuses to start beside it."""
+    """Remove the pid file of a dockerd that was killed: a new one refuses to start if the file is there."""
     try:
         pid = int(DOCKER_PID.read_text())
         alive = Path(f"/proc/{pid}/comm").read_text().strip() == "dockerd"
@@ -213,17 +217,17 @@ def mount_bpf_fs() -> None:
 
 
 def lacking_capabilities(status: str) -> list[str]:
-    """Capabilities for building networks that a process lacks, by its ``/proc/PID/status``."""
-    found = re.search(r"^CapEff:\s*([0-9a-f]+)$", status, re.MULTILINE)
-    held = int(found[1], 16) if found else 0
+    """Return the capabilities for building networks that a process lacks, by its ``/proc/PID/status``."""
+    match = re.search(r"^CapEff:\s*([0-9a-f]+)$", status, re.MULTILINE)
+    held = int(match[1], 16) if match else 0
     return [name for bit, name in _CAPABILITIES.items() if not held >> bit & 1]
 
 
 def root_needed(what: str) -> str:
-    """Message that only root can do something, with this command for root.
+    """Return the message that only root can do something, with this command for root.
 
-    The program is named by its path: sudo looks for programs elsewhere, and finds another Python, for which
-    the launcher would make the environment anew.
+    The program is named by its path. Without it, sudo looks for programs elsewhere and finds another Python,
+    for which the launcher would make the environment again.
     """
     installed = Path(sys.prefix, "bin/ringlight")
     program = [str(installed)] if installed.exists() else [sys.executable, "-m", _COMMAND]
@@ -249,7 +253,9 @@ def check_privileges() -> None:
 
 
 def ensure_services(*, docker: bool = True) -> None:
-    """Everything that a lab needs, running. ``docker=False`` for the namespace runtime."""
+    """Start everything that a lab needs and that does not run. ``docker=False`` is for the namespace
+    runtime.
+    """
     check_privileges()
     mount_bpf_fs()
     start_open_vswitch()

@@ -1,7 +1,7 @@
-"""What a lab needs from the machine, made ready once: services, eBPF object, worker image.
+"""Preparation of the machine for labs, done once: services, eBPF object, worker image.
 
-Every step looks first and does nothing where nothing is to be done, so a start-up check costs well
-under a second. ``ringlight doctor`` prints :func:`doctor_checks`.
+Every step looks first and does nothing if nothing is to be done, so a start-up check costs well under a
+second. ``ringlight doctor`` prints :func:`doctor_checks`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OURSELVES = "./ringlight" if (Path(__file__).resolve().parents[1] / "ringlight")
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that the machine has or lacks, and the one command that mends it."""
+    """Check of one thing that the machine has or lacks, with the one command that repairs it."""
 
     name: str
     ok: bool
@@ -69,19 +69,21 @@ def remove_old_images(keep: str, progress: Progress, age_s: float = OLD_IMAGE_S)
 
 
 def _program(what: str, package: str) -> Check:
-    found = programs.present(what)
-    return Check(what, found, "" if found else "not found", f"apt-get install {package}")
+    installed = programs.present(what)
+    return Check(what, installed, "" if installed else "not found", f"apt-get install {package}")
 
 
 def _simgrid() -> Check:
-    """State of SimGrid, which is never a lack: only one comparison of the suite needs it."""
+    """Return the state of SimGrid. It is optional: only one comparison of the test suite needs it."""
     there = any(Path("/usr/lib/python3/dist-packages").glob("simgrid.*.so"))
-    found = "there" if there else "absent, its test is skipped: apt-get install python3-simgrid"
-    return Check("SimGrid", True, found)
+    state = "there" if there else "absent, its test is skipped: apt-get install python3-simgrid"
+    return Check("SimGrid", True, state)
 
 
 def _kernel_has_tc(kind: str) -> bool:
-    """Whether the kernel knows a queueing discipline; asked on a dummy veth that is removed again."""
+    """Return whether the kernel knows a queueing discipline. This is tried on a dummy veth that is removed
+    again.
+    """
     from pyroute2.iproute import IPRoute
     from pyroute2.netlink.exceptions import NetlinkError
 
@@ -124,7 +126,7 @@ def _memory_gib() -> float:
 
 
 def doctor_checks() -> list[Check]:
-    """Everything looked at, in the order in which a person would mend it. Changes nothing."""
+    """Return all checks, in the order in which a person would repair what fails. Changes nothing."""
     root = os.geteuid() == 0
     checks = [
         Check("root", root, "yes" if root else f"uid {os.geteuid()}", f"sudo {OURSELVES} doctor"),

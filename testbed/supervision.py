@@ -1,4 +1,4 @@
-"""Keeps a lab's devices running: one thread that waits for deaths and starts anew what died."""
+"""Keeps a lab's devices running: one thread that waits for deaths and restarts what died."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ class _Charge:
 
 @dataclass(frozen=True)
 class Life:
-    """One process as it is now, and how often it was started again.
+    """Process as it is now, and how often it was started again.
 
-    ``ended``: how it ended last, None where it never has; ``since``: its last start, CLOCK_MONOTONIC seconds.
+    ``ended``: how it ended last, None if it never has. ``since``: its last start, CLOCK_MONOTONIC seconds.
     """
 
     pid: int
@@ -68,8 +68,8 @@ class Life:
 class Supervisor:
     """Starts processes, and starts them again when they die.
 
-    ``on_restart`` is told name and process id, and whether the one before was killed on purpose; ``on_end``,
-    as soon as one has ended: name, how, and whether it was killed on purpose.
+    ``on_restart`` is called with name and process id, and whether the one before was killed on purpose;
+    ``on_end``, as soon as one has ended: name, how, and whether it was killed on purpose.
 
     ``kind``: what people call such a process, before its name. ``last_words``: what a process said last, for
     one that ended by itself. ``stop_s``: how long they may take to end in order, seconds. Raises what
@@ -223,12 +223,12 @@ class Supervisor:
         try:
             self._on_restart(name, fresh.process.pid, charge.asked)
         except Exception:
-            # Whoever is told may fail; the processes are looked after all the same.
+            # The callback may fail; the processes are looked after all the same.
             log.exception("%s %s: its restart could not be told", self.kind, name)
 
 
 def ended(code: int) -> str:
-    """How a process ended, for people; ``code`` as of ``Popen.returncode``."""
+    """Return how a process ended, for people. ``code``: as in ``Popen.returncode``."""
     if code >= 0:
         return f"exit code {code}"
     try:

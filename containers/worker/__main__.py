@@ -1,8 +1,8 @@
 """The training worker: ``python3 -m ringlight.containers.worker DIRECTORY``.
 
-DIRECTORY holds ``spec.json`` and, later, ``go``; the worker appends to ``events.jsonl`` there. Where the
-directory has the socket of somebody who gives orders, the worker stays (``resident``). Exit codes:
-0 done, 1 own failure, 2 bad spec, 3 a peer was lost, 143 terminated.
+DIRECTORY holds ``spec.json`` and, later, ``go``; the worker appends to ``events.jsonl`` there. If the
+directory has the socket of an agent that gives orders, the worker stays (``resident``). Exit codes: 0 done, 1
+own failure, 2 bad spec, 3 a peer was lost, 143 terminated.
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ def main(directory: Path) -> int:
 
 
 def _fail(events: EventLog, code: int, reason: str, peer: int | None, at_s: float | None = None) -> int:
-    """``at_s``: when it happened (monotonic seconds), where that is not now."""
+    """Log a failure, write it as an event, and return ``code``. ``at_s``: when it happened (monotonic
+    seconds); None: now.
+    """
     log.error("%s", reason)
     when = {} if at_s is None else {"t": at_s}
     events.write("failed", reason=reason, peer=peer, **when)

@@ -27,7 +27,9 @@ _ATANH = [1 / (2 * n + 1) for n in reversed(range(16))]
 
 
 def total(parts: Array) -> Array:
-    """Sum over the first axis, of at least one element: halves are added to each other until one is left."""
+    """Return the sum over the first axis, which has at least one element. Halves are added to each other
+    until one element is left.
+    """
     while (count := len(parts)) > 1:
         half = count // 2
         sums = parts[:half] + parts[half : 2 * half]
@@ -39,35 +41,41 @@ def total(parts: Array) -> Array:
 
 
 def product(left: Array, right: Array) -> Array:
-    """Matrix product of shapes (n, k) and (k, m), with k sums as ``total`` adds them."""
-    found: Array = np.concatenate(
+    """Return the matrix product of shapes (n, k) and (k, m). Its sums over k are added in the order of
+    ``total``.
+    """
+    result: Array = np.concatenate(
         [
             total(np.ascontiguousarray(left[row : row + _ROWS].T)[:, :, np.newaxis] * right[:, np.newaxis, :])
             for row in range(0, len(left), _ROWS)
         ]
     )
-    return found
+    return result
 
 
 def exp(x: Doubles) -> Doubles:
-    """e to the power of each element, to within 1e-13 of the result where that is a normal number."""
+    """Return e to the power of each element, to within 1e-13 of the result if the result is a normal
+    number.
+    """
     power = np.rint(x / LN2)
-    found: Doubles = np.ldexp(_polynomial(_EXP, x - power * LN2), power.astype(np.intc))
-    return found
+    powers: Doubles = np.ldexp(_polynomial(_EXP, x - power * LN2), power.astype(np.intc))
+    return powers
 
 
 def log(x: Doubles) -> Doubles:
-    """Natural logarithm of each element, which is positive, to within 1e-15 of the larger of it and 1."""
+    """Return the natural logarithm of each element. Elements are positive. The error is at most 1e-15, or
+    1e-15 of the result if that is larger than 1.
+    """
     mantissa, exponent = np.frexp(x)
     z = (mantissa - 1) / (mantissa + 1)
-    found: Doubles = exponent * LN2 + 2 * z * _polynomial(_ATANH, z * z)
-    return found
+    logarithms: Doubles = exponent * LN2 + 2 * z * _polynomial(_ATANH, z * z)
+    return logarithms
 
 
 def tanh(x: Doubles) -> Doubles:
-    """Hyperbolic tangent of each element, to within 1e-15."""
-    found: Doubles = 1 - 2 / (exp(2 * x) + 1)
-    return found
+    """Return the hyperbolic tangent of each element, to within 1e-15."""
+    tangents: Doubles = 1 - 2 / (exp(2 * x) + 1)
+    return tangents
 
 
 def _polynomial(coefficients: list[float], x: Doubles) -> Doubles:

@@ -24,8 +24,8 @@ Summed = Callable[[Sequence[Array]], Array]
 
 
 def unit_of(place: AveragerPlace, ranks: int) -> Unit:
-    """What the averagers of a job answer: the exact mean of all (Eq. 3, and Eq. 8 of a cascade with
-    decimals), or of a cascade without decimals the mean of means (Eq. 9).
+    """Return the function that a job's averagers compute: the exact mean of all ranks (Eq. 3, and Eq. 8 for a
+    cascade with decimals), or the mean of means for a cascade without decimals (Eq. 9).
     """
     if place.decimals or place.ports == ranks:
         return exact(Coding(place.bits, ranks))
@@ -38,15 +38,17 @@ def unit_of(place: AveragerPlace, ranks: int) -> Unit:
 
 @dataclass
 class Answers:
-    """How many there were, and how many were not the mean of all ranks' numbers (Eq. 8)."""
+    """Number of the averagers' answers, and of answers that were not the mean of all ranks' numbers (Eq.
+    8).
+    """
 
     all: int = 0
     unlike: int = 0
 
 
 def summed_by(place: AveragerPlace, counted: Answers | None = None) -> Summed:
-    """``ranks`` times the mean by the averagers at ``place``, as an all-reduce of sums has it; answers are
-    added to ``counted``.
+    """Return a function that computes ``ranks`` times the mean by the averagers at ``place``, like an
+    all-reduce of sums. Answers are added to ``counted``.
     """
 
     def summed(vectors: Sequence[Array]) -> Array:
@@ -66,7 +68,9 @@ def summed_by(place: AveragerPlace, counted: Answers | None = None) -> Summed:
 
 
 def summed_in(bits: int) -> Summed:
-    """``ranks`` times the exact mean of codes of ``bits``, as a ring of whole numbers has it."""
+    """Return a function that computes ``ranks`` times the exact mean of codes of ``bits`` bits, like a ring
+    of whole numbers.
+    """
 
     def exact_mean(codes: NDArray[Any]) -> NDArray[Any]:
         return mean(codes.sum(axis=0, dtype=np.uint32), bits, len(codes))
@@ -75,8 +79,8 @@ def summed_in(bits: int) -> Summed:
 
 
 def summed_of(spec: WorkerSpec, counted: Answers | None = None) -> Summed | None:
-    """How the vectors of a job's ranks are summed; None where they are added as float32 values. Averagers'
-    answers are added to ``counted``.
+    """Return the function that sums the vectors of a job's ranks; None if they are added as float32 values.
+    The averagers' answers are added to ``counted``.
     """
     if spec.averager is not None:
         return summed_by(spec.averager, counted)
@@ -85,5 +89,5 @@ def summed_of(spec: WorkerSpec, counted: Answers | None = None) -> Summed | None
 
 
 def _times_ranks(unit: Unit, vectors: Sequence[Array], bits: int) -> Array:
-    found = mean_by(unit, vectors, bits)
-    return np.multiply(found, np.float32(len(vectors)), out=found)
+    average = mean_by(unit, vectors, bits)
+    return np.multiply(average, np.float32(len(vectors)), out=average)

@@ -1,7 +1,7 @@
 """Small datagrams to the ring successor at a fixed pace: their gaps show when the light was out.
 
-A beacon carries its number, so a gap on the wire (numbers missing) can be told from a late sender, and is
-timed by the kernel's receive stamp, so a late reader does not show either.
+A beacon carries its number, so a gap on the wire (numbers missing) can be distinguished from a late sender,
+and is timed by the kernel's receive stamp, so a late reader does not show either.
 """
 
 from __future__ import annotations
@@ -103,7 +103,9 @@ class Beacons:
 
 
 def _arrival(ancillary: list[tuple[int, int, bytes]]) -> float:
-    """The kernel's receive time as CLOCK_MONOTONIC seconds."""
+    """Return the kernel's receive time in CLOCK_MONOTONIC seconds; the present time if the kernel gives
+    none.
+    """
     now = time.monotonic()
     for level, kind, value in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, _SO_TIMESTAMPNS) and len(value) == _STAMP.size:

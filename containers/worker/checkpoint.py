@@ -1,9 +1,9 @@
-"""What a rank writes between iterations, so that its job can go on when a GPU is lost.
+"""A rank's state between iterations, from which its job can continue when a GPU is lost.
 
 The parameters are all: everything else follows from the spec and the number of the iteration. They are the
 same bits on every rank, so the newest file of any rank serves all. A file is one numpy array and has the
-iteration that it leads to in its name: ``rank-2.17.npy`` is what rank 2 knew before iteration 17.
-``resume.17.npy`` is the one that the server agent chose to go on from.
+iteration that it leads to in its name: ``rank-2.17.npy`` has the state of rank 2 before iteration 17.
+``resume.17.npy`` is the file from which the server agent chose to continue.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ class BadCheckpoint(OSError):
 
 
 class Checkpoint:
-    """Keeps the newest state of one rank in ``directory``, and takes up the one that the job goes on from."""
+    """Keeps the newest state of one rank in ``directory``, and reads the state from which the job
+    continues.
+    """
 
     def __init__(self, directory: Path, rank: int, every: int = 1) -> None:
         self._directory = directory
@@ -47,14 +49,14 @@ class Checkpoint:
         self._newest = path
 
     def read(self, iteration: int) -> Array:
-        """The parameters, [PARAMETERS] float32, before ``iteration``. Raises BadCheckpoint."""
+        """Return the parameters, [PARAMETERS] float32, before ``iteration``. Raises BadCheckpoint."""
         path = self._directory / f"resume.{iteration}.npy"
         try:
             parameters = np.load(path, allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:
             raise BadCheckpoint(f"checkpoint {path.name}: {error}") from error
         if parameters.dtype != np.dtype("<f4") or parameters.shape != (PARAMETERS,):
-            found = f"{parameters.dtype}{parameters.shape}"
-            raise BadCheckpoint(f"checkpoint {path.name}: expected {PARAMETERS} float32, got {found}")
+            actual = f"{parameters.dtype}{parameters.shape}"
+            raise BadCheckpoint(f"checkpoint {path.name}: expected {PARAMETERS} float32, got {actual}")
         state: Array = parameters.astype(np.float32)
         return state

@@ -1,8 +1,7 @@
 """A message of each rank to each other, in a round that ends when a rank has those for it.
 
-Every pair has a connection of its own, so a rank that says nothing is known by its own silence. Messages are
-a length of 4 bytes and what follows; a rank reads no byte beyond the round's, so the next one may be on its
-way.
+Every pair has a connection of its own, so a silent rank is known by its own silence. Messages are a length of
+4 bytes and what follows; a rank reads no byte beyond the round's, so the next one may be on its way.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _AT_ONCE = 1 << 18
 
 
 class _Talk:
-    """One peer's part of a round."""
+    """Exchange with one peer in a round: its messages, and how far they are."""
 
     def __init__(self, peer: int, connection: socket.socket, message: bytes) -> None:
         self.peer, self.socket = peer, connection
@@ -30,7 +29,9 @@ class _Talk:
 
     @property
     def lacking(self) -> int:
-        """Bytes of the peer's message that have not come, as far as that is known."""
+        """Return how many bytes of the peer's message are missing; of its header, until the header is
+        complete.
+        """
         if len(self.incoming) < _LENGTH.size:
             return _LENGTH.size - len(self.incoming)
         return _LENGTH.size + int(_LENGTH.unpack_from(self.incoming)[0]) - len(self.incoming)
@@ -75,9 +76,11 @@ class Exchange:
             connection.setblocking(False)
 
     def __call__(self, messages: Sequence[bytes]) -> list[bytes]:
-        """What each rank has for this one, in the order of ranks, as ``messages`` are for each.
+        """Send ``messages``, one for each rank, and return each rank's message for this rank, in the order of
+        ranks.
 
-        Raises PeerLost where one has gone, AveragingFailed where one is silent.
+        This rank's own message is returned as it was given. Raises PeerLost if a rank has gone,
+        AveragingFailed if one is silent for too long.
         """
         talks = {
             peer: _Talk(peer, connection, _LENGTH.pack(len(messages[peer])) + messages[peer])
@@ -106,6 +109,6 @@ class Exchange:
                     poller.modify(descriptor, talk.events)
                 else:
                     poller.unregister(descriptor)
-        said = {peer: bytes(talk.incoming[_LENGTH.size :]) for peer, talk in talks.items()}
+        received = {peer: bytes(talk.incoming[_LENGTH.size :]) for peer, talk in talks.items()}
         self.bytes_received += sum(len(talk.incoming) for talk in talks.values())
-        return [said.get(rank, messages[rank]) for rank in range(len(talks) + 1)]
+        return [received.get(rank, messages[rank]) for rank in range(len(talks) + 1)]

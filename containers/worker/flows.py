@@ -39,7 +39,7 @@ class Flow:
     """Light to ``peer`` (an address) in ``step``, wanted from :meth:`Flows.open` to :meth:`Flows.close`.
 
     ``lit``: payload may be sent now. ``waited_s``: seconds so far in which it was wanted and not there.
-    ``reason``: why it is not there, as last told.
+    ``reason``: why it is not there, as last reported.
     """
 
     __slots__ = ("dark_since", "lit", "number", "peer", "reason", "retry_at", "step", "waited_s")
@@ -57,7 +57,7 @@ class Flow:
 class Flows:
     """A connection to the agent at ``path`` and the flows that are open over it.
 
-    Everything happens in the calls: :meth:`update` takes in what the agent said and asks again what is
+    Everything happens in the calls: :meth:`update` reads the agent's messages and repeats requests that are
     due, without waiting. :meth:`fileno` is for a poll, :meth:`due` for its timeout. Not for several threads.
     """
 
@@ -75,7 +75,7 @@ class Flows:
         return flow
 
     def close(self, flow: Flow) -> None:
-        """The light is no longer wanted; all that was sent must have been acknowledged."""
+        """Close a flow whose light is no longer needed. All data sent must have been acknowledged."""
         flow.lit = False
         if self._flows.pop(flow.number, None) is not None:
             self._send({"close": flow.number})
@@ -88,11 +88,15 @@ class Flows:
             self._socket = None
 
     def fileno(self) -> int:
-        """The descriptor that becomes readable when the agent says something; -1 while it is away."""
+        """Return the descriptor that becomes readable when the agent sends something; -1 while there is no
+        connection.
+        """
         return -1 if self._socket is None else self._socket.fileno()
 
     def due(self) -> float:
-        """Time when :meth:`update` has something to do even if the agent says nothing (CLOCK_MONOTONIC)."""
+        """Return the CLOCK_MONOTONIC time in seconds at which :meth:`update` must run even if the agent sends
+        nothing; infinity if no flow is open.
+        """
         if not self._flows:
             return math.inf
         if self._socket is None:
@@ -100,7 +104,7 @@ class Flows:
         return min(flow.retry_at for flow in self._flows.values())
 
     def update(self) -> None:
-        """Take in what the agent said; connect and ask again where that is due. Never waits."""
+        """Read the agent's messages. Connect and repeat requests if that is due. Never waits."""
         self._receive()
         if self.due() <= time.monotonic():
             if self._socket is None:
@@ -120,7 +124,9 @@ class Flows:
 
     @contextlib.contextmanager
     def light(self, peer: str, deadline: float) -> Iterator[Flow]:
-        """A flow, once it is lit, for the length of the ``with`` block. Raises TimeoutError."""
+        """Open a flow for the length of the ``with`` block and yield it once it is lit. Raises
+        TimeoutError.
+        """
         flow = self.open(peer)
         try:
             while not flow.lit:
@@ -156,7 +162,7 @@ class Flows:
             self._ask(flow)
 
     def _hung_up(self, reason: str) -> None:
-        """The agent is away: every flow's light counts as lost."""
+        """Close the connection to the agent, which is away. The light of every flow counts as lost."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None

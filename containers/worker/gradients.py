@@ -72,7 +72,9 @@ class Gradients(Payload):
             yield
 
     def _reducing(self, stack: contextlib.ExitStack) -> Reduce | None:
-        """What all-reduces vectors, a ring of whole numbers or a schedule of sums; None for a single rank."""
+        """Return a function that all-reduces vectors by a ring of whole numbers or by a schedule of sums;
+        None if the graph has no collective.
+        """
         spec = self._spec
         if not (collectives := self._graph.of_kind(Kind.COLLECTIVE)):
             return None
@@ -104,16 +106,19 @@ class Gradients(Payload):
         return run, lambda: 0
 
     def end(self, iteration: int) -> dict[str, object]:
-        """Update the parameters; its time is taken from the next iteration's computation."""
+        """Update the parameters and return the fields of the iteration's event except times.
+
+        The time of the update is taken from the next iteration's computation.
+        """
         self._replica.update(iteration)
         if self._checkpoint is not None:
             self._checkpoint.keep(iteration + 1, self._replica.parameters)
-        said: dict[str, object] = {"loss": self._loss}
+        fields: dict[str, object] = {"loss": self._loss}
         if (report := self._report) is not None and self._spec.onic is not None:
             # Flows of the all-reduce, and how long they waited for light, seconds.
             wait = {"longest": report.flow_wait_longest_s, "sum": report.flow_wait_sum_s}
-            said |= {"flows": report.flows, "flow_wait_s": wait}
-        return said
+            fields |= {"flows": report.flows, "flow_wait_s": wait}
+        return fields
 
     def outcome(self, checked: int) -> dict[str, object]:
         return {
@@ -132,8 +137,8 @@ class AveragedGradients(Gradients):
         return self._others().sending()
 
     def _others(self) -> Lines:
-        others = set(range(self._spec.world_size)) - {self._spec.rank}
-        return Lines.of(self._spec, others, others)
+        peers = set(range(self._spec.world_size)) - {self._spec.rank}
+        return Lines.of(self._spec, peers, peers)
 
     def _reducing(self, stack: contextlib.ExitStack) -> Reduce:
         place = self._spec.averager

@@ -1,9 +1,9 @@
 """Holds a GPU's NIC for a command in a container of the job's own image, in the same network.
 
-The holder shows that every rank reaches every other, waits for the release with all other workers, and
-stays until the server agent says, by the file ``ended``, that the command has ended. Meanwhile it sends
-beacons, and at the end it tells what the NIC has carried. The command has no part in that: it cannot change
-what is said.
+The holder shows that every rank reaches every other, waits for the release with all other workers, and stays
+until the server agent reports, by the file ``ended``, that the command has ended. Meanwhile it sends beacons,
+and at the end it reports the bytes that the NIC has carried. The command has no part in that: it cannot
+change what is said.
 """
 
 from __future__ import annotations
@@ -24,13 +24,17 @@ _LOOK_S = 0.02
 
 
 def hold(spec: WorkerSpec, directory: Path, events: EventLog) -> None:
-    """Raises PeerLost, NoConnection, TimeoutError: never released, or the command outlived ``deadline_s``."""
-    others = [Line(rank) for rank in range(spec.world_size) if rank != spec.rank]
+    """Hold the connections and the beacons of a rank until its command has ended.
+
+    Raises PeerLost, NoConnection, and TimeoutError if the rank was never released or the command outlived
+    ``deadline_s``.
+    """
+    lines = [Line(rank) for rank in range(spec.world_size) if rank != spec.rank]
     with listen(spec, time.monotonic() + spec.connect_timeout_s) as listener:
-        connections = connect_all(spec, dict.fromkeys(others, False), listener)
-    told = describe([(line.peer, connection) for line, connection in connections.items()])
+        connections = connect_all(spec, dict.fromkeys(lines, False), listener)
+    peers = describe([(line.peer, connection) for line, connection in connections.items()])
     with Beacons(spec) as beacons:
-        events.write("ready", local=spec.address, connections=told)
+        events.write("ready", local=spec.address, connections=peers)
         # Not watched: who is released first may have ended before this rank hears of it.
         started = wait_for_release(directory / "go", [], spec.go_timeout_s)
         before = carried()

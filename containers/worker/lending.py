@@ -1,9 +1,10 @@
 """Sends memory over TCP without copying it: its pages go through a pipe into the socket (splice(2)).
 
 Between two processes of one machine a byte is copied twice, from the sender and to the receiver, and that is
-most of what an all-reduce costs the processors there. Memory that is lent is copied once, by the receiver.
-So it must stay as it is until the receiver has it: ``fabric.collectives.lendable`` says which transfers an
-all-reduce itself does not overwrite sooner, and the receipts of ``transport`` say when it is over.
+most of what an all-reduce costs the processors there. Memory that is lent is copied once, by the receiver. So
+it must stay as it is until the receiver has it: ``fabric.collectives.lendable`` returns which transfers an
+all-reduce itself does not overwrite sooner, and the receipts of ``transport`` show when the receiver has the
+memory.
 
 A segment that TCP sends again may by then hold other bytes, but only such as the receiver has already,
 which its TCP throws away.
@@ -53,9 +54,10 @@ class Lender:
             raise
 
     def send(self, address: int, count: int) -> int:
-        """Lend up to ``count`` bytes from ``address`` on: how many were taken, ``held`` ones among them.
+        """Lend up to ``count`` bytes from ``address`` on. Return how many were taken, including the ``held``
+        bytes.
 
-        Fewer, or none, when the socket has no room. Raises OSError of the connection.
+        Fewer bytes, or none, are taken if the socket has no room. Raises OSError of the connection.
         """
         taken = 0
         while True:

@@ -99,9 +99,10 @@ def _exchange(
     started: float,
     posted: Posted | None,
 ) -> tuple[int, list[_Incoming]]:
-    """Send and receive until the time is over and every incoming stream has ended.
+    """Send and receive until the time is over and every incoming stream has ended. Return the bytes sent, and
+    the streams.
 
-    What is sent is posted once the socket has taken it: how much that will be is not known before.
+    Bytes are posted once the socket has taken them: how many it will take is not known before.
     """
     block, into = memoryview(bytes(_BLOCK)), memoryview(bytearray(_BLOCK))
     end = started + spec.linktest.seconds

@@ -14,7 +14,9 @@ WORD_TOS = 0xC0
 
 
 def carry_payload(connection: socket.socket) -> None:
-    """What this end of a TCP connection says from now on is payload. There is no way back: the kernel marks
-    a packet as it leaves, so payload that waits in the socket would go as words.
+    """Mark the bytes that this end of a TCP connection sends from now on as payload.
+
+    This cannot be reversed: the kernel marks a packet as it leaves, so payload that waits in the socket would
+    be marked as words.
     """
     connection.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, 0)

@@ -24,7 +24,7 @@ _CREDIT, _DATA, _RECEIPT = b"C", b"D", b"R"
 
 
 class _End:
-    """One end of a connection: a thread reads what comes, and who waits is told."""
+    """End of a connection. A thread reads what arrives and notifies the callers that wait."""
 
     def __init__(self, peer: int, connection: socket.socket, patience_s: float) -> None:
         self.peer, self._socket, self._patience_s = peer, connection, patience_s
@@ -41,9 +41,11 @@ class _End:
             while head := self._exactly(_HEAD.size, may_end=True):
                 self._take(*_HEAD.unpack(head))
         except (OSError, PeerLost) as error:
-            said = error if isinstance(error, PeerLost) else PeerLost(self.peer, error.strerror or str(error))
+            failure = (
+                error if isinstance(error, PeerLost) else PeerLost(self.peer, error.strerror or str(error))
+            )
             with self._changed:
-                self._failure = said
+                self._failure = failure
         with self._changed:
             self._over = True
             self._changed.notify_all()
@@ -56,7 +58,9 @@ class _End:
         return bytes(data) if self._fill(memoryview(data), may_end=may_end) else b""
 
     def _fill(self, view: memoryview, *, may_end: bool = False) -> bool:
-        """Read until ``view`` is full; False at an end before the first byte, where that may be."""
+        """Read until ``view`` is full. Return True, or False at an end before the first byte if
+        ``may_end``.
+        """
         filled = 0
         while filled < len(view):
             count = self._socket.recv_into(view[filled:])
@@ -79,9 +83,9 @@ class _End:
 
     @contextlib.contextmanager
     def _await(self, there: Callable[[], bool], otherwise: str) -> Iterator[None]:
-        """Wait until ``there`` is true, and keep it so for the ``with`` block.
+        """Wait until ``there`` returns true, and hold the lock for the ``with`` block. Yields nothing.
 
-        Raises PeerLost when it does not come about in time, or cannot any more.
+        Raises PeerLost if that does not happen in time, or cannot happen any more.
         """
         deadline = time.monotonic() + self._patience_s
         with self._changed:
@@ -127,7 +131,7 @@ class Sender(_End):
         super().__init__(peer, connection, patience_s)
 
     def send(self, tag: int, payload: memoryview) -> None:
-        """Returns when the receiver has all of it. Raises PeerLost."""
+        """Send a message, and return when the receiver has all of it. Raises PeerLost."""
         self._take_one(self._credits, tag, f"it did not receive what has tag {tag}")
         if self._posted is not None:
             self._posted.add(self.peer, len(payload), _HEAD.size)
@@ -155,7 +159,9 @@ class Receiver(_End):
         super().__init__(peer, connection, patience_s)
 
     def receive(self, tag: int, into: memoryview) -> None:
-        """Returns when ``into`` has the next message of the tag. Raises PeerLost, also for another size."""
+        """Wait for the next message of the tag in ``into``, and return when it is complete. Raises PeerLost,
+        also for another size.
+        """
         with self._changed:
             self._posted[tag].append(into)
         self._say(_CREDIT, tag)

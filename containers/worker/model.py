@@ -32,7 +32,9 @@ PARAMETERS = PIXELS * HIDDEN + HIDDEN + HIDDEN * CLASSES + CLASSES
 
 @cache
 def digits() -> tuple[Array, npt.NDArray[np.intp]]:
-    """Images of the data set as (1797, 64) float32 in 0..1, and their labels 0..9; in a fixed mixed order."""
+    """Return the images of the data set as (1797, 64) float32 in 0..1, and their labels 0..9, in a fixed
+    mixed order.
+    """
     text = gzip.decompress(DATA.read_bytes()).decode()
     table = np.array([line.split(",") for line in text.split()], dtype=np.float32)
     table = table[np.random.RandomState(0).permutation(len(table))]
@@ -50,9 +52,10 @@ def held_out_set() -> tuple[Array, npt.NDArray[np.intp]]:
 
 
 def initial_parameters(seed: int) -> Array:
-    """Parameters as one vector of ``PARAMETERS`` float32; weights uniform of variance 1/fan-in, biases zero.
+    """Return the initial parameters as one vector of ``PARAMETERS`` float32. Weights are uniform with
+    variance 1/fan-in, biases are zero.
 
-    Normal weights would take the C library's logarithm.
+    Normal weights would need the C library's logarithm.
     """
     random = np.random.RandomState(seed)
     parameters = np.zeros(PARAMETERS, dtype=np.float32)
@@ -63,14 +66,14 @@ def initial_parameters(seed: int) -> Array:
 
 
 def layers(vector: Array) -> tuple[Array, Array, Array, Array]:
-    """Views of a parameter (or gradient) vector: weights and biases of both layers."""
+    """Return views of a parameter (or gradient) vector: weights and biases of both layers."""
     cuts = np.cumsum([PIXELS * HIDDEN, HIDDEN, HIDDEN * CLASSES])
     first, first_bias, second, second_bias = np.split(vector[:PARAMETERS], cuts)
     return first.reshape(PIXELS, HIDDEN), first_bias, second.reshape(HIDDEN, CLASSES), second_bias
 
 
 def forward(parameters: Array, images: Array) -> tuple[Array, Doubles]:
-    """Hidden activations (n, 32) and log-probabilities (n, 10)."""
+    """Return hidden activations (n, 32) and log-probabilities (n, 10)."""
     first, first_bias, second, second_bias = layers(parameters)
     hidden = tanh((product(images, first) + first_bias).astype(np.float64)).astype(np.float32)
     scores = (product(hidden, second) + second_bias).astype(np.float64)
@@ -79,13 +82,13 @@ def forward(parameters: Array, images: Array) -> tuple[Array, Doubles]:
 
 
 def loss_of(parameters: Array, images: Array, labels: npt.NDArray[np.intp]) -> float:
-    """Mean cross-entropy, nats."""
+    """Return the mean cross-entropy in nats."""
     _, log_probability = forward(parameters, images)
     return _mean_loss(log_probability, labels)
 
 
 def accuracy_of(parameters: Array, images: Array, labels: npt.NDArray[np.intp]) -> float:
-    """Share of images classified right, 0..1."""
+    """Return the share of images that are classified correctly, 0..1."""
     _, log_probability = forward(parameters, images)
     return int((log_probability.argmax(axis=1) == labels).sum()) / len(labels)
 
@@ -111,7 +114,7 @@ def _mean_loss(log_probability: Doubles, labels: npt.NDArray[np.intp]) -> float:
 
 
 def fingerprint(parameters: Array) -> str:
-    """SHA-256 of the parameters as little-endian float32."""
+    """Return the SHA-256 of the parameters as little-endian float32, in hexadecimal digits."""
     return hashlib.sha256(parameters.astype("<f4").tobytes()).hexdigest()
 
 
@@ -119,7 +122,7 @@ class Replica:
     """One rank's part of a synchronous data-parallel training.
 
     Its gradient buffer has ``gradient_bytes`` / 4 elements: the model's gradient, then a pad (``pads``),
-    whose sum every rank checks. ``summed``: how the ranks' vectors are summed where sums are not exact.
+    whose sum every rank checks. ``summed``: how the ranks' vectors are summed if sums are not exact.
     """
 
     def __init__(
@@ -162,15 +165,17 @@ class Replica:
         self.parameters -= self.rate * self.buffer[:PARAMETERS]
 
     def loss(self) -> float:
-        """Mean loss over the whole training set, nats: the same on every rank."""
+        """Return the mean loss over the whole training set in nats, which is the same on every rank."""
         return loss_of(self.parameters, self._images, self._labels)
 
     def accuracy(self) -> float:
-        """Share of the held-out images classified right."""
+        """Return the share of the held-out images that are classified correctly, 0..1."""
         return accuracy_of(self.parameters, *held_out_set())
 
     def _batch(self, iteration: int) -> npt.NDArray[np.intp]:
-        """The images of this rank's batch: the ranks share out one order per epoch, none twice."""
+        """Return the indices of the images of this rank's batch. The ranks share out one order per epoch, no
+        image twice.
+        """
         count = self.batch * self.world_size
         per_epoch = max(1, len(self._labels) // count)
         epoch, index = divmod(iteration, per_epoch)

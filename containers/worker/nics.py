@@ -1,4 +1,4 @@
-"""What a worker's NICs have carried, as the kernel counts it."""
+"""Bytes that a worker's NICs have carried, as the kernel counts them."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ _RECEIVED, _SENT = 0, 8
 
 
 def carried() -> dict[str, list[int]]:
-    """Bytes sent and received so far by each NIC (``eth0``, …), with all headers but Ethernet's preamble and
-    checksum."""
-    found = {}
+    """Return the bytes sent and received so far by each NIC (``eth0``, …), with all headers except Ethernet's
+    preamble and checksum.
+    """
+    counters = {}
     for line in _DEVICES.read_text().splitlines()[2:]:
         name, _, numbers = line.partition(":")
         if name.strip().startswith("eth"):
             counts = numbers.split()
-            found[name.strip()] = [int(counts[_SENT]), int(counts[_RECEIVED])]
-    return found
+            counters[name.strip()] = [int(counts[_SENT]), int(counts[_RECEIVED])]
+    return counters
 
 
 def carried_since(before: Mapping[str, list[int]]) -> dict[str, list[int]]:
-    """What each NIC has carried since :func:`carried` returned ``before``."""
+    """Return the bytes sent and received by each NIC since :func:`carried` returned ``before``."""
     return {
         name: [after - first for after, first in zip(now, before[name], strict=True)]
         for name, now in carried().items()

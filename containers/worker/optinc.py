@@ -1,16 +1,16 @@
 """A server's side of OptINC: sends quantised gradients to the averager once, and receives the mean.
 
-The blocks' scales are agreed on first, over the control network, in two rounds of messages from each rank
-to each, which the caller hands in: in the first a rank gets all exponents of its part of the blocks, in the
-second the largest of all other parts. That is 4(N - 1)/N bytes for a block; telling all to all would be
-2(N - 1). A rank whose gradients cannot be averaged says so in the first, so all ranks fail with its name.
-Then frames of codes go to the averager, at most ``WINDOW`` ahead of its answers; a frame is quantised when
-its turn to be sent comes and turned back when its answer is there, so both overlap with the sending.
+The blocks' scales are agreed on first, over the control network, in two rounds of messages from each rank to
+each, which the caller hands in: in the first a rank gets all exponents of its part of the blocks, in the
+second the largest of all other parts. That is 4(N - 1)/N bytes for a block; telling all to all would be 2(N -
+1). A rank whose gradients cannot be averaged reports that in the first, so all ranks fail with its name. Then
+frames of codes go to the averager, at most ``WINDOW`` ahead of its answers; a frame is quantised when its
+turn to be sent comes and turned back when its answer is there, so both overlap with the sending.
 
-The averager keeps nothing (``fabric.optinc.wire``). When the connection is lost, the worker connects anew,
-says which answer it needs next, and all ranks send from the lowest such frame on, once more. That can be a
+The averager keeps nothing (``fabric.optinc.wire``). When the connection is lost, the worker connects again,
+sends which answer it needs next, and all ranks send from the lowest such frame on, once more. That can be a
 frame of the collective before: an averager may have died between the last answers to two ranks. So a
-collective's codes are kept until the first answer of the next, which nobody gets before all have the last of
+collective's codes are kept until the first answer of the next, which no rank gets before all have the last of
 this one. A collective without values opens the connection, and another one ends it.
 
 The connection belongs to a thread of its own, which is there between collectives, too: a rank that has its
@@ -101,8 +101,8 @@ class Place:
 
 @dataclass
 class Moved:
-    """What a rank has moved: bytes of the stream both ways, ``scale_bytes`` of its messages to
-    the other ranks, frames sent a second time, and new connections.
+    """Amounts that a rank has moved: bytes of the stream both ways, ``scale_bytes`` of its messages to the
+    other ranks, frames sent a second time, and new connections.
     """
 
     bytes_sent: int = 0
@@ -126,7 +126,7 @@ class _Collective:
         self._quantised = self.answered = 0
 
     def message(self, frame: int) -> bytes:
-        """The frame as it is sent."""
+        """Return the frame as it is sent."""
         while self._quantised <= frame:
             part, blocks = self._part(self._quantised)
             place = self._place
@@ -143,7 +143,9 @@ class _Collective:
         return b"".join((head, wire.pack(codes, Form(self._place.bits))))
 
     def take(self, head: Header, body: memoryview) -> None:
-        """An answer. Raises WireError for one that is not to this frame, or not the one that came before."""
+        """Store an answer. Raises WireError for an answer that is not to this frame, or differs from an
+        earlier one.
+        """
         frame = head.position.frame
         part, blocks = self._part(frame)
         codes = self._codes[part]
@@ -164,7 +166,7 @@ class _Collective:
         self.answered += 1
 
     def _part(self, frame: int) -> tuple[slice, slice]:
-        """The values of a frame, and their blocks."""
+        """Return the slices of the values of a frame, and of their blocks."""
         start = frame * self._place.frame
         end = min(start + self._place.frame, self._codes.size)
         return slice(start, end), slice(start // self._place.block, -(-end // self._place.block))
@@ -177,8 +179,8 @@ class Averaging:
     be there at first; ``silence_s``: afterwards the averager may be silent that long, or gone. The
     averager's own limit is shorter, so that it can say who was silent.
 
-    As a context it says good-bye to the averager, or the cause of the exception with which it is left; the
-    other ranks get that.
+    As a context it takes leave of the averager, or sends the cause of the exception with which it is left;
+    the other ranks get that.
     """
 
     def __init__(
@@ -219,9 +221,10 @@ class Averaging:
             raise
 
     def mean(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
-        """The mean of all ranks' ``values`` (float32, one dimension), as a new array; the same bits on all.
+        """Return the mean of all ranks' ``values`` (float32, one dimension) as a new array with the same bits
+        on all ranks.
 
-        ``values`` must stay as they are until then. Raises AveragingFailed.
+        Do not modify ``values`` until this method returns. Raises AveragingFailed.
         """
         shared = self._shared(values) if values.size else np.empty(0, np.int16)
         collective = self._begin(values, shared)
@@ -231,7 +234,7 @@ class Averaging:
     def close(self) -> None:
         """Wait until all ranks have all their answers. Raises AveragingFailed."""
         self._begin(_nothing(), np.empty(0, np.int16))
-        # Whoever has all its answers misses nothing when the others are gone already.
+        # A rank that has all its answers misses nothing when the others are gone already.
         try:
             with contextlib.suppress(_Gone):
                 self._wait()
@@ -273,7 +276,7 @@ class Averaging:
                 self._changed.wait()
 
     def _end(self, cause: str) -> None:
-        """The other thread is to end, and to tell a cause if there is one."""
+        """End the other thread. It reports ``cause`` to the averager if there is one."""
         with self._changed:
             self._ending, self._cause = True, cause
         if self._thread.is_alive():
@@ -290,25 +293,25 @@ class Averaging:
             messages = [agreed + part.astype("<i2").tobytes() for part in parts]
         except ValueError as error:
             messages = [bytes([_FAILED]) + str(error).encode()] * place.ranks
-        said = self._told_each(messages)
-        for rank, its in enumerate(said):
-            if its[:1] == bytes([_FAILED]):
-                raise AveragingFailed(rank, f"rank {rank}: {its[1:].decode(errors='replace')}")
-            if its[: _SCALES.size] != agreed:
+        replies = self._told_each(messages)
+        for rank, reply in enumerate(replies):
+            if reply[:1] == bytes([_FAILED]):
+                raise AveragingFailed(rank, f"rank {rank}: {reply[1:].decode(errors='replace')}")
+            if reply[: _SCALES.size] != agreed:
                 raise AveragingFailed(
-                    rank, f"rank {rank}: {_told(its)}, but rank {place.rank} {_told(agreed)}"
+                    rank, f"rank {rank}: {_told(reply)}, but rank {place.rank} {_told(agreed)}"
                 )
-        largest = merge([np.frombuffer(its, "<i2", offset=_SCALES.size) for its in said])
+        largest = merge([np.frombuffer(reply, "<i2", offset=_SCALES.size) for reply in replies])
         merged = self._told_each([largest.tobytes()] * place.ranks)
         return np.frombuffer(b"".join(merged), "<i2").astype(np.int16)
 
     def _told_each(self, messages: Sequence[bytes]) -> Sequence[bytes]:
         place = self._place
         self.moved.scale_bytes += sum(map(len, messages)) - len(messages[place.rank])
-        said = self._exchange(messages)
-        if len(said) != place.ranks:
-            raise AveragingFailed(None, f"scales of {len(said)} ranks came, there are {place.ranks}")
-        return said
+        replies = self._exchange(messages)
+        if len(replies) != place.ranks:
+            raise AveragingFailed(None, f"scales of {len(replies)} ranks came, there are {place.ranks}")
+        return replies
 
     # -- the connection's thread ---------------------------------------------------------------------------
 
@@ -348,7 +351,7 @@ class Averaging:
         return f"the averager at {self._address[0]}:{self._address[1]}"
 
     def _needs(self) -> Position:
-        """The first frame whose answer is not there."""
+        """Return the position of the first frame whose answer has not arrived."""
         with self._changed:
             latest = self._kept[max(self._kept)]
         if latest.answered < latest.frames:
@@ -356,7 +359,7 @@ class Averaging:
         return Position(latest.number + 1, 0)
 
     def _connect(self) -> socket.socket:
-        """Connect and prepare a hello. Raises _Lost."""
+        """Connect, prepare a hello, and return the connection. Raises _Lost."""
         place = self._place
         try:
             connection = socket.create_connection(self._address, 1.0)
@@ -365,8 +368,8 @@ class Averaging:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.setblocking(False)
         self._filled, self._welcomed = 0, False
-        said = Hello(place.port, place.ports, Form(place.bits), place.block, place.frame, self._needs())
-        self._outgoing = memoryview(wire.hello(said))
+        greeting = Hello(place.port, place.ports, Form(place.bits), place.block, place.frame, self._needs())
+        self._outgoing = memoryview(wire.hello(greeting))
         return connection
 
     def _pump(self, connection: socket.socket) -> None:
@@ -385,9 +388,9 @@ class Averaging:
                 if self._cause:
                     self._say(connection, self._cause)
                 return
-            wanted = self._wanted()
-            if wanted != least:
-                least = wanted
+            needed = self._wanted()
+            if needed != least:
+                least = needed
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, least)
             now_watched = select.POLLIN | (select.POLLOUT if blocked else 0)
             if now_watched != events:
@@ -414,7 +417,7 @@ class Averaging:
                         raise AveragingFailed(None, f"{self._name()}: {error}") from None
 
     def _say(self, connection: socket.socket, cause: str) -> None:
-        """An ERROR to the averager, after which nothing is said."""
+        """Send an ERROR to the averager, after which nothing is sent."""
         with contextlib.suppress(OSError):
             connection.settimeout(_DRAIN_S)
             # A frame that was begun has to end first.
@@ -426,7 +429,9 @@ class Averaging:
                 pass
 
     def _send(self, connection: socket.socket) -> bool:
-        """Send what the window lets go; False where the socket has no room for more."""
+        """Send as much as the window allows. Return False if the socket has no room for more. Raises
+        _Lost.
+        """
         try:
             while True:
                 if not self._outgoing and not self._fill():
@@ -440,7 +445,9 @@ class Averaging:
             raise _Lost(error.strerror or str(error)) from None
 
     def _fill(self) -> bool:
-        """Make the next frame ready to be sent, if there is one and the window is open."""
+        """Prepare the next frame for sending, if there is one and the window is open. Return whether there is
+        one.
+        """
         place = self._sending
         with self._changed:
             collective = self._kept.get(place.collective)
@@ -459,7 +466,9 @@ class Averaging:
         return Position(place.collective + 1, 0)
 
     def _ahead(self) -> int:
-        """Frames sent whose answers have not come; they are of two collectives at most."""
+        """Return how many frames were sent whose answers have not arrived. They are of two collectives at
+        most.
+        """
         sent, answered = self._sending, self._expected
         ahead = sent.frame - answered.frame
         if sent.collective > answered.collective:
@@ -467,7 +476,9 @@ class Averaging:
         return ahead
 
     def _wanted(self) -> int:
-        """Bytes without which the next message is not whole."""
+        """Return how many bytes are missing until the next message is whole, or until its header is; 1 at
+        least.
+        """
         size = HEADER_BYTES
         if self._filled >= size:
             size += wire.body_bytes(wire.read_header(self._buffer), Form(self._place.bits))
@@ -526,9 +537,10 @@ class Averaging:
 def reducing_at(
     place: AveragerPlace, spec: WorkerSpec, connections: Mapping[int, socket.socket]
 ) -> Iterator[Reduce]:
-    """All-reduces of ``spec``'s job by its averagers; ``connections`` to the other ranks are for the scales.
+    """Yield an all-reduce for ``spec``'s job by its averagers. ``connections`` to the other ranks carry the
+    scales.
 
-    Raises AveragingFailed, PeerLost, as do the all-reduces.
+    Raises AveragingFailed and PeerLost, also from each all-reduce.
     """
     host, _, port = place.address.rpartition(":")
     exchange = Exchange(spec.rank, connections, spec.peer_timeout_s)
@@ -561,7 +573,7 @@ def _nothing() -> NDArray[np.float32]:
 
 
 def _told(message: bytes) -> str:
-    """What a rank has said of its values."""
+    """Return a description of the values that a rank has announced in its message."""
     if len(message) < _SCALES.size:
         return f"said {len(message)} bytes"
     _, bits, block, size = _SCALES.unpack_from(message)

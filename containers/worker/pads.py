@@ -1,4 +1,4 @@
-"""What fills a gradient buffer behind the model's gradient, and how every rank checks its sum.
+"""Pads that fill a gradient buffer behind the model's gradient, and the check of their sum on every rank.
 
 A pad is different on each rank and in each iteration, and known to all ranks, so each knows the sum.
 """
@@ -15,7 +15,7 @@ from ringlight.fabric.optinc.blocks import BLOCK
 
 Array = npt.NDArray[np.float32]
 PAD_PERIOD = 251
-#: Values after which a pad of fractions begins anew: whole blocks.
+#: Values after which a pad of fractions repeats: whole blocks.
 FRACTIONS = 32 * BLOCK
 #: Between the places of two neighbouring ranks: a prime, so no two of a job are near each other.
 _APART = 1999
@@ -33,8 +33,8 @@ class Pad(Protocol):
     def fill(self, out: Array, iteration: int) -> None:
         """Write this rank's pad."""
 
-    def wrong(self, found: Array, iteration: int) -> Wrong | None:
-        """The first wrong element of the sum over all ranks."""
+    def wrong(self, sums: Array, iteration: int) -> Wrong | None:
+        """Return the first wrong element of the sum over all ranks; None if all are right."""
 
 
 class WholeNumbers:
@@ -50,10 +50,10 @@ class WholeNumbers:
     def fill(self, out: Array, iteration: int) -> None:
         np.add(self._pad, np.float32(self._rank + iteration % PAD_PERIOD), out=out)
 
-    def wrong(self, found: Array, iteration: int) -> Wrong | None:
+    def wrong(self, sums: Array, iteration: int) -> Wrong | None:
         n = self._ranks
         offset = n * (n - 1) // 2 + n * (iteration % PAD_PERIOD)
-        return _first(found, self._pad * np.float32(n) + np.float32(offset), 0)
+        return _first(sums, self._pad * np.float32(n) + np.float32(offset), 0)
 
 
 class Fractions:
@@ -73,28 +73,28 @@ class Fractions:
         self._to = max(self._from, (first + count) // BLOCK * BLOCK)
 
     def _part(self, rank: int, start: int, count: int, iteration: int) -> Array:
-        """A rank's pad from element ``start`` of its buffer on."""
+        """Return a rank's pad from element ``start`` of its buffer on."""
         place = start + rank * _APART + iteration * BLOCK
-        found: Array = np.resize(np.roll(self._table, -(place % FRACTIONS)), count)
-        return found
+        pad: Array = np.resize(np.roll(self._table, -(place % FRACTIONS)), count)
+        return pad
 
     def fill(self, out: Array, iteration: int) -> None:
         out[:] = self._part(self._rank, self._first, len(out), iteration)
 
-    def wrong(self, found: Array, iteration: int) -> Wrong | None:
-        blocks = found[self._from - self._first : self._to - self._first]
+    def wrong(self, sums: Array, iteration: int) -> Wrong | None:
+        blocks = sums[self._from - self._first : self._to - self._first]
         place = (self._from + iteration * BLOCK) % FRACTIONS
         expected = np.resize(np.roll(self._sums, -place), len(blocks))
         wrong = _first(blocks, expected, self._from - self._first)
-        end = self._first + len(found)
+        end = self._first + len(sums)
         if wrong is None and end > self._to:
             own = [self._part(rank, self._to, end - self._to, iteration) for rank in range(self._ranks)]
-            wrong = _first(found[self._to - self._first :], self._summed(own), self._to - self._first)
+            wrong = _first(sums[self._to - self._first :], self._summed(own), self._to - self._first)
         return wrong
 
 
-def _first(found: Array, expected: Array, offset: int) -> Wrong | None:
-    if np.array_equal(found, expected):
+def _first(actual: Array, expected: Array, offset: int) -> Wrong | None:
+    if np.array_equal(actual, expected):
         return None
-    at = int(np.flatnonzero(found != expected)[0])
-    return Wrong(offset + at, float(found[at]), float(expected[at]))
+    index = int(np.flatnonzero(actual != expected)[0])
+    return Wrong(offset + index, float(actual[index]), float(expected[index]))

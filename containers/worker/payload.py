@@ -53,7 +53,7 @@ class RankGraph:
         self.groups: list[list[int]] = [workload.groups[n].tolist() if n >= 0 else [] for n in self.numbers]
         self.peers: list[int] = workload.peers[rank].tolist()
         after = np.split(self.program.after, self.program.after_offsets[1:-1])
-        self.after: list[list[int]] = [one.tolist() for one in after[: len(self.program)]]
+        self.after: list[list[int]] = [earlier.tolist() for earlier in after[: len(self.program)]]
         self._check()
 
     def _check(self) -> None:
@@ -70,7 +70,7 @@ class RankGraph:
                 raise ValueError(f"operation {k} ({self.name(k)}) {rule}")
 
     def group(self, k: int) -> list[int]:
-        """The ranks that take part in collective ``k``."""
+        """Return the ranks that take part in collective ``k``."""
         return self.groups[int(self.program.slot[k])]
 
     def of_kind(self, kind: Kind) -> list[int]:
@@ -81,9 +81,10 @@ class RankGraph:
 
 
 class Payload:
-    """What operations of a rank's graph carry; a hook for each thing that payload of another kind does.
+    """Payload of the operations of a rank's graph, with a hook for each step that another kind of payload
+    changes.
 
-    ``posted``: where transfers are counted as they begin. ``flows``: the O-NIC, where light is asked for.
+    ``posted``: counter of transfers as they begin. ``flows``: the O-NIC, if it is asked for light.
     """
 
     def __init__(
@@ -97,16 +98,18 @@ class Payload:
         self._transports: list[dict[tuple[Any, ...], Transport]] = [{} for _ in graph.groups]
 
     def lines(self) -> dict[Line, bool]:
-        """Connections of the rank's collectives, and whether it sends payload on each. Raises ValueError."""
-        found: dict[Line, bool] = {}
+        """Return the connections of the rank's collectives, each with whether the rank sends payload on it.
+        Raises ValueError.
+        """
+        connections: dict[Line, bool] = {}
         for k in self._graph.of_kind(Kind.COLLECTIVE):
             for line, sends in self._lines(k).sending().items():
-                found[line] = sends or found.get(line, False)
-        return found
+                connections[line] = sends or connections.get(line, False)
+        return connections
 
     @contextlib.contextmanager
     def over(self, connections: Mapping[Line, socket.socket]) -> Iterator[None]:
-        """Carry it over these connections for the length of the ``with`` block."""
+        """Carry the payload over these connections for the length of the ``with`` block. Yields nothing."""
         self._wired = connections
         try:
             yield
@@ -116,12 +119,15 @@ class Payload:
                     transport.close()
 
     def compute(self, iteration: int) -> bool:
-        """Compute what a computation stands for; whether it stands for anything but its time."""
+        """Do the work of a computation. Return whether there is any except its time."""
         return False
 
     def collective(self, iteration: int, k: int) -> tuple[Callable[[], RunReport], Callable[[], int]]:
-        """Prepare a collective: what runs it, and what counts the parts of its result once they are found
-        right, or raises Mismatch. Streams may call it at once."""
+        """Prepare a collective. Return a function that runs it, and a function that checks its result.
+
+        The check returns how many parts of the result are right, or raises Mismatch. Streams may call this
+        method at the same time.
+        """
         program, graph = self._graph.program, self._graph
         what, slot, group = self._what(k), int(program.slot[k]), graph.group(k)
         mine, key = group.index(graph.rank), (graph.numbers[slot], self._call[k], iteration)
@@ -153,15 +159,21 @@ class Payload:
             raise Mismatch(f"{where}: element {wrong} is wrong")
 
     def end(self, iteration: int) -> dict[str, object]:
-        """All operations of an iteration have ended; what its event says besides times."""
+        """Called when all operations of an iteration have ended. Return the fields of its event besides
+        times.
+        """
         return {}
 
     def outcome(self, checked: int) -> dict[str, object]:
-        """What the last event says besides what was moved; ``checked``: parts of results that were right."""
+        """Return the fields of the last event besides the amounts moved. ``checked``: number of parts of
+        results that were right.
+        """
         return {"results_checked": checked}
 
     def bounds(self, k: int, key: tuple[int, ...] = ()) -> list[int]:
-        """Bounds of a collective's chunks, in elements; ``key``: by which an all-to-all-v is drawn."""
+        """Return the bounds of a collective's chunks, in elements. ``key``: numbers by which an all-to-all-v
+        is drawn.
+        """
         what, ranks, size = self._what(k), len(self._graph.group(k)), int(self._graph.program.bytes[k])
         sizes: Sequence[Sequence[int]] | IntArray | None = what.sizes
         if what.split is not None:
@@ -172,13 +184,13 @@ class Payload:
         return [0, *(end for _, end in pairs)]
 
     def transport(self, k: int, bounds: Sequence[int]) -> Transport:
-        """Transport of a collective, kept for further calls with the same chunks."""
+        """Return the transport of a collective. It is kept for further calls with the same chunks."""
         group, kept = self._graph.group(k), self._transports[int(self._graph.program.slot[k])]
         key = (_shape(self._what(k)), tuple(bounds))
-        found = kept.pop(key, None)
-        if found is None:
+        transport = kept.pop(key, None)
+        if transport is None:
             posted, (to, into) = self.posted, self.sockets(k)
-            found = Transport(
+            transport = Transport(
                 self._schedule(k),
                 group.index(self._graph.rank),
                 to,
@@ -190,13 +202,15 @@ class Payload:
                 into=into,
                 on_begin=None if posted is None else lambda peer, size: posted.add(group[peer], size),
             )
-        kept[key] = found
+        kept[key] = transport
         if len(kept) > _KEPT:
             kept.pop(next(iter(kept))).close()
-        return found
+        return transport
 
     def sockets(self, k: int) -> tuple[dict[int, socket.socket], dict[int, socket.socket]]:
-        """Connections for payload to other ranks of a collective's group, and from them."""
+        """Return the connections for payload to other ranks of a collective's group, and the connections for
+        payload from them, by position in the group.
+        """
         group = self._graph.group(k)
         to, into = (
             {group.index(peer): self._wired[line] for peer, line in way.items()} for way in self._lines(k)
@@ -222,16 +236,20 @@ class Payload:
 
 
 def contribution(ranks: Iterable[int], key: tuple[int, ...], first: int, count: int) -> Array:
-    """The sum of what ``ranks`` contribute to ``count`` elements of operation ``key`` from ``first`` on."""
+    """Return the sum of the contributions of ``ranks`` to ``count`` elements of operation ``key`` from
+    element ``first`` on.
+    """
     period = np.zeros(PERIOD, dtype=np.float32)
     for rank in ranks:
         period += np.roll(_TABLE, -_place(rank, key))
-    found: Array = np.resize(np.roll(period, -(first % PERIOD)), count)
-    return found
+    sums: Array = np.resize(np.roll(period, -(first % PERIOD)), count)
+    return sums
 
 
 def first_wrong(part: Array, ranks: Iterable[int], key: tuple[int, ...], first: int) -> int | None:
-    """The first element of ``part``, which begins at ``first``, that is not the sum; None when all are."""
+    """Return the first element of ``part``, which begins at ``first``, that is not the sum; None if all are
+    right.
+    """
     wrong: npt.NDArray[Any] = np.flatnonzero(part != contribution(ranks, key, first, len(part)))
     return first + int(wrong[0]) if len(wrong) else None
 
@@ -245,13 +263,15 @@ def _place(rank: int, key: tuple[int, ...]) -> int:
 
 
 def _shape(what: Collective) -> Collective:
-    """What a collective's schedule follows from: all but how bytes divide."""
+    """Return the fields of a collective that decide its schedule: all except how its bytes divide."""
     return what._replace(split=None, sizes=None)
 
 
 @lru_cache(_KEPT)
 def _terms(kind: str, ranks: int, chunks: int, root: int) -> tuple[BoolArray, BoolArray]:
-    """Which chunks each rank has before a collective, and which after it, [ranks, chunks]."""
+    """Return the chunks that each rank has before a collective, and the chunks that it has after it, as two
+    arrays [ranks, chunks].
+    """
     return holds(kind, ranks, chunks, root), needs(kind, ranks, chunks, root)
 
 
@@ -261,7 +281,7 @@ def _schedule(what: Collective, ranks: int) -> Schedule:
 
 
 def elements(size: int) -> int:
-    """Values in ``size`` bytes. Raises ValueError where that is no whole number."""
+    """Return how many float32 values ``size`` bytes hold. Raises ValueError if that is not a whole number."""
     if size % ITEM_BYTES:
         raise ValueError(f"{size} bytes are no whole number of float32")
     return size // ITEM_BYTES
@@ -272,7 +292,9 @@ _Part = tuple[int, int, list[int]]
 
 
 def _parts(chosen: BoolArray, holders: BoolArray) -> Iterator[_Part]:
-    """The chosen chunks, neighbours of the same ``holders`` [ranks, chunks] together."""
+    """Yield the chosen chunks as (first, end, holders), with neighbours of the same ``holders`` [ranks,
+    chunks] together.
+    """
     chunks = np.flatnonzero(chosen)
     if not len(chunks):
         return

@@ -1,4 +1,4 @@
-"""What connections to other ranks, and to an averager, have in common, whatever goes over them.
+"""Common parts of connections to other ranks and to an averager, whatever the connections carry.
 
 Without numpy, which takes half of the time in which a link test's worker starts.
 """
@@ -31,7 +31,7 @@ class AveragingFailed(Exception):
 
 
 def read_notes(connection: socket.socket) -> None:
-    """Empty the connection's error queue, which poll tells of until it is."""
+    """Empty the connection's error queue, which poll reports until the queue is empty."""
     try:
         while True:
             connection.recvmsg(1, 512, socket.MSG_ERRQUEUE)

@@ -1,9 +1,10 @@
-"""What a rank has given its NIC to send, for others to read: the doorbell of a queue pair.
+"""Count the bytes that a rank has given its NIC to send, for other processes to read: the doorbell of a queue
+pair.
 
-A file of one whole number for each rank: the bytes of all transfers to it that have begun. With what has
-left as light, which the O-NIC counts, it says what is still to be sent. Its numbers only grow, and as they
-are in the page cache they are right however the worker ends. Behind them is how many turns the rank has
-ended, where light follows the phases of its job.
+A file has one whole number for each rank: the bytes of all transfers to it that have begun. Together with the
+bytes that have left as light, which the O-NIC counts, it shows what is still to be sent. Its numbers only
+grow. They are in the page cache, so they are right however the worker ends. Behind them is the number of
+turns that the rank has ended, if light follows the phases of its job.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ SIZE = 8
 
 
 class Posted:
-    """Counts in the file ``path``, which is made anew, for ``ranks`` ranks. Any thread may add.
+    """Counts in the file ``path``, which is created, for ``ranks`` ranks. Any thread may add.
 
     Raises OSError.
     """
@@ -37,24 +38,24 @@ class Posted:
             os.close(descriptor)
 
     def add(self, peer: int, payload: int, framing: int = 0) -> None:
-        """A transfer to rank ``peer`` begins: bytes of payload, and of what is said with it."""
+        """Count a transfer to rank ``peer`` that begins: bytes of payload, and of its framing."""
         with self._lock:
-            told = self._told.setdefault(peer, [0, 0])
-            told[0] += payload
-            told[1] += framing
+            amounts = self._told.setdefault(peer, [0, 0])
+            amounts[0] += payload
+            amounts[1] += framing
             # One store of a whole number: a reader never sees half of it.
-            self._numbers[peer] = sum(told)
+            self._numbers[peer] = sum(amounts)
 
     def turned(self, turns: int) -> None:
-        """The rank has ended so many turns (``fabric.phases``) since it began."""
+        """Write the number of turns (``fabric.phases``) that the rank has ended since it began."""
         self._numbers[-1] = turns
 
     def told(self) -> dict[int, list[int]]:
-        """Bytes of payload and of framing added for each rank."""
+        """Return the bytes of payload and of framing that were added for each rank, by rank."""
         with self._lock:
-            return {peer: list(told) for peer, told in sorted(self._told.items())}
+            return {peer: list(amounts) for peer, amounts in sorted(self._told.items())}
 
 
 def told(posted: Posted | None) -> dict[str, dict[int, list[int]]]:
-    """What the event ``done`` says of it: nothing of a worker that posts nothing."""
+    """Return the fields of the event ``done`` for posted bytes; none if the worker posts nothing."""
     return {} if posted is None else {"light": posted.told()}

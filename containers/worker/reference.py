@@ -65,7 +65,7 @@ def _train(
     exchange: Exchange | None,
     answers: Answers,
 ) -> Array:
-    """The parameters after these iterations on so many ranks."""
+    """Return the parameters after these iterations on ``ranks`` ranks."""
     summed = summed_of(spec)
     exchange = exchange or _exchange(spec.collective, ranks, summed_of(spec, answers))
     replicas = [

@@ -32,19 +32,21 @@ def wait_for_release(go: Path, connections: Iterable[tuple[int, socket.socket]],
         poller.register(connection, select.POLLRDHUP)
         rank_of[connection.fileno()] = rank
     deadline = time.monotonic() + timeout_s
-    at: float | None = None
+    start_s: float | None = None
     with _changes(go.parent) as changes:
         if changes is not None:
             poller.register(changes, select.POLLIN)
         while (now := time.monotonic()) < deadline:
-            at = at or _read(go)
-            if at is not None and at <= now:
-                return at if now - at < 2 * _POLL_S else now
-            if at is not None and at - now < _POLL_S:
-                time.sleep(at - now)
+            start_s = start_s or _read(go)
+            if start_s is not None and start_s <= now:
+                return start_s if now - start_s < 2 * _POLL_S else now
+            if start_s is not None and start_s - now < _POLL_S:
+                time.sleep(start_s - now)
                 continue
             look_s = _POLL_S if changes is None else _LOOK_S
-            wait_s = min(look_s, deadline - now) if at is None else min(look_s, at - now - _POLL_S / 2)
+            wait_s = (
+                min(look_s, deadline - now) if start_s is None else min(look_s, start_s - now - _POLL_S / 2)
+            )
             for descriptor, _ in poller.poll(max(0.0, wait_s) * 1000):
                 if descriptor != changes:
                     raise PeerLost(rank_of[descriptor], "it closed the connection before the start")
@@ -54,7 +56,8 @@ def wait_for_release(go: Path, connections: Iterable[tuple[int, socket.socket]],
 
 @contextmanager
 def _changes(directory: Path) -> Iterator[int | None]:
-    """A descriptor that can be read when a file comes into a directory; None where the kernel gives none.
+    """Yield a descriptor that becomes readable when a file appears in a directory; None if the kernel gives
+    none.
 
     Hundreds of workers that look every few milliseconds keep two processors busy while nothing happens.
     """
@@ -71,7 +74,7 @@ def _changes(directory: Path) -> Iterator[int | None]:
 
 
 def _read(go: Path) -> float | None:
-    """The start time, or None while the file is absent or half written."""
+    """Return the start time (CLOCK_MONOTONIC, seconds), or None while the file is absent or half written."""
     try:
         return float(json.loads(go.read_text())["at"])
     except (FileNotFoundError, ValueError, KeyError):

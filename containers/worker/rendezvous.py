@@ -1,10 +1,9 @@
 """Listening, connecting to the peers, and parting from them.
 
-A connection begins with a hello in both directions, which says who is there, for which job and for which
-channel: a pair of ranks has a connection for each channel that they share. With an
-O-NIC nothing is said: a hello would be payload, so it would need light, and a ring's lightpaths lead only
-where the collective sends. There a peer is known by its address, which is its GPU's, and a GPU works for
-one job at a time.
+A connection begins with a hello in both directions, which names the rank, the job and the channel: a pair of
+ranks has a connection for each channel that they share. With an O-NIC nothing is sent: a hello would be
+payload, so it would need light, and a ring's lightpaths lead only where the collective sends. There a peer is
+known by its address, which is its GPU's, and a GPU works for one job at a time.
 
 What is said is marked as words (``marks``) until a connection is made, and then at the end that sends no
 payload. Where light stands (``posted`` in the spec), payload goes one way on every connection, so that all
@@ -57,13 +56,16 @@ class Line(NamedTuple):
 
 
 def one_way(rank: int, peer: int, channel: int, *, out: bool) -> Line:
-    """Connection of the pair's two that carries payload to ``peer``, or (``out`` false) from it."""
+    """Return which of the pair's two connections carries payload to ``peer``, or from it if ``out`` is
+    false.
+    """
     return Line(peer, channel if (peer > rank) == out else channel + _DOWNWARDS)
 
 
 class Lines(NamedTuple):
-    """What a rank needs to take part in transfers of one channel: lines for what goes out, and for what
-    comes in, by peer. Without ``one_way`` these are the same ones.
+    """Lines that a rank needs for the transfers of one channel: outgoing and incoming, by peer.
+
+    The same line serves both directions unless the spec has ``posted``, which needs ``one_way`` lines.
     """
 
     out: dict[int, Line]
@@ -71,7 +73,9 @@ class Lines(NamedTuple):
 
     @classmethod
     def of(cls, spec: WorkerSpec, to: Collection[int], from_: Collection[int], channel: int = 0) -> Lines:
-        """Lines for payload ``to`` some ranks and ``from_`` others, on connections as ``spec`` has them."""
+        """Return the lines for payload ``to`` some ranks and ``from_`` others, on the connections that
+        ``spec`` asks for.
+        """
         if not spec.posted:
             return cls(
                 {peer: Line(peer, channel) for peer in to}, {peer: Line(peer, channel) for peer in from_}
@@ -82,7 +86,7 @@ class Lines(NamedTuple):
         )
 
     def sending(self) -> dict[Line, bool]:
-        """Lines, and whether this rank sends payload on each."""
+        """Return the lines, each with whether this rank sends payload on it."""
         return dict.fromkeys(self.into.values(), False) | dict.fromkeys(self.out.values(), True)
 
 
@@ -103,7 +107,10 @@ def tune(connection: socket.socket, peer_timeout_s: float) -> None:
 
 
 def listen(spec: WorkerSpec, deadline: float) -> socket.socket:
-    """Listen on the rank's own address only, once it exists. Raises NoConnection at ``deadline``."""
+    """Return a socket that listens on the rank's own address only, once that address exists.
+
+    Raises NoConnection at ``deadline`` (CLOCK_MONOTONIC, seconds).
+    """
     while True:
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -122,7 +129,7 @@ def listen(spec: WorkerSpec, deadline: float) -> socket.socket:
 
 @contextlib.contextmanager
 def onic(spec: WorkerSpec) -> Iterator[Flows | None]:
-    """The rank's O-NIC for the length of the ``with`` block, if it has one."""
+    """Yield the rank's O-NIC for the length of the ``with`` block; None if the rank has none."""
     if spec.onic is None:
         yield None
         return
@@ -134,7 +141,10 @@ def onic(spec: WorkerSpec) -> Iterator[Flows | None]:
 
 
 def connect(spec: WorkerSpec, peer: int, deadline: float, channel: int = 0) -> socket.socket:
-    """A connection to ``peer``, which has answered (without an O-NIC). Raises PeerLost at ``deadline``."""
+    """Connect to ``peer`` and return the connection. Without an O-NIC the peer has answered.
+
+    Raises PeerLost at ``deadline`` (CLOCK_MONOTONIC, seconds).
+    """
     last = "no answer"
     began = time.monotonic()
     while (left := deadline - (now := time.monotonic())) > 0:
@@ -163,7 +173,10 @@ def connect(spec: WorkerSpec, peer: int, deadline: float, channel: int = 0) -> s
 
 
 def accept(listener: socket.socket, spec: WorkerSpec, deadline: float) -> tuple[Line, socket.socket] | None:
-    """The next peer's line and connection, or None when nobody (or a stranger) came by ``deadline``."""
+    """Accept one connection. Return the peer's line and its connection.
+
+    Returns None if no peer connected by ``deadline`` (CLOCK_MONOTONIC, seconds), or if a stranger did.
+    """
     listener.settimeout(max(0.001, deadline - time.monotonic()))
     try:
         connection, (address, _) = listener.accept()
@@ -190,17 +203,18 @@ def accept(listener: socket.socket, spec: WorkerSpec, deadline: float) -> tuple[
 def connect_all(
     spec: WorkerSpec, lines: Mapping[Line, bool], listener: socket.socket
 ) -> dict[Line, socket.socket]:
-    """A connection for each of ``lines``: the lower rank of a pair connects, the higher accepts.
+    """Return a connection for each of ``lines``. The lower rank of a pair connects, and the higher one
+    accepts.
 
-    True: this rank sends payload there. Raises PeerLost naming the first peer that is missing after
-    ``connect_timeout_s``.
+    The value of a line is true if this rank sends payload on it. Raises PeerLost with the first peer that is
+    missing after ``connect_timeout_s``.
     """
     deadline = time.monotonic() + spec.connect_timeout_s
-    wanted = sorted(lines)
+    ordered = sorted(lines)
     connections = {
-        line: connect(spec, line.peer, deadline, line.channel) for line in wanted if line.peer > spec.rank
+        line: connect(spec, line.peer, deadline, line.channel) for line in ordered if line.peer > spec.rank
     }
-    lower = {line for line in wanted if line.peer < spec.rank}
+    lower = {line for line in ordered if line.peer < spec.rank}
     while waiting := lower - connections.keys():
         if time.monotonic() >= deadline:
             raise PeerLost(min(waiting).peer, f"it did not connect in {spec.connect_timeout_s:g} s")
@@ -211,16 +225,16 @@ def connect_all(
             if line in connections:
                 connections[line].close()
             connections[line] = connection
-    for line in wanted:
+    for line in ordered:
         if lines[line]:
             carry_payload(connections[line])
     return connections
 
 
 def part(connections: Collection[tuple[int, socket.socket]], timeout_s: float) -> None:
-    """Say that all is sent and wait until the peers say so too, so that nobody's last bytes are lost.
+    """Report that all is sent, and wait until the peers report it too, so that no last bytes are lost.
 
-    ``connections``: each with its peer's rank. Raises PeerLost when a peer is silent for ``timeout_s``.
+    ``connections``: each with its peer's rank. Raises PeerLost if a peer is silent for ``timeout_s``.
     """
     deadline = time.monotonic() + timeout_s
     for peer, connection in connections:
@@ -238,21 +252,21 @@ def part(connections: Collection[tuple[int, socket.socket]], timeout_s: float) -
 
 
 def _next_byte(connection: socket.socket, peer: int, timeout_s: float, deadline: float) -> bytes:
-    """One byte, or none when the peer has parted. Raises PeerLost at ``deadline``."""
+    """Return one byte, or none if the peer has parted. Raises PeerLost at ``deadline``."""
     while select.select([connection], [], [], max(0.0, deadline - time.monotonic()))[0]:
         try:
             return connection.recv(1)
         except BlockingIOError:
-            # select also tells of a note that a burst was acknowledged, of which nobody took notice.
+            # select also reports an unread note that a burst was acknowledged.
             read_notes(connection)
     raise PeerLost(peer, f"it did not part in {timeout_s:g} s")
 
 
 def describe(connections: Iterable[tuple[int, socket.socket]]) -> list[dict[str, int]]:
-    """Peers with both ports of their connections."""
+    """Return the peers with both ports of their connections, in order."""
     return [
         {"peer": peer, "local_port": c.getsockname()[1], "remote_port": c.getpeername()[1]}
-        for peer, c in sorted(connections, key=lambda one: one[0])
+        for peer, c in sorted(connections, key=lambda entry: entry[0])
     ]
 
 

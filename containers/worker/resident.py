@@ -1,11 +1,11 @@
 """A worker that stays: each attempt of its job runs in a process of its own, forked from one that is ready.
 
-A job that goes on after a loss starts all its ranks anew. What takes most of the time is to start a container
+A job that continues after a loss starts all its ranks again. Most of the time is needed to start a container
 and an interpreter, to import numpy and to read the training set. A resident has done that once. The server
-agent orders it over a socket, by a word that it answers with ``DONE``: ``stop`` ends the attempt under way,
-``run NAME`` starts one in that subdirectory. A spare's resident waits for its first order.
+agent sends it orders over a socket, each a word that it answers with ``DONE``: ``stop`` ends the present
+attempt, ``run NAME`` starts one in that subdirectory. A spare's resident waits for its first order.
 
-The end of an attempt is the resident's own end, except where a peer was lost: then an order may follow.
+The end of an attempt is the resident's own end, except if a peer was lost: then an order may follow.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ _libc = ctypes.CDLL(None)
 
 
 def reside(directory: Path) -> Path | int:
-    """Carry out orders; the exit code, or, in a process that was forked for an attempt, its directory.
+    """Carry out orders. Return the exit code, or, in a process that was forked for an attempt, the attempt's
+    directory.
 
-    Raises OSError where nobody gives orders.
+    Raises OSError if there is no one to give orders.
     """
     _prepare()
     attempt: _Attempt | None = None
@@ -49,7 +50,7 @@ def reside(directory: Path) -> Path | int:
             ready, _, _ = select.select(watched, [], [], wait_s)
             if orders in ready:
                 if not (order := _heard(orders)):
-                    # Whoever gave orders is gone: what runs is the last.
+                    # The agent that gave orders is gone: the present attempt is the last.
                     return code if attempt is None else _as_it_ended(attempt.end())
                 if attempt is not None:
                     attempt.stop()
@@ -67,7 +68,7 @@ def reside(directory: Path) -> Path | int:
 
 
 def _heard(orders: socket.socket) -> str:
-    """An order; empty where there will be no more."""
+    """Return the next order; empty if there will be no more."""
     try:
         return orders.recv(_LONGEST).decode()
     except ConnectionResetError:
@@ -81,7 +82,9 @@ class _Attempt:
         self.pid, self.pidfd = pid, os.pidfd_open(pid)
 
     def end(self) -> int:
-        """Wait for its end: its exit code, or a negative signal."""
+        """Wait for the end of the process. Return its exit code, or minus the number of the signal that ended
+        it.
+        """
         code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         os.close(self.pidfd)
         return code
@@ -92,7 +95,7 @@ class _Attempt:
 
 
 def _begin() -> _Attempt | None:
-    """Fork; None in the new process."""
+    """Fork. Return the child in the parent, and None in the child."""
     pid = os.fork()
     if pid:
         return _Attempt(pid)
@@ -109,9 +112,10 @@ def _prepare() -> None:
 
 
 def _as_it_ended(code: int) -> int:
-    """An exit code; or end by the signal that ended the attempt.
+    """Return an exit code, or end this process by the signal that ended the attempt.
 
-    The first process of a container cannot send it to itself.
+    The first process of a container cannot send such a signal to itself. Then 128 plus the signal's number is
+    returned.
     """
     if code >= 0:
         return code

@@ -75,9 +75,11 @@ class RingOfBits:
         self._means = over(gather, Elements(_WORD, self._take, bits), groups * bits, bits)
 
     def run(self, vector: npt.NDArray[np.float32]) -> RunReport:
-        """Put ``ranks`` times the mean of all ranks' vectors in place of this rank's, the same on all.
+        """Replace this rank's vector by ``ranks`` times the mean of all ranks' vectors. Return what the run
+        moved.
 
-        Raises ArithmeticError for a value that is not finite, else as :meth:`Transport.run`.
+        The result has the same bits on all ranks. Raises ArithmeticError for a value that is not finite, and
+        the exceptions of :meth:`Transport.run`.
         """
         try:
             shared = exponents(vector).astype("<i2")
@@ -110,12 +112,12 @@ class RingOfBits:
         )
 
     def close(self) -> None:
-        """Give back what it had beside the connections."""
+        """Free all resources except the connections."""
         for transport in (self._scales, self._sums, self._means):
             transport.close()
 
     def _add(self, into: Words, what: Words) -> None:
-        """Sums that came, to this rank's codes. They come part by part and in order."""
+        """Add arrived sums to this rank's codes. They arrive part by part and in order."""
         assert self._run is not None
         if not self._run.left:
             self._run.prepare(self._run.next_part(), self._width)
@@ -123,7 +125,7 @@ class RingOfBits:
         self._run.left -= into.size // self._width
 
     def _take(self, into: Words, what: Words) -> None:
-        """Means that came."""
+        """Store arrived means. They arrive part by part and in order."""
         now = self._run
         assert now is not None
         if not now.left:
@@ -139,9 +141,10 @@ class RingOfBits:
 
 
 class _Run:
-    """One all-reduce. ``parts``: that are to come, in groups; ``left``: groups of the one that comes now.
+    """State of one all-reduce. ``parts``: parts still to come, in groups. ``left``: groups missing of the
+    present part.
 
-    ``done``, ``come``: up to which group means are turned back, and are there.
+    ``done``, ``come``: groups up to which means are turned back, and have arrived.
     """
 
     def __init__(
@@ -159,7 +162,9 @@ class _Run:
         self.left = self.done = self.come = 0
 
     def next_part(self) -> tuple[int, int]:
-        """The part that comes now. Nothing comes of an empty one."""
+        """Begin with the next part that is not empty and return its first group and its end, since nothing
+        comes of an empty part.
+        """
         part = next((first, end) for first, end in self.parts if first < end)
         self.left = part[1] - part[0]
         return part
@@ -173,7 +178,7 @@ class _Run:
         self.words[first * width : end * width] = pack(codes[start:], width)
 
     def turn_back(self, first: int, end: int) -> None:
-        """Means from group ``first`` to before ``end`` to values."""
+        """Convert the means from group ``first`` to before ``end`` to values."""
         start, values, blocks = self._blocks(first, end)
         groups = values.start // GROUP
         words = self.words[groups * self._bits : end * self._bits]
@@ -183,6 +188,9 @@ class _Run:
         np.multiply(mean, np.float32(self._ranks), out=self._vector[values][start:])
 
     def _blocks(self, first: int, end: int) -> tuple[int, slice, slice]:
-        """The values of whole blocks that have some groups, these blocks, and how many values come before."""
+        """Return how many values come before group ``first``, and the slices of the values and of the blocks.
+
+        The slices are of the whole blocks that have some of the groups from ``first`` to before ``end``.
+        """
         values = slice(first * GROUP // BLOCK * BLOCK, min(end * GROUP, len(self._vector)))
         return first * GROUP - values.start, values, slice(values.start // BLOCK, -(-values.stop // BLOCK))

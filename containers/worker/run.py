@@ -1,7 +1,7 @@
 """Executes a rank's graph of operations: a thread for each stream, connections for each communicator.
 
 Computation is a wait. A collective runs its schedule over the connections of its communicator, a message goes
-over those of its pair of ranks. The payload (``containers.worker.payload``) says what they carry: numbers
+over those of its pair of ranks. The payload (``containers.worker.payload``) decides what they carry: numbers
 whose sums are known beforehand, to which every result is compared, or a training's gradients.
 """
 
@@ -107,7 +107,7 @@ def run(
 
 
 def _message_lines(graph: RankGraph) -> dict[Line, bool]:
-    """Connections for messages, and whether the rank sends payload on each."""
+    """Return the connections for messages, each with whether the rank sends payload on it."""
     return {
         _message_line(graph, graph.peers[int(graph.program.slot[k])], kind): kind == Kind.SEND
         for kind in (Kind.SEND, Kind.RECEIVE)
@@ -125,7 +125,9 @@ class _Stopped(Exception):
 
 @dataclass
 class _Iteration:
-    """One iteration under way: when each of the rank's operations began and ended, NaN before."""
+    """Iteration in progress: when each of the rank's operations began and ended (CLOCK_MONOTONIC, seconds),
+    NaN before.
+    """
 
     number: int
     begin: float
@@ -152,7 +154,7 @@ class _Rank:
         events: EventLog,
         progress: Progress | None,
     ) -> None:
-        """``progress``: through its turns, where light follows phases."""
+        """``progress``: through its turns, if light follows phases."""
         self._spec, self._graph, self._payload, self._events = spec, graph, payload, events
         self._progress = progress
         self.checked = self.sent = self.received = self.lent = 0
@@ -195,7 +197,7 @@ class _Rank:
             thread.join(self._spec.peer_timeout_s)
 
     def part(self) -> None:
-        """Say that all is said and wait until the peers say so too. Raises PeerLost."""
+        """Report that all is sent, and wait until the peers report it too. Raises PeerLost."""
         part(self._of_collectives, self._spec.peer_timeout_s)
         for end in (*self._senders.values(), *self._receivers.values()):
             end.hang_up()
@@ -228,7 +230,9 @@ class _Rank:
                 self._changed.notify_all()
 
     def _operate(self, now: _Iteration, k: int, free: float) -> float:
-        """One operation, in a stream that is ``free`` since then; when it ended."""
+        """Carry out one operation in a stream that is free since ``free``. Return when it ended
+        (CLOCK_MONOTONIC, seconds).
+        """
         # What it needs is made while it waits for others.
         perform = self._prepared(now, k)
         after = self._graph.after[k]
@@ -253,7 +257,7 @@ class _Rank:
         if self._failure is not None:
             raise _Stopped
 
-    def _tell(self, now: _Iteration, said: Mapping[str, object]) -> None:
+    def _tell(self, now: _Iteration, fields: Mapping[str, object]) -> None:
         program, end = self._graph.program, max(now.ends)
         busy = np.isin(program.kind, (Kind.COMPUTE, Kind.MEMORY))
         times = np.array((now.begins, now.ends)).T
@@ -267,7 +271,7 @@ class _Rank:
             max_stall_s=now.max_stall_s,
             stalls=now.stalls,
             round_trip_s=max((round_trip_s(c) for _, c in self._of_collectives), default=0.0),
-            **said,
+            **fields,
         )
         if self._spec.workload == "graph":
             since_begin_s = np.round(times - now.begin, 6)

@@ -1,4 +1,4 @@
-"""What a worker is told to do: ``spec.json``, written by the server agent."""
+"""A worker's orders: ``spec.json``, written by the server agent."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ class WorkerSpec:
     ``beacon_interval_s``: 0 sends no beacons. ``go_timeout_s``: how long a ready worker waits for its start.
     ``onic``: the socket of its O-NIC's agent, without whose light it sends no payload; None without an O-NIC.
     ``checkpoint``: the directory for its state, written after every ``checkpoint_every``-th iteration; None
-    writes none. ``resume``: the iteration to begin at, from the state that is there; 0 begins anew.
+    writes none. ``resume``: the iteration to begin at, from the state that is there; 0 begins at the start.
     ``posted``: count what the NIC is given to send (``posted``), and have payload one way on each connection.
-    ``light``: "phases" where it follows the phases of the job's graph, each of whose ends is then posted.
-    ``averager``: of the collective ``optinc``, and of no other. ``windows_bytes``: how much each rank may
-    have under way to this one; none where the kernel decides.
+    ``light``: "phases" if it follows the phases of the job's graph, each of whose ends is then posted.
+    ``averager``: of the collective ``optinc``, and of no other. ``windows_bytes``: how many bytes each rank
+    may have in flight to this one; none if the kernel decides.
     """
 
     job: str
@@ -96,7 +96,7 @@ class WorkerSpec:
 
 
 def read_spec(path: Path) -> WorkerSpec:
-    """The spec in the JSON file ``path``. Raises BadSpec with one line that names what is wrong."""
+    """Return the spec in the JSON file ``path``. Raises BadSpec with one line that names what is wrong."""
     try:
         raw = json.loads(path.read_text())
     except (OSError, ValueError) as error:
@@ -108,7 +108,7 @@ def read_spec(path: Path) -> WorkerSpec:
 
 
 def parse_spec(raw: Any) -> WorkerSpec:
-    """The spec from decoded JSON. Raises BadSpec."""
+    """Return the spec in decoded JSON. Raises BadSpec."""
     if not isinstance(raw, dict):
         raise BadSpec("expected an object")
     values = {**raw, "linktest": _fill(LinkTest, raw.get("linktest") or {}, "linktest.")}
@@ -169,15 +169,15 @@ def _check_collective(spec: WorkerSpec, ranks: int) -> None:
     from ringlight.fabric.schedules import parse_collective, steps_named
 
     try:
-        found = parse_collective(spec.collective)
-        averaged = found.averaged
+        collective = parse_collective(spec.collective)
+        averaged = collective.averaged
         if not averaged:
             steps_named(spec.collective, ranks)
     except ValueError as error:
         raise BadSpec(f"collective: {error}") from None
-    if found.bits is not None and spec.onic is not None:
+    if collective.bits is not None and spec.onic is not None:
         raise BadSpec(f"collective: {spec.collective} cannot ask an O-NIC for light")
-    if found.bits is not None and ranks < 2:
+    if collective.bits is not None and ranks < 2:
         raise BadSpec(f"collective: {spec.collective} of {ranks} rank: at least 2")
     place = spec.averager
     if averaged != (place is not None):
@@ -189,7 +189,7 @@ def _check_collective(spec: WorkerSpec, ranks: int) -> None:
 
 
 def _fill(kind: Any, raw: Any, prefix: str) -> Any:
-    """``kind`` built from ``raw`` with the types its annotations name. Raises BadSpec."""
+    """Return ``kind`` built from ``raw`` with the types that its annotations name. Raises BadSpec."""
     if not isinstance(raw, dict):
         raise BadSpec(f"{prefix.rstrip('.')} must be an object")
     fields = {field.name: field for field in dataclasses.fields(kind)}
@@ -230,5 +230,5 @@ def _convert(value: Any, annotation: str, name: str) -> Any:
     ):
         return tuple(value)
     words = {"tuple[str, ...]": "a list of addresses", "tuple[int, ...]": "a list of whole numbers"}
-    wanted = {**words, "bool": "true or false"}.get(annotation, annotation)
-    raise BadSpec(f"{name} must be {wanted}, not {value!r}")
+    expected = {**words, "bool": "true or false"}.get(annotation, annotation)
+    raise BadSpec(f"{name} must be {expected}, not {value!r}")

@@ -11,22 +11,22 @@ waiting. So it can always move. (A word of ``step_by_step``, below, waits for ea
 
 A vector is of float32 values, or of other :class:`Elements` that are added in a way of their own.
 
-Where the schedule is one of exchanges (``step_by_step``), a rank takes part in a step once it has received
-all of the earlier ones, and tells those who send to it in the step by one byte that it is ready: until then
-they send nothing of it. That is MPI's Sendrecv of a large message (rendezvous). Without it a rank that is
-early shares the NIC of one that is late, which makes that one later still: halving and doubling on a fat
-tree took a third longer than its slowest links.
+If the schedule is one of exchanges (``step_by_step``), a rank takes part in a step once it has received all
+of the earlier ones, and tells those who send to it in the step by one byte that it is ready: until then they
+send nothing of it. That is MPI's Sendrecv of a large message (rendezvous). Without it a rank that is early
+shares the NIC of one that is late, which makes that one later still: halving and doubling on a fat tree took
+a third longer than its slowest links.
 
 A rank is done when its peers have received all that it sent them. They say so by a receipt, one byte after
-all else that they have to say on that connection. Until then its memory may be lent to the connection
-instead of copied into it, where the schedule itself does not overwrite it sooner.
+all else that they have to say on that connection. Until then its memory may be lent to the connection instead
+of copied into it, if the schedule itself does not overwrite it sooner.
 
-With an O-NIC, payload is sent only under light: what one rank sends to another in one step is a burst, and
-a burst is one flow. It is opened when all of the burst is ready and closed when the peer's host has
-acknowledged its last byte, so that nothing is under way when the light goes out. A flow occupies the
-peer's receiver, so it must end whatever else waits: its bytes are all there, and the peer reads them even
-when it cannot use them yet (it keeps them aside). So a lit flow never waits for another flow, and since
-the agents serve a receiver's flows in turn, the first unfinished burst gets its light in the end.
+With an O-NIC, payload is sent only under light: what one rank sends to another in one step is a burst, and a
+burst is one flow. It is opened when all of the burst is ready and closed when the peer's host has
+acknowledged its last byte, so that nothing is in flight when the light goes out. A flow occupies the peer's
+receiver, so it must end whatever else waits: its bytes are all there, and the peer reads them even when it
+cannot use them yet (it keeps them aside). So a lit flow never waits for another flow, and since the agents
+serve a receiver's flows in turn, the first unfinished burst gets its light in the end.
 """
 
 from __future__ import annotations
@@ -82,9 +82,10 @@ _NOTE_WHEN_ACKNOWLEDGED = [(socket.SOL_SOCKET, _SO_TIMESTAMPING, struct.pack("I"
 
 @dataclass(frozen=True)
 class Elements:
-    """What a vector is made of.
+    """Kind of the elements of a vector.
 
-    ``add(into, what)`` adds in place; ``together``: elements of one item, which are never added apart.
+    ``add(into, what)`` adds in place. ``together``: number of elements of one item, which are never added
+    separately.
     """
 
     kind: np.dtype[Any]
@@ -105,11 +106,11 @@ FLOATS = Elements(np.dtype(np.float32), _add)
 
 @dataclass(frozen=True)
 class RunReport:
-    """What one run moved. ``bytes_lent``: those of ``bytes_sent`` that were not copied to be sent.
+    """Amounts that one run moved. ``bytes_lent``: the part of ``bytes_sent`` that was sent without a copy.
 
-    ``max_stall_s``: longest time, seconds, in which no byte moved in either direction. ``stalls``: when such
-    times of at least STALL_S began and ended (CLOCK_MONOTONIC, seconds). With an O-NIC: ``flows`` opened,
-    and the longest and the sum of the times that one waited for its light, seconds.
+    ``max_stall_s``: longest time in seconds during which no byte moved in either direction. ``stalls``: begin
+    and end of such times of at least STALL_S (CLOCK_MONOTONIC, seconds). With an O-NIC: number of ``flows``
+    opened, and the longest and the sum of the times that a flow waited for its light, in seconds.
     """
 
     bytes_sent: int
@@ -149,15 +150,16 @@ class _Receive:
         self.before: list[_Send] = []
 
     def ready(self) -> int:
-        """How far a later send of the chunk may go now: to the end of a segment."""
+        """Return the byte offset up to which a later send of the chunk may go now: the end of a segment."""
         if self.applied == self.end:
             return self.end
         return self.applied - (self.applied - self.start) % self.segment
 
     def limit(self) -> int:
-        """How far the next receive may go: one segment, and not beyond an earlier receive of the chunk.
+        """Return the byte offset up to which the next receive may go.
 
-        It stops before what an earlier send has still to send, if that leaves anything to receive.
+        That is one segment further, and not beyond an earlier receive of the chunk. The limit lies before
+        bytes that an earlier send has still to send, if that leaves anything to receive.
         """
         if self.is_word:
             return self.end
@@ -215,10 +217,10 @@ class _Burst:
 
 
 class _Link:
-    """One connection with its transfers in order, and how far they are. Sends before ``begun`` have begun.
+    """Connection with its transfers in order, and their progress. Sends before ``begun`` have begun.
 
-    ``bursts``, ``flow`` and ``early`` (bytes received before they could be used) only with an O-NIC;
-    ``lender``, and whether it ``owes`` a receipt or ``awaits`` one, only without.
+    ``bursts``, ``flow`` and ``early`` (bytes received before they could be used) are used only with an O-NIC.
+    ``lender``, and whether the connection ``owes`` a receipt or ``awaits`` one, are used only without.
     """
 
     __slots__ = (
@@ -247,7 +249,7 @@ class _Link:
         self.scratch = memoryview(self.scratch_items).cast("B")  # type: ignore[arg-type]
 
     def longest(self) -> int:
-        """Bytes of the longest transfer either way."""
+        """Return the bytes of the longest transfer in either direction, 0 if there is none."""
         sends = [send.end - send.start for send in self.sends]
         return max(sends + [receive.end - receive.start for receive in self.receives], default=0)
 
@@ -272,11 +274,11 @@ class _Link:
         return not self.transferred() or self.next_burst < len(self.bursts) or self.owes or self.awaits
 
     def held(self) -> int:
-        """Bytes lent for which the socket had no room yet."""
+        """Return the bytes that were lent and for which the socket had no room yet."""
         return 0 if self.lender is None else self.lender.held
 
     def sendable(self, by_flow: bool) -> int:
-        """Sends before this index may go now."""
+        """Return the index before which sends may go now."""
         if not by_flow:
             return len(self.sends)
         if self.flow is None or not self.flow.lit:
@@ -284,7 +286,7 @@ class _Link:
         return self.bursts[self.next_burst].end
 
     def take(self, into: memoryview) -> int:
-        """Bytes that came early, else from the connection."""
+        """Read bytes that came early, else from the connection, into ``into``. Return how many."""
         if not self.early:
             return self.socket.recv_into(into)
         count = min(len(into), len(self.early))
@@ -294,7 +296,8 @@ class _Link:
         return count
 
     def read_ahead(self) -> bool:
-        """Take bytes that cannot be used yet, so that the flow that brings them can end.
+        """Read bytes that cannot be used yet, so that the flow that brings them can end. Return whether any
+        came.
 
         They stay few: a peer can be at most one all-reduce ahead.
         """
@@ -309,14 +312,14 @@ class _Link:
 class Transport:
     """Runs one schedule again and again over the same connections.
 
-    ``connections``: a connected stream socket for each of its :func:`partners`; they become
-    non-blocking and stay the caller's to close, as does the transport. ``into``: those over which payload
-    comes, where these are others; ``connections`` then are those over which it goes. ``length``: ``elements``
-    of the vector. ``peer_timeout_s``: a peer from which a byte is awaited may be silent that long.
-    ``flows``: the O-NIC's agent, without whose light nothing is sent; then ``addresses`` gives each rank's.
-    ``bounds``: of the chunks in this rank's vector, elements (``fabric.collectives.chunk_bounds``); a chunk
-    is as long at every rank that transfers it. ``on_begin``: told of each transfer's peer and bytes before
-    the first one goes. Raises ValueError when a connection is missing or the bounds do not fit, or cut items.
+    ``connections``: a connected stream socket for each of its :func:`partners`; they become non-blocking and
+    stay the caller's to close, as does the transport. ``into``: sockets to receive payload on, if they differ
+    from ``connections``; ``connections`` then are those over which it goes. ``length``: ``elements`` of the
+    vector. ``peer_timeout_s``: a peer from which a byte is awaited may be silent that long. ``flows``: the
+    O-NIC's agent, without whose light nothing is sent; then ``addresses`` gives each rank's. ``bounds``: of
+    the chunks in this rank's vector, elements (``fabric.collectives.chunk_bounds``); a chunk is as long at
+    every rank that transfers it. ``on_begin``: called with each transfer's peer and bytes before the first
+    one is sent. Raises ValueError when a connection is missing or the bounds do not fit, or cut items.
     """
 
     def __init__(
@@ -427,7 +430,9 @@ class Transport:
         rank: int,
         transfers: Sequence[Transfer],
     ) -> dict[int, tuple[_Receive, ...]]:
-        """The words READY of a step of these ``transfers``; for each peer what the sends to it await."""
+        """Add the READY words of a step with these ``transfers``. Return the receives that the sends to each
+        peer await.
+        """
         # Those of a connection are applied in order, so its last one stands for all.
         so_far = tuple(link.receives[-1] for link in self._links if link.receives)
         for peer in sorted({t.source for t in transfers if t.destination == rank}):
@@ -505,7 +510,7 @@ class Transport:
         )
 
     def close(self) -> None:
-        """Give back what it had beside the connections."""
+        """Free all resources except the connections."""
         for link in self._links:
             if link.lender is not None:
                 link.lender.close()
@@ -513,7 +518,11 @@ class Transport:
 
     @staticmethod
     def _settle(link: _Link) -> bool:
-        """Give and take the receipts of a connection on which all else is done."""
+        """Send and receive the receipts of a connection on which all else is done. Return whether anything
+        changed.
+
+        Raises PeerLost.
+        """
         if not link.transferred():
             return False
         changed = False
@@ -539,7 +548,7 @@ class Transport:
 
     @staticmethod
     def _acknowledged(link: _Link) -> bool:
-        """Whether more of a burst that is all sent has been acknowledged since the last look."""
+        """Return whether more of a completely sent burst has been acknowledged since the last look."""
         if link.flow is None or link.next_send < link.bursts[link.next_burst].end:
             return False
         before, link.unacknowledged = link.unacknowledged, unacknowledged(link.socket)
@@ -549,7 +558,9 @@ class Transport:
         return True
 
     def _switch(self, link: _Link, flows: Flows) -> bool:
-        """Open a flow for a burst that is ready, close that of one which is all acknowledged."""
+        """Open a flow for a burst that is ready, or close the flow of an acknowledged burst. Return whether
+        either was done.
+        """
         if link.next_burst == len(link.bursts):
             return False
         burst = link.bursts[link.next_burst]
@@ -586,8 +597,10 @@ class Transport:
     def _wait(
         self, poller: select.poll, link_of: dict[int, _Link], unfinished: list[_Link], deadline: float
     ) -> bool:
-        """Wait for a while until something can be done; False if nothing could by ``deadline``, which is
-        later by as long as this process stood still."""
+        """Wait for a while until something can be done. Return False if nothing could by ``deadline``.
+
+        The deadline is later by the time for which this process stood still.
+        """
         until = deadline + self._stood_s
         agent = -1
         if self._flows is not None:
@@ -623,7 +636,9 @@ class Transport:
 
     @staticmethod
     def _delivers(unfinished: list[_Link]) -> bool:
-        """Whether only receipts are awaited, and more has been acknowledged since the last look."""
+        """Return whether only receipts are awaited, and more bytes have been acknowledged since the last
+        look.
+        """
         if not all(link.transferred() and link.awaits for link in unfinished):
             return False
         before = sum(link.unacknowledged for link in unfinished)
@@ -649,7 +664,11 @@ class Transport:
         raise PeerLost(silent.peer, f"no byte moved {for_s}")
 
     def _write(self, link: _Link, data: memoryview, address: int) -> bool:
-        """Send what may go now. ``address``: where ``data`` begins in memory."""
+        """Send the bytes that may go now. Return whether any were sent. ``address``: address of ``data`` in
+        memory.
+
+        Raises PeerLost.
+        """
         progress = False
         last = link.sendable(self._flows is not None)
         if link.lender is not None and (held := link.lender.held):
@@ -703,7 +722,9 @@ class Transport:
         return progress
 
     def _read(self, link: _Link, data: memoryview, vector: npt.NDArray[Any]) -> bool:
-        """One receive of up to a segment, applied or kept for later; False when nothing could be read."""
+        """Receive up to a segment, and apply it or keep it for later. Return False if nothing could be read.
+        Raises PeerLost.
+        """
         receive = link.receives[link.next_receive] if link.next_receive < len(link.receives) else None
         begin, limit = (0, 0) if receive is None else (receive.applied, receive.limit())
         if receive is None or limit <= begin:
@@ -761,7 +782,7 @@ class Transport:
 
 
 def lender_for(connection: socket.socket) -> Lender | None:
-    """A lender, or None where memory cannot be lent: then everything is copied, which always works."""
+    """Return a lender, or None if memory cannot be lent. Then everything is copied, which always works."""
     try:
         return Lender(connection)
     except OSError:
@@ -769,17 +790,19 @@ def lender_for(connection: socket.socket) -> Lender | None:
 
 
 def unacknowledged(connection: socket.socket) -> int:
-    """Bytes sent on a TCP connection that its peer's host has not acknowledged (SIOCOUTQ)."""
+    """Return the bytes sent on a TCP connection that its peer's host has not acknowledged (SIOCOUTQ)."""
     return int.from_bytes(fcntl.ioctl(connection, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
 
 
 def round_trip_s(connection: socket.socket) -> float:
-    """TCP's smoothed round trip of a connection, seconds: mostly what its frames wait in queues."""
+    """Return TCP's smoothed round trip of a connection in seconds: mostly the time that its frames wait in
+    queues.
+    """
     return _tcp_info(connection)[0] / 1e6
 
 
 def retransmits(connection: socket.socket) -> int:
-    """Segments that TCP sent again on a connection."""
+    """Return how many segments TCP sent again on a connection."""
     return _tcp_info(connection)[1]
 
 
@@ -790,6 +813,6 @@ def _tcp_info(connection: socket.socket) -> tuple[int, int]:
 
 
 def partners(schedule: Schedule, rank: int) -> tuple[set[int], set[int]]:
-    """Ranks to which ``rank`` transfers anything, and those from which."""
+    """Return the ranks to which ``rank`` transfers anything, and the ranks that transfer anything to it."""
     to = {t.destination for t in schedule.transfers if t.source == rank}
     return to - {rank}, {t.source for t in schedule.transfers if t.destination == rank} - {rank}

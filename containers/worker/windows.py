@@ -1,7 +1,7 @@
-"""Keeps what a peer may have under way to a connection within a window, which it gives only in the end.
+"""Keeps a peer's data in flight to a connection within a window, which is given only in the end.
 
 Both ends exchange a full segment first, with windows as large as buffers. When Linux (6.10 and later) sees
-the first segment of a new size, it sets the receiver's clamp anew, from the buffer. And it drops payload
+the first segment of a new size, it sets the receiver's clamp again, from the buffer. And it drops payload
 whose acknowledgement is older by more than the largest window that the sender was ever given (RFC 5961,
 5.2): a connection that knows of small ones only loses what has waited in a queue that acknowledgements pass.
 """

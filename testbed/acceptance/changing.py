@@ -1,4 +1,4 @@
-"""A change that is asked for until it is made, however often somebody gets in between."""
+"""A change that is requested until it is made, however often another writer interferes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ATTEMPTS = 4
 
 def converge(
     driver: OpticalSwitchDriver,
-    wanted: Iterable[CrossConnect],
+    target: Iterable[CrossConnect],
     mode: Mode = Mode.UPDATE,
     *,
     delete: Iterable[int] = (),
@@ -23,14 +23,18 @@ def converge(
     timeout_s: float = 10.0,
     settle: bool = True,
 ) -> ApplyResult:
-    """Read, plan and apply; again from a new reading when the outcome was unknown or another writer got in
-    between."""
+    """Read, plan and apply. Return the result.
+
+    All is done again from a new reading if the outcome was unknown or another writer interfered. Raises
+    StaleRevision if another writer still interferes after ``timeout_s``, Indeterminate if the outcome stays
+    unknown.
+    """
     deadline = time.monotonic() + timeout_s
-    wanted, delete = tuple(wanted), tuple(delete)
+    target, delete = tuple(target), tuple(delete)
     unknown = 0
     while True:
         seen = driver.snapshot(timeout_s=deadline - time.monotonic())
-        plan = driver.plan(wanted, mode, delete=delete, owned=owned, snapshot=seen)
+        plan = driver.plan(target, mode, delete=delete, owned=owned, snapshot=seen)
         try:
             return driver.apply(plan, timeout_s=deadline - time.monotonic(), settle=settle, seen=seen)
         except StaleRevision:

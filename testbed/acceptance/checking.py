@@ -1,4 +1,4 @@
-"""What a check is made of: the item of the list that it answers, and words for what it finds."""
+"""Parts of a check: the items of the list that it covers, and words for its result."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Check:
 
 
 def collecting(into: list[Check]) -> Callable[..., Callable[[Run], Run]]:
-    """A decorator ``check(*items, writes=True)`` that enters a function as a check."""
+    """Return a decorator ``check(*items, writes=True)`` that enters a function as a check."""
 
     def check(*items: int, writes: bool = True) -> Callable[[Run], Run]:
         def enter(run: Run) -> Run:
@@ -45,22 +45,24 @@ def collecting(into: list[Check]) -> Callable[..., Callable[[Run], Run]]:
 
 
 def expect(fact: object, what: str) -> None:
-    """Raises CheckFailed with ``what``, which says what was wrong, unless it is a fact."""
+    """Check that ``fact`` is true. Raises CheckFailed with ``what``, which describes the fault, if it is
+    not.
+    """
     if not fact:
         raise CheckFailed(what)
 
 
-def same(found: object, wanted: object, what: str) -> None:
-    """Raises CheckFailed unless both are equal."""
-    if found != wanted:
-        raise CheckFailed(f"{what}: {shown(found)}, not {shown(wanted)}")
+def same(actual: object, expected: object, what: str) -> None:
+    """Check that both are equal. Raises CheckFailed if they are not."""
+    if actual != expected:
+        raise CheckFailed(f"{what}: {shown(actual)}, not {shown(expected)}")
 
 
 def shown(value: object) -> str:
     if isinstance(value, set | frozenset | list | tuple):
         most = 8
         ordered = sorted(value, key=str) if isinstance(value, set | frozenset) else value
-        parts = [str(one) for one in ordered]
+        parts = [str(item) for item in ordered]
         more = f", and {len(parts) - most} more" if len(parts) > most else ""
         return f"{', '.join(parts[:most])}{more}" if parts else "nothing"
     return str(value)
@@ -78,7 +80,10 @@ class Raised:
 
 @contextmanager
 def raises(kind: type[Exception], what: str) -> Iterator[Raised]:
-    """What is inside must raise ``kind``; ``what`` was tried."""
+    """Check that the block raises ``kind``; ``what`` was tried. Yield an object that gets the error.
+
+    Raises CheckFailed if the block does not raise it.
+    """
     caught = Raised()
     try:
         yield caught

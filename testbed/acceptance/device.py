@@ -1,6 +1,6 @@
 """A rig around a switch that is there already: a real one, or anybody's emulated one.
 
-It touches the ports that it is given and no others, and puts back what was on them. What nobody can do to a
+It touches the ports that it is given and no others, and puts back what was on them. What is impossible on a
 real switch (spoil its replies, restart it) it lacks.
 """
 
@@ -35,7 +35,7 @@ class DeviceError(RuntimeError):
 
 
 def seen_writing(driver: OpticalSwitchDriver, into: list[str]) -> OpticalSwitchDriver:
-    """The driver, whose writes are noted as it makes them."""
+    """Return the driver, changed so that it notes its writes in ``into`` as it makes them."""
     inside = threading.local()
 
     def noted(method: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -44,8 +44,8 @@ def seen_writing(driver: OpticalSwitchDriver, into: list[str]) -> OpticalSwitchD
             if getattr(inside, "a_write", False):
                 return method(*given)
             verb, batch = (given[0], given[1]) if name == "_write_and_read" else (name[1:], given[0])
-            said = " ".join(map(str, batch)) if isinstance(batch, Sequence) else str(batch)
-            into.append(f"{verb} {said}")
+            text = " ".join(map(str, batch)) if isinstance(batch, Sequence) else str(batch)
+            into.append(f"{verb} {text}")
             inside.a_write = True
             try:
                 return method(*given)

@@ -1,12 +1,12 @@
-"""What a switch does to traffic, measured from the frames themselves.
+"""Measure the effects of a switch on traffic from the frames themselves.
 
 Streams of numbered frames go both ways between faceplates 1 and 2, each at an interval of `PACE_S`. When
-circuits move, frames are lost while it is dark: between the last that came through before and the first that
-came through afterwards, so each dark time is known as an interval, mostly two paces wide. Where a sender was
-held up at an edge the interval is wide; such a sample is counted and left out (`SHARP_S`).
+circuits move, frames are lost while the circuit is dark: between the last frame that came through before and
+the first that came through afterwards. So each dark time is known as an interval, mostly two paces wide. If a
+sender was held up at an edge, the interval is wide. Such a sample is counted and left out (`SHARP_S`).
 
-Every measurement is a function of a rig and an open driver, gives an object of JSON, and raises Lacks where
-the switch does not have what it takes.
+Every measurement is a function of a rig and an open driver. It returns an object of JSON, and raises Lacks if
+the switch lacks what the measurement needs.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ PAUSE_S = 0.03
 MOVES, LATENCY_MOVES = 30, 30
 #: Numbers of circuits that are moved at once.
 TOGETHER = (1, 16, 160)
-#: The stream over a kept circuit, bits a second, and how long others move beside it, seconds.
+#: The stream over a kept circuit, bits a second, and how long others move next to it, seconds.
 KEPT_BPS, KEPT_S = 1e9, 5.0
-#: Circuits that stand beside the kept ones, and how many of them move.
+#: Circuits that are set next to the kept ones, and how many of them move.
 OTHERS, MOVING = 320, 160
 #: Sessions that flood the switch, and for how long, seconds.
 FLOODERS, FLOOD_S = 4, 5.0
@@ -64,7 +64,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Change:
-    """One change of light: when it was asked for and answered (nanoseconds), and what was reported."""
+    """Change of circuits: when it was requested and answered (nanoseconds), and what was reported."""
 
     asked: int
     answered: int
@@ -73,8 +73,10 @@ class Change:
 
 @dataclass(frozen=True)
 class Sample:
-    """One circuit's dark time in one change: its bounds by traffic, and as the driver reported it, seconds.
-    ``way``: the faceplate that its stream came from."""
+    """Dark time of one circuit in one change, in seconds: its bounds by traffic, and the driver's figure.
+
+    ``way``: the faceplate that its stream came from.
+    """
 
     change: int
     way: int
@@ -84,7 +86,7 @@ class Sample:
 
 
 def summary(seconds: Sequence[float]) -> dict[str, float]:
-    """Count, extremes and quantiles of a distribution, seconds."""
+    """Return count, extremes and quantiles of a distribution in seconds; {} if it is empty."""
     if not seconds:
         return {}
     p50, p99 = (float(np.quantile(seconds, q)) for q in (0.5, 0.99))
@@ -100,7 +102,7 @@ def summary(seconds: Sequence[float]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Stream:
-    """What left one faceplate, and what of it arrived at which."""
+    """Frames that left one faceplate, and frames that arrived, by faceplate."""
 
     sent: Sent
     arrived: Mapping[int, Arrived]
@@ -109,7 +111,9 @@ class Stream:
         return gaps(self.sent, merged(self.arrived.values()))
 
     def first_at(self, faceplate: int, since: int) -> tuple[int, int] | None:
-        """Interval (ns) in which the first light after ``since`` reached a faceplate; None if none did."""
+        """Return the interval (ns) in which the first light after ``since`` (ns) reached a faceplate; None if
+        none did.
+        """
         there = self.arrived[faceplate]
         later = np.flatnonzero(there.at >= since)
         if not len(later):
@@ -119,8 +123,11 @@ class Stream:
 
 
 def two_states(rig: Rig, count: int) -> tuple[set[CrossConnect], set[CrossConnect]]:
-    """Two sets of ``count`` circuits; from one to the other every one of them moves. In the first, 1 goes to
-    2 and (of an even number) 2 to 1; in the second both come back to where they are from."""
+    """Return two sets of ``count`` circuits. Every circuit moves from one set to the other.
+
+    In the first set, faceplate 1 leads to 2 and (if ``count`` is even) 2 to 1. In the second, both lead back
+    to themselves. Raises Lacks if the rig has too few pairs of ports.
+    """
     if count > rig.pairs:
         lacks(f"{count} pairs of ports (there are {rig.pairs})")
     if count == 1:
@@ -133,19 +140,25 @@ def two_states(rig: Rig, count: int) -> tuple[set[CrossConnect], set[CrossConnec
     return {rig.xc(p, partner[p]) for p in around}, {rig.xc(p, p) for p in around}
 
 
-def make(rig: Rig, driver: OpticalSwitchDriver, wanted: set[CrossConnect], timeout_s: float = 60.0) -> Change:
-    """Everything that the rig's ports carry is then this. Where others' light stands nothing is replaced as a
-    whole, and what moves is taken away by being in the way."""
-    asked = time.monotonic_ns()
+def make(rig: Rig, driver: OpticalSwitchDriver, target: set[CrossConnect], timeout_s: float = 60.0) -> Change:
+    """Make ``target`` the only circuits of the rig's ports. Return the change with its times.
+
+    On a switch that also carries circuits of others nothing is replaced as a whole: a circuit that moves is
+    removed because it is in the way.
+    """
+    requested = time.monotonic_ns()
     mode = Mode.UPDATE if rig.others else Mode.REPLACE
-    result = rig.change(driver, wanted, mode, timeout_s=timeout_s)
-    return Change(asked, time.monotonic_ns(), result)
+    result = rig.change(driver, target, mode, timeout_s=timeout_s)
+    return Change(requested, time.monotonic_ns(), result)
 
 
 def _moves(
     rig: Rig, driver: OpticalSwitchDriver, count: int, moves: int, ways: Sequence[int]
 ) -> tuple[list[Change], dict[int, Stream]]:
-    """Move ``count`` circuits ``moves`` times while streams go from the faceplates ``ways``."""
+    """Move ``count`` circuits ``moves`` times while streams go from the faceplates ``ways``.
+
+    Return the changes, and the stream of each of these faceplates.
+    """
     rig.host(1), rig.host(2)
     first, second = two_states(rig, count)
     make(rig, driver, first)
@@ -162,24 +175,29 @@ def _moves(
     }
 
 
-def _seen(changes: Sequence[Change], found: Sequence[Gap]) -> Iterator[tuple[Change, list[Gap]]]:
-    """Changes, each with the gaps that began after its request and before the next one."""
+def _seen(changes: Sequence[Change], interruptions: Sequence[Gap]) -> Iterator[tuple[Change, list[Gap]]]:
+    """Yield the changes, each with the gaps that began after its request and before the next one."""
     ends = [change.asked for change in changes[1:]]
     for change, until in zip(changes, [*ends, changes[-1].answered + 10**9], strict=True):
-        yield change, [gap for gap in found if change.asked <= gap.gone[1] and gap.gone[0] < until]
+        yield change, [gap for gap in interruptions if change.asked <= gap.gone[1] and gap.gone[0] < until]
 
 
 def _closest(change: Change, sent: Sent) -> float:
-    """Seconds between the two frames that were furthest apart while the change was made: where none was lost,
-    no dark time is longer."""
+    """Return the seconds between the two frames that were furthest apart while the change was made.
+
+    If no frame was lost, no dark time is longer.
+    """
     until = change.answered + round(1e10 * PACE_S)
     of_it = sent.before[(sent.before >= change.asked) & (sent.before <= until)]
     return float(np.diff(of_it).max()) / 1e9 if len(of_it) > 1 else SHARP_S
 
 
 def dark_time(rig: Rig, driver: OpticalSwitchDriver, moves: int = MOVES) -> dict[str, Any]:
-    """How long each of two circuits is dark when both are moved: from the frames of a stream each way, and as
-    the driver and (where it can) the switch itself report it."""
+    """Return how long each of two circuits is dark when both are moved, in seconds.
+
+    The times come from the frames of a stream each way, from the driver's report and (if the switch can) from
+    the switch's own report.
+    """
     timing = driver.capabilities().timing
     changes, streams = _moves(rig, driver, 2, moves, (1, 2))
     writes = changes[0].result.writes
@@ -227,8 +245,9 @@ def dark_time(rig: Rig, driver: OpticalSwitchDriver, moves: int = MOVES) -> dict
 def command_to_light(
     rig: Rig, driver: OpticalSwitchDriver, count: int, moves: int = LATENCY_MOVES
 ) -> dict[str, Any]:
-    """Time from the call that moves ``count`` circuits to the first frame on the streamed one, and to
-    the answer."""
+    """Return the times in seconds from the call that moves ``count`` circuits to the first frame on the
+    streamed circuit, and to the answer.
+    """
     changes, streams = _moves(rig, driver, count, moves, (1,))
     light, unsharp = [], 0
     for number, change in enumerate(changes):
@@ -251,16 +270,18 @@ def command_to_light(
 def kept_circuits(
     rig: Rig, driver: OpticalSwitchDriver, rate_bps: float = KEPT_BPS, seconds: float = KEPT_S
 ) -> dict[str, Any]:
-    """Frames lost on two circuits, one each way between 1 and 2, while half of all others move."""
+    """Return the number of frames lost on two circuits, one each way between 1 and 2, while half of all
+    others move.
+    """
     sender, _ = rig.host(1), rig.host(2)
-    others = min(OTHERS, rig.pairs - 2)
-    moving = min(MOVING, others // 2 * 2 if others < MOVING else MOVING)
-    if others < 2:
+    other_circuits = min(OTHERS, rig.pairs - 2)
+    moving = min(MOVING, other_circuits // 2 * 2 if other_circuits < MOVING else MOVING)
+    if other_circuits < 2:
         lacks("circuits besides the two that are kept")
     kept = rig.cycle(1, 2)
-    there = {rig.xc(p, p) for p in range(3, others + 3)}
+    there = {rig.xc(p, p) for p in range(3, other_circuits + 3)}
     swapped = {rig.xc(p, p + 1 if p % 2 else p - 1) for p in range(3, moving + 3)}
-    still = {rig.xc(p, p) for p in range(moving + 3, others + 3)}
+    still = {rig.xc(p, p) for p in range(moving + 3, other_circuits + 3)}
     make(rig, driver, kept | there)
     size = sender.mtu_bytes + 14
     interval_s = interval_of(size, rate_bps)
@@ -269,15 +290,15 @@ def kept_circuits(
         time.sleep(0.2)
         ends = time.monotonic() + seconds
         while time.monotonic() < ends:
-            wanted = kept | (swapped | still if len(changes) % 2 == 0 else there)
-            changes.append(make(rig, driver, wanted))
+            target = kept | (swapped | still if len(changes) % 2 == 0 else there)
+            changes.append(make(rig, driver, target))
         time.sleep(0.2)
         sent, arrived = stream.end()
     heard = arrived[2][1]
     numbers = heard.numbers
     count = len(sent[1].before)
     return {
-        "others": others,
+        "others": other_circuits,
         "moving": moving,
         "changes": len(changes),
         "rate_bps": round(sent[1].rate_bps),
@@ -292,8 +313,12 @@ def kept_circuits(
 
 
 def flood(rig: Rig, driver: OpticalSwitchDriver, seconds: float = FLOOD_S) -> dict[str, Any]:
-    """Sessions that each change a circuit of their own as fast as they are answered, and a kept circuit
-    meanwhile: how many changes, how long each took, what failed, and whether it all stands in the end."""
+    """Flood the switch with sessions that each change a circuit of their own as fast as they are answered,
+    and return the result.
+
+    A further circuit is kept meanwhile. The result has the number of changes, how long each took, what
+    failed, and whether all circuits are set up in the end.
+    """
     sessions = min(FLOODERS, rig.pairs - 2)
     if sessions < 1:
         lacks("circuits besides the two that are kept")
@@ -309,7 +334,7 @@ def flood(rig: Rig, driver: OpticalSwitchDriver, seconds: float = FLOOD_S) -> di
         with lock:
             errors[name] = errors.get(name, 0) + 1
 
-    def one(number: int) -> None:
+    def change_circuits(number: int) -> None:
         mine = rig.driver(direct=True)
         port = number + 3
         try:
@@ -335,7 +360,7 @@ def flood(rig: Rig, driver: OpticalSwitchDriver, seconds: float = FLOOD_S) -> di
             mine.close()
 
     with Traffic(rig.hosts, (1,), (2,), interval_s=PACE_S) as stream:
-        threads = [threading.Thread(target=one, args=(n,), daemon=True) for n in range(sessions)]
+        threads = [threading.Thread(target=change_circuits, args=(n,), daemon=True) for n in range(sessions)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -343,7 +368,7 @@ def flood(rig: Rig, driver: OpticalSwitchDriver, seconds: float = FLOOD_S) -> di
         if any(thread.is_alive() for thread in threads):
             raise RuntimeError(f"a session did not end within {seconds + SESSION_S:g} s")
         sent, arrived = stream.end()
-    wanted = kept | {rig.xc(n + 3, n + 3) for n in range(sessions)}
+    target = kept | {rig.xc(n + 3, n + 3) for n in range(sessions)}
     every = [value for some in took for value in some]
     return {
         "sessions": sessions,
@@ -352,36 +377,38 @@ def flood(rig: Rig, driver: OpticalSwitchDriver, seconds: float = FLOOD_S) -> di
         "changes_per_s": round(len(every) / seconds, 1),
         "each": summary(every),
         "errors": errors,
-        "stands_in_the_end": rig.standing(driver) == wanted,
+        "stands_in_the_end": rig.standing(driver) == target,
         "sent": len(sent[1].before),
         "lost": len(sent[1].before) - arrived[2][1].distinct,
     }
 
 
 def insertion_loss(rig: Rig, driver: OpticalSwitchDriver) -> dict[str, Any]:
-    """Power in less power out of circuits between ports that both have a meter and where light comes in."""
+    """Return the insertion loss in dB: power in less power out, of circuits between ports that both have a
+    meter and at which light comes in.
+    """
     power = driver.capabilities().power
-    lit = [p for p in sorted(rig.plugged) if p <= rig.pairs and rig.inputs[p - 1] in power]
-    if not lit or not set(rig.outputs) & power:
+    lit_ports = [p for p in sorted(rig.plugged) if p <= rig.pairs and rig.inputs[p - 1] in power]
+    if not lit_ports or not set(rig.outputs) & power:
         lacks("power meters at a port with light")
-    found: list[tuple[str, float, float]] = []
-    for faceplate in lit:
-        for other in range(1, min(rig.pairs, max(2, LOSSES // len(lit))) + 1):
+    readings: list[tuple[str, float, float]] = []
+    for faceplate in lit_ports:
+        for other in range(1, min(rig.pairs, max(2, LOSSES // len(lit_ports))) + 1):
             if rig.outputs[other - 1] not in power:
                 continue
-            one = rig.xc(faceplate, other)
-            make(rig, driver, {one})
-            read = driver.power_dbm([one.ingress, one.egress])
-            into, out = read[one.ingress], read[one.egress]
+            circuit = rig.xc(faceplate, other)
+            make(rig, driver, {circuit})
+            read = driver.power_dbm([circuit.ingress, circuit.egress])
+            into, out = read[circuit.ingress], read[circuit.egress]
             if into is not None and out is not None:
-                found.append((str(one), into, out))
-    if not found:
+                readings.append((str(circuit), into, out))
+    if not readings:
         lacks("meters that show power")
-    losses = [round(into - out, 2) for _, into, out in found]
+    losses = [round(into - out, 2) for _, into, out in readings]
     return {
         "circuits": [
             {"circuit": name, "in_dbm": into, "out_dbm": out, "db": loss}
-            for (name, into, out), loss in zip(found, losses, strict=True)
+            for (name, into, out), loss in zip(readings, losses, strict=True)
         ],
         "least_db": min(losses),
         "median_db": round(statistics.median(losses), 2),
@@ -390,17 +417,17 @@ def insertion_loss(rig: Rig, driver: OpticalSwitchDriver) -> dict[str, Any]:
 
 
 def factory_loss(rig: Rig, driver: OpticalSwitchDriver) -> dict[str, Any]:
-    """Insertion loss of paths as their maker measured it, as far as the switch tells."""
+    """Return the insertion loss of paths in dB as their maker measured it, if the switch reports it."""
     side = max(2, math.isqrt(LOSSES))
     paths = [
         rig.xc(a, b) for a in range(1, min(side, rig.pairs) + 1) for b in range(1, min(side, rig.pairs) + 1)
     ]
-    found = {str(xc): loss for xc, loss in driver.factory_loss_db(paths).items() if loss is not None}
-    if not found:
+    loss_of = {str(xc): loss for xc, loss in driver.factory_loss_db(paths).items() if loss is not None}
+    if not loss_of:
         lacks("a table of what its maker measured")
-    losses = list(found.values())
+    losses = list(loss_of.values())
     return {
-        "circuits": [{"circuit": name, "db": loss} for name, loss in found.items()],
+        "circuits": [{"circuit": name, "db": loss} for name, loss in loss_of.items()],
         "least_db": min(losses),
         "median_db": round(statistics.median(losses), 2),
         "most_db": max(losses),
@@ -408,11 +435,12 @@ def factory_loss(rig: Rig, driver: OpticalSwitchDriver) -> dict[str, Any]:
 
 
 def measure(rig: Rig, progress: Progress, counts: Sequence[int] = TOGETHER) -> dict[str, Any]:
-    """Make all measurements, each with a driver of its own.
+    """Make all measurements, each with a driver of its own, and return the results by name.
 
-    One that the switch does not support is ``{"lacks": …}``; if the driver failed it is ``{"failed": …}``.
+    The result is ``{"lacks": …}`` if the switch does not support a measurement, and ``{"failed": …}`` if the
+    driver failed.
     """
-    wanted: dict[str, Callable[[Rig, OpticalSwitchDriver], dict[str, Any]]] = {
+    measurements: dict[str, Callable[[Rig, OpticalSwitchDriver], dict[str, Any]]] = {
         "dark_time": dark_time,
         **{f"command_to_light_{count}": partial(command_to_light, count=count) for count in counts},
         "kept_circuits": kept_circuits,
@@ -420,20 +448,20 @@ def measure(rig: Rig, progress: Progress, counts: Sequence[int] = TOGETHER) -> d
         "insertion_loss": insertion_loss,
         "factory_loss": factory_loss,
     }
-    found: dict[str, Any] = {}
-    for name, measurement in wanted.items():
+    results: dict[str, Any] = {}
+    for name, measurement in measurements.items():
         progress(name.replace("_", " "))
         try:
             with opened(rig) as driver:
-                found[name] = measurement(rig, driver)
+                results[name] = measurement(rig, driver)
         except Lacks as lack:
-            found[name] = {"lacks": str(lack)}
+            results[name] = {"lacks": str(lack)}
         except (OpticalError, OSError, RuntimeError) as error:
-            found[name] = {"failed": f"{type(error).__name__}: {error}"}
-    return found
+            results[name] = {"failed": f"{type(error).__name__}: {error}"}
+    return results
 
 
 def measured(make_rig: Callable[[], Rig], progress: Progress) -> dict[str, Any]:
-    """:func:`measure` on a rig that is made for it."""
+    """Return the results of :func:`measure` on a rig that is made for it."""
     with contextlib.closing(make_rig()) as rig:
         return measure(rig, progress)

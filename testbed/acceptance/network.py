@@ -30,7 +30,7 @@ _RECEIVE_BYTES = 1 << 25
 
 
 def run(*command: str, given: str | None = None) -> str:
-    """Standard output of a command. Raises RuntimeError with its complaint."""
+    """Run a command and return its standard output. Raises RuntimeError with the command's error output."""
     try:
         done = subprocess.run(
             command, input=given, capture_output=True, text=True, timeout=COMMAND_S, check=False
@@ -43,7 +43,7 @@ def run(*command: str, given: str | None = None) -> str:
 
 
 def nobodys_address() -> str:
-    """``host:port`` where nobody listens."""
+    """Return a ``host:port`` at which nothing listens."""
     with socket.create_server(("127.0.0.1", 0)) as closed:
         return f"127.0.0.1:{closed.getsockname()[1]}"
 
@@ -74,7 +74,7 @@ class Host:
         """Put its fibre in or take it out: the light of its port goes on or off."""
         inside = ("-n", self.namespace) if self.namespace else ()
         run("ip", *inside, "link", "set", self.interface, "up" if plugged else "down")
-        # That it was down would be told to whoever sends or receives next.
+        # That it was down would be reported to the next send or receive.
         self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
 
     @property
@@ -85,39 +85,40 @@ class Host:
         return int(struct.unpack_from("16sI", answer)[1])
 
     def nic_received(self) -> int:
-        """Packets that came in by the fibre, whatever became of them."""
+        """Return how many packets arrived by the fibre, whatever became of them."""
         with entered(self.namespace):
             lines = Path("/proc/thread-self/net/dev").read_text().splitlines()
         mine = f"{self.interface}:"
         return next(int(line.split()[2]) for line in lines if line.strip().startswith(mine))
 
     def received(self, stream: Stream, until: int | None = None) -> list[int]:
-        """Numbers of the packets that :meth:`arrived`."""
+        """Return the numbers of the packets of :meth:`arrived`."""
         return list(self.arrived(stream, until))
 
     def arrived(self, stream: Stream, until: int | None = None) -> dict[int, float]:
-        """When (monotonic seconds) each of the stream's packets came here since the last call, by number.
+        """Return when (monotonic seconds) each of the stream's packets arrived here since the last call, by
+        number.
 
-        ``until``: the number that is waited for, 5 s at most: a machine that is busy delivers late.
+        ``until``: number to wait for, at most 5 s, because a busy machine delivers late.
         """
-        found: dict[int, float] = {}
+        arrivals: dict[int, float] = {}
         deadline = time.monotonic() + 5
         while True:
             try:
-                data, told, _, _ = self.socket.recvmsg(2048, 64)
+                data, ancillary, _, _ = self.socket.recvmsg(2048, 64)
             except BlockingIOError:
-                if until is None or until in found or time.monotonic() > deadline:
-                    return found
+                if until is None or until in arrivals or time.monotonic() > deadline:
+                    return arrivals
                 time.sleep(0.002)
                 continue
             mark, number = FRAME.unpack_from(data, HEADER_BYTES)
             if mark == stream.mark:
-                (seconds, nanoseconds), *_ = (TIMESPEC.unpack(data) for *_, data in told)
-                found[number] = seconds + nanoseconds / 1e9 - time.time() + time.monotonic()
+                (seconds, nanoseconds), *_ = (TIMESPEC.unpack(data) for *_, data in ancillary)
+                arrivals[number] = seconds + nanoseconds / 1e9 - time.time() + time.monotonic()
 
 
 class Stream:
-    """Numbered packets from one host to whoever its light reaches.
+    """Numbered packets from one host to the hosts that its light reaches.
 
     Packet i left between ``sent[i]`` and ``left[i]`` (monotonic seconds); the sender may be held up there.
     """

@@ -47,7 +47,9 @@ Times = npt.NDArray[np.int64]
 
 
 def interval_of(size: int, rate_bps: float) -> float:
-    """Seconds between frames of ``size`` bytes, header included, that have a rate on the wire."""
+    """Return the seconds between frames of ``size`` bytes, header included, at a rate on the wire in bits per
+    second.
+    """
     return (size + _BETWEEN_FRAMES) * 8 / rate_bps
 
 
@@ -102,27 +104,27 @@ class Arrived:
 
 
 def merged(parts: Iterable[Arrived]) -> Arrived:
-    """Join what arrived of one stream at several hosts."""
+    """Join the frames of one stream that arrived at several hosts, and return them."""
     listed = list(parts)
     return Arrived(np.concatenate([p.numbers for p in listed]), np.concatenate([p.at for p in listed]))
 
 
 def gaps(sent: Sent, arrived: Arrived) -> list[Gap]:
-    """Interruptions of a stream, each between two frames that arrived."""
+    """Return the interruptions of a stream, each between two frames that arrived."""
     count = len(sent.before)
     known = arrived.numbers < count
     stamps = np.zeros(count, dtype=np.int64)
     stamps[arrived.numbers[known]] = arrived.at[known]
-    at = np.flatnonzero(stamps)
-    found = []
-    for index in np.flatnonzero(np.diff(at) > 1):
-        last_before, first_after = int(at[index]), int(at[index + 1])
+    positions = np.flatnonzero(stamps)
+    interruptions = []
+    for index in np.flatnonzero(np.diff(positions) > 1):
+        last_before, first_after = int(positions[index]), int(positions[index + 1])
         first, last = last_before + 1, first_after - 1
         gone = int(sent.before[last_before]), int(sent.after[first])
         back = int(sent.before[last]), int(stamps[first_after])
         held_up = int(stamps[last_before] - sent.before[last_before])
-        found.append(Gap(first, last, gone, back, held_up))
-    return found
+        interruptions.append(Gap(first, last, gone, back, held_up))
+    return interruptions
 
 
 class Traffic:
@@ -195,8 +197,11 @@ class Traffic:
         return Path(self._directory.name, f"{what}-{number}")
 
     def end(self) -> tuple[dict[int, Sent], dict[int, dict[int, Arrived]]]:
-        """Ends the streams, then the receivers. What each sender sent; and what arrived at each receiver, by
-        sender."""
+        """End the streams, then the receivers. Return the frames sent by each sender, and the frames that
+        arrived at each receiver, by sender.
+
+        Raises RuntimeError if one of their processes failed.
+        """
         for what in ("send", "receive"):
             mine = [process for name, process in self._processes.items() if name.startswith(what)]
             for process in mine:
@@ -228,7 +233,7 @@ class Traffic:
 
 
 def _ended(process: subprocess.Popen[bytes]) -> int:
-    """The exit code of a process that is ending. Raises RuntimeError when it does not."""
+    """Return the exit code of a process that is ending. Raises RuntimeError if it does not end."""
     try:
         return process.wait(END_S)
     except subprocess.TimeoutExpired:
@@ -249,7 +254,7 @@ class _Stop:
 
 
 def _favoured() -> None:
-    """Timers to the microsecond, and before all other programs where that may be."""
+    """Set timers to the microsecond, and run before all other programs if that is allowed."""
     ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
     with contextlib.suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
@@ -261,7 +266,9 @@ def _ready() -> None:
 
 
 def send(host: Host, out: Path, mark: int, size: int, interval_s: float, catch_up: bool) -> None:
-    """Frames until SIGTERM; then the clock before and after each, as pairs of int64, in ``out``."""
+    """Send frames until SIGTERM. Then write the clock before and after each, as pairs of int64 (ns), to
+    ``out``.
+    """
     stop, noted = _Stop(), array("q")
     frame = bytearray(max(size, HEADER_BYTES + FRAME.size))
     frame[:HEADER_BYTES] = host.header

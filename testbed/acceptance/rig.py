@@ -1,7 +1,8 @@
-"""What a check needs of a switch besides its driver: ports, hosts, its true state, faults.
+"""Everything that a check needs of a switch except its driver: ports, hosts, its true state, faults.
 
-A rig makes everything with its lab's names and removes it in ``close``, which may be called at any point.
-What a kind of rig cannot do raises :class:`Lacks`; a check that needs it is skipped, and the capability told.
+A rig makes everything with its lab's names and removes it in ``close``, which may be called at any point. A
+capability that a kind of rig does not have raises :class:`Lacks`. A check that needs it is skipped, and the
+capability is reported.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from ringlight.fabric.crossconnect import CrossConnect, Mode
 from ringlight.testbed.acceptance.changing import converge
 from ringlight.testbed.acceptance.network import Host
 
-#: What a start does to cross-connects (Open Compute Project): nothing, make them anew, remove them.
+#: What a start does to cross-connects (Open Compute Project): nothing, make them again, remove them.
 Recovery = Literal["MAINTAIN", "RESTORE", "REMOVE"]
 
 
@@ -30,10 +31,10 @@ def lacks(what: str) -> NoReturn:
 
 
 class Rig(ABC):
-    """One switch under test.
+    """Switch under test.
 
-    Ports are numbered as the switch does. Checks speak of faceplates 1, 2, …: faceplate p is the fibre pair
-    of ``inputs[p - 1]`` and ``outputs[p - 1]``.
+    Ports are numbered as the switch does. Checks use faceplates 1, 2, …: faceplate p is the fibre pair of
+    ``inputs[p - 1]`` and ``outputs[p - 1]``.
     """
 
     #: Where light enters and leaves, by faceplate.
@@ -68,27 +69,29 @@ class Rig(ABC):
 
     @classmethod
     def missing(cls) -> str:
-        """Why none can be made on this machine; empty if one can."""
+        """Return why no rig can be made on this machine; empty if one can."""
         return ""
 
     @property
     def plugged(self) -> Collection[int]:
-        """Faceplates where light comes in, as far as is known."""
+        """Faceplates at which light comes in, as far as is known."""
         return self.hosts.keys()
 
     @property
     def pairs(self) -> int:
-        """How many circuits there can be at once."""
+        """Return how many circuits there can be at the same time."""
         return min(len(self.inputs), len(self.outputs))
 
     def xc(self, ingress: int, faceplate: int) -> CrossConnect:
-        """Light from one faceplate to another."""
+        """Return the cross-connect from one faceplate to another. Raises Lacks if the rig has too few
+        ports.
+        """
         if ingress > len(self.inputs) or faceplate > len(self.outputs):
             lacks(f"{max(ingress, faceplate)} pairs of ports (there are {self.pairs})")
         return CrossConnect(self.inputs[ingress - 1], self.outputs[faceplate - 1], self.wavelength)
 
     def cycle(self, *faceplates: int) -> set[CrossConnect]:
-        """Cross-connects from each port to the next, from the last to the first."""
+        """Return the cross-connects from each port to the next, and from the last to the first."""
         after = (*faceplates[1:], faceplates[0])
         return {self.xc(a, b) for a, b in zip(faceplates, after, strict=True)}
 
@@ -98,23 +101,28 @@ class Rig(ABC):
     def change(
         self,
         driver: OpticalSwitchDriver,
-        wanted: Iterable[CrossConnect],
+        target: Iterable[CrossConnect],
         mode: Mode = Mode.UPDATE,
         *,
         delete: Iterable[int] = (),
         timeout_s: float = 10.0,
         settle: bool = True,
     ) -> ApplyResult:
-        """Read, plan and apply, as :func:`converge`; what is not the rig's stays in every mode."""
+        """Read, plan and apply like :func:`converge`, and return the result. Circuits that are not the rig's
+        stay in every mode.
+        """
         kept = self.others if mode is Mode.REPLACE else ()
-        return converge(driver, [*wanted, *kept], mode, delete=delete, timeout_s=timeout_s, settle=settle)
+        return converge(driver, [*target, *kept], mode, delete=delete, timeout_s=timeout_s, settle=settle)
 
     def standing(self, driver: OpticalSwitchDriver) -> set[CrossConnect]:
-        """What the driver reads, of the rig's ports."""
+        """Return the cross-connects of the rig's ports that the driver reads."""
         return set(driver.snapshot().cross_connects) - self.others
 
     def is_removal(self, write: str) -> bool:
-        """Whether a write that was seen on the wire only removes."""
+        """Return whether a write that was seen on the wire only removes.
+
+        Raises Lacks if the rig cannot see what a write does.
+        """
         if self.REMOVAL.search(write):
             return True
         if not self.ADDITION.search(write):
@@ -127,11 +135,11 @@ class Rig(ABC):
 
     @abstractmethod
     def driver(self, direct: bool = False) -> OpticalSwitchDriver:
-        """A new driver, not opened. ``direct``: with nothing of the rig in between."""
+        """Return a new driver, not opened. ``direct``: with nothing of the rig in between."""
 
     @abstractmethod
     def truth(self) -> set[CrossConnect]:
-        """What stands on the rig's ports, not asked through the driver's protocol session."""
+        """Return the cross-connects of the rig's ports, read without the driver's protocol session."""
 
     @abstractmethod
     def external_connect(self, cross_connect: CrossConnect) -> None:
@@ -143,36 +151,38 @@ class Rig(ABC):
 
     @abstractmethod
     def writes(self) -> list[str]:
-        """Write commands since the last call, as seen on the wire or as the driver made them."""
+        """Return the write commands since the last call, as seen on the wire or as the driver made them."""
 
     # What only some can. A default raises Lacks.
 
     def unreachable(self) -> OpticalSwitchDriver:
-        """A driver of a switch that is not there."""
+        """Return a driver of a switch that does not exist."""
         lacks("an address without a switch")
 
     def locked_out(self) -> OpticalSwitchDriver | None:
-        """A driver with a wrong password; None for a switch without a login."""
+        """Return a driver with a wrong password; None for a switch without a login."""
         return None
 
     def lit_since(self, cross_connect: CrossConnect) -> float:
-        """Time of its last write, monotonic seconds."""
+        """Return the time of the last write of a cross-connect, in monotonic seconds."""
         lacks("a switch that tells when a circuit was made")
 
     def packets(self, cross_connect: CrossConnect) -> int:
-        """Packets that passed it since it was written."""
+        """Return how many packets passed a cross-connect since it was written."""
         lacks("counters of packets in the switch")
 
     def reported_dark_s(self, cross_connect: CrossConnect) -> float:
-        """How long it was dark when it was made last, by the switch's own account."""
+        """Return how many seconds a cross-connect was dark when it was made last, as the switch itself
+        reports.
+        """
         lacks("a switch that tells how long a circuit was dark")
 
     def lose_next_reply(self, effect: bool) -> None:
-        """The reply to the next write is lost; ``effect``: after the switch has carried it out."""
+        """Lose the reply to the next write. ``effect``: after the switch has carried the write out."""
         lacks("a wire that loses replies")
 
     def broken_reads(self) -> AbstractContextManager[None]:
-        """Readings fail meanwhile."""
+        """Return a context in which readings fail."""
         lacks("a wire that spoils readings")
 
     def drop_sessions(self) -> None:
@@ -186,18 +196,22 @@ class Rig(ABC):
     def fault(
         self, kind: str, *, count: int | None = None, seconds: float | None = None
     ) -> AbstractContextManager[None]:
-        """The switch itself misbehaves meanwhile, towards this rig's drivers: a kind of fault of the emulated
-        switch (docs/optical-management.md); ``count``: so often at most."""
+        """Return a context in which the switch itself misbehaves towards this rig's drivers.
+
+        ``kind``: a fault of the emulated switch (docs/optical-management.md). ``count``: how often at most.
+        """
         lacks("faults that can be injected into the switch")
 
     def locked_by_another(self) -> AbstractContextManager[None]:
-        """Lock the switch from another session meanwhile, which fails if the driver has kept a lock."""
+        """Return a context in which another session locks the switch. That fails if the driver has kept a
+        lock.
+        """
         lacks("sessions that lock each other out")
 
     def plug(self, faceplate: int, plugged: bool) -> None:
-        """A host's fibre is put in or taken out."""
+        """Put in or take out a host's fibre."""
         lacks("a fibre that can be unplugged")
 
     def restart(self, recovery: Recovery) -> None:
-        """The switch's control ends without warning and starts again, in one of the ``recoveries``."""
+        """End the switch's control without warning and start it again, in one of the ``recoveries``."""
         lacks("a switch that may be restarted")

@@ -24,7 +24,7 @@ State = Literal["green", "failed", "skipped"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one check. ``text``: why it failed, or the capability that is missing."""
+    """Outcome of one check. ``text``: why it failed, or the capability that is missing."""
 
     name: str
     items: tuple[int, ...]
@@ -35,9 +35,10 @@ class Outcome:
 
 @dataclass(frozen=True)
 class ItemOutcome:
-    """What became of one item: failed if one of its checks is; green if at least one is and none failed.
+    """Outcome of one item: failed if one of its checks failed, green if none failed and at least one is
+    green.
 
-    ``text``: of what failed, else of what was skipped.
+    ``text``: reasons of the checks that failed, else of those that were skipped.
     """
 
     number: int
@@ -47,7 +48,7 @@ class ItemOutcome:
 
 @contextmanager
 def opened(rig: Rig) -> Iterator[OpticalSwitchDriver]:
-    """An open driver; of a rig that may be written, nothing stands on its ports."""
+    """Yield an open driver. Nothing is set up on the ports of a rig that may be written."""
     driver = rig.driver()
     try:
         driver.open()
@@ -76,40 +77,42 @@ def run_check(rig: Rig, check: Check) -> Outcome:
         return outcome("failed", str(error))
     except Exception as error:
         log.debug("%s", check.name, exc_info=True)
-        said = str(error) if isinstance(error, OpticalError) else repr(error)
-        return outcome("failed", f"{type(error).__name__}: {said}")
+        reason = str(error) if isinstance(error, OpticalError) else repr(error)
+        return outcome("failed", f"{type(error).__name__}: {reason}")
     return outcome("green")
 
 
 def run_checks(
     rig: Rig, checks: Sequence[Check] = CHECKS, progress: Callable[[str], None] | None = None
 ) -> list[Outcome]:
-    """Every check in turn; ``progress`` is told of each before it runs."""
-    found = []
+    """Run every check in turn and return the outcomes. ``progress`` is called with the name of each check
+    before it runs.
+    """
+    outcomes = []
     for number, check in enumerate(checks, start=1):
         if progress is not None:
             progress(f"{number}/{len(checks)} {check.name.replace('_', ' ')}")
-        found.append(run_check(rig, check))
-    return found
+        outcomes.append(run_check(rig, check))
+    return outcomes
 
 
 def by_item(outcomes: Iterable[Outcome]) -> dict[int, ItemOutcome]:
-    """Outcome of each item of the list, by its number."""
+    """Return the outcome of each item of the list, by its number."""
     listed = list(outcomes)
-    found = {}
+    by_number = {}
     for number in ITEMS:
-        mine = [one for one in listed if number in one.items]
+        mine = [outcome for outcome in listed if number in outcome.items]
         states: dict[State, list[str]] = {"failed": [], "green": [], "skipped": []}
-        for one in mine:
-            states[one.state].append(one.text)
+        for outcome in mine:
+            states[outcome.state].append(outcome.text)
         state: State = "failed" if states["failed"] else "green" if states["green"] else "skipped"
         texts = states["failed"] or states["skipped"] if mine else ["a check"]
-        found[number] = ItemOutcome(number, state, "; ".join(dict.fromkeys(texts)))
-    return found
+        by_number[number] = ItemOutcome(number, state, "; ".join(dict.fromkeys(texts)))
+    return by_number
 
 
 def as_document(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """JSON document of the items and the checks that they rest on."""
+    """Return the JSON document of the items and of the checks for them."""
     items = by_item(outcomes)
     return {
         "items": [
@@ -129,7 +132,9 @@ def accept(
     checks: Sequence[Check] = CHECKS,
     progress: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
-    """One switch, from making its rig to its end, as a document: who it is, its items and its checks."""
+    """Run the checks on one switch, from making its rig to its end. Return a document with its identity, its
+    items and its checks.
+    """
     started = time.monotonic()
     with closing(make()) as rig:
         who = identity(rig)
@@ -140,7 +145,7 @@ def accept(
 
 
 def identity(rig: Rig) -> dict[str, str]:
-    """Identity that the switch reports. Raises what its driver raises."""
+    """Return the identity that the switch reports. Raises the exceptions of its driver."""
     driver = rig.driver(direct=True)
     try:
         return asdict(driver.open(timeout_s=30))

@@ -17,8 +17,8 @@ CONFIG = "dask.yaml"
 def make_certificates(folder: Path) -> Path:
     """Write authority, certificate, key and Dask's configuration into a new folder that only its owner reads.
 
-    The authority's own key is thrown away, so nobody can sign further certificates. Returns the file of the
-    configuration. Raises LabError where the folder is there already or the package cryptography is not.
+    The authority's own key is thrown away, so it cannot sign further certificates. Returns the file of the
+    configuration. Raises LabError if the folder exists already or the package cryptography is missing.
     """
     try:
         from cryptography import x509
@@ -66,8 +66,10 @@ def make_certificates(folder: Path) -> Path:
 
 
 def _config(folder: Path) -> str:
-    """Dask's configuration: nothing of it goes without these certificates, and workers do not look a hundred
-    times a second at what they compute, as that is labs."""
+    """Return Dask's configuration: nothing of Dask works without these certificates.
+
+    Workers do not look a hundred times a second at what they compute, because they compute labs.
+    """
     pair = f"{{cert: {folder}/cert.pem, key: {folder}/key.pem}}"
     lines = [
         "distributed:",

@@ -1,7 +1,7 @@
 """Hosts: machines that build labs, each a Dask worker that offers the resource ``HOST``.
 
-A worker does as root whatever it is told, so Dask's processes must speak TLS wherever another machine can
-reach them. Their certificates are those of Dask's own configuration.
+A worker does as root whatever it is ordered to, so Dask's processes must use TLS if another machine can reach
+them. Their certificates are those of Dask's own configuration.
 """
 
 from __future__ import annotations
@@ -43,24 +43,26 @@ class Host:
 
     @property
     def ip(self) -> str:
-        """Where other hosts reach it."""
+        """Return the IP address at which other hosts reach the host."""
         return urlsplit(self.address).hostname or ""
 
 
 def name_of(given: object, address: str) -> str:
-    """What a host is called: the name that somebody gave its worker, else where the worker is."""
+    """Return the name of a host: the name that its worker was given, else the address of the worker."""
     named = str(given)
     return address.partition("://")[2] if "://" in named else named
 
 
 def open_doors(addresses: Sequence[str]) -> list[str]:
-    """Addresses of Dask's processes that other machines can reach, and that ask nobody for a certificate."""
-    found = []
+    """Return the addresses of Dask's processes that other machines can reach and that require no
+    certificate.
+    """
+    reachable = []
     for address in addresses:
         parts = urlsplit(address)
         if parts.scheme not in ("tls", "inproc") and not _is_loopback(parts.hostname or ""):
-            found.append(address)
-    return found
+            reachable.append(address)
+    return reachable
 
 
 def _is_loopback(host: str) -> bool:
@@ -80,52 +82,60 @@ class Cluster:
     def ask(
         self, function: Callable[..., Answer], *arguments: Any, hosts: Sequence[Host] | None = None
     ) -> dict[str, Answer]:
-        """What a function of ours returns on each host, by its name. It needs no place for a lab, and so
-        waits for none."""
-        asked = self.hosts if hosts is None else hosts
+        """Call a function of ours on each host. Return its answers by name of the host.
+
+        The call needs no place for a lab, and so waits for none. Raises LabError.
+        """
+        targets = self.hosts if hosts is None else hosts
         try:
-            found = self._client.run(
-                _in_thread, function, arguments, workers=[host.address for host in asked], on_error="return"
+            results = self._client.run(
+                _in_thread, function, arguments, workers=[host.address for host in targets], on_error="return"
             )
         except OSError:
             raise LabError(f"--dask {self.address}: its scheduler is gone") from None
         answers = {}
-        for host in asked:
-            answer = found.get(host.address, "its worker is gone")
+        for host in targets:
+            answer = results.get(host.address, "its worker is gone")
             if isinstance(answer, ImportError | AttributeError):
                 raise LabError(f"host {host.name}: it has another Ringlight, or none: {answer}")
             if isinstance(answer, OSError):
                 # Of Dask's connections, as ours are LabErrors.
                 raise LabError(f"host {host.name}: its worker is gone")
-            if isinstance(answer, Exception) or host.address not in found:
+            if isinstance(answer, Exception) or host.address not in results:
                 raise LabError(f"host {host.name}: {answer or type(answer).__name__}")
             answers[host.name] = answer
         return answers
 
     def executor(self, hosts: Sequence[Host] | None = None) -> Executor:
-        """Makes each call on a host, or one of these, that has a place for a lab."""
+        """Return an executor that runs each call on a host with a free place for a lab (one of ``hosts``, if
+        given).
+        """
         where = {} if hosts is None else _on(*hosts)
         executor: Executor = self._client.get_executor(pure=False, resources={RESOURCE: 1}, **where)
         return executor
 
     def submit(self, function: Callable[..., Any], argument: Any, host: Host) -> Any:
-        """Have a host make a call once it has a place for a lab, again where its worker dies and another
-        comes; Dask's future."""
+        """Have a host make a call once it has a place for a lab. Return Dask's future.
+
+        The call is made again if the host's worker dies and another one starts.
+        """
         return self._client.submit(function, argument, pure=False, resources={RESOURCE: 1}, **_on(host))
 
     def places_left(self) -> dict[str, int]:
-        """For how many more labs each host has a place now, by name."""
+        """Return how many more labs each host has a place for now, by name."""
         taken = self._client.processing()
         return {host.name: host.labs - len(taken.get(host.address, ())) for host in self.hosts}
 
     def leave(self, future: Any) -> None:
-        """Have a call go on that nobody waits for any more, until it is over."""
+        """Let a call whose result is not awaited any more run to its end."""
         from distributed import fire_and_forget
 
         fire_and_forget(future)
 
     def present(self) -> dict[str, str]:
-        """Addresses of the workers that hosts have now, by IP address: none while the scheduler is gone."""
+        """Return the addresses of the workers that hosts have now, by IP address: none while the scheduler is
+        gone.
+        """
         if self._client.status != "running":
             return {}
         workers = self._client.scheduler_info(n_workers=-1)["workers"]
@@ -133,21 +143,28 @@ class Cluster:
 
 
 def _on(*hosts: Host) -> dict[str, Any]:
-    """For Dask: only there. By IP address, as another worker of the same host has another port."""
+    """Return Dask's arguments for a call on these hosts only.
+
+    Workers are named by IP address, as another worker of the same host has another port.
+    """
     return {"workers": [host.ip for host in hosts], "allow_other_workers": False}
 
 
 @contextmanager
 def known_hosts(address: str, hosts: Sequence[Host]) -> Iterator[Cluster]:
-    """The same hosts for a process on one of them, which goes on where the scheduler is gone, and finds the
-    next one. Raises LabError where none answers."""
+    """Yield the same hosts for a process on one of them, which survives the scheduler and finds the next one.
+
+    Raises LabError if no scheduler answers.
+    """
     with _client(address, RETURN_S) as client:
         yield Cluster(client, address, hosts)
 
 
 async def _in_thread(function: Callable[..., Answer], arguments: Sequence[Any]) -> Answer:
-    """A call that leaves the worker's loop to go on. Raises LabError for any OSError."""
-    # Here, where its loop has it: whoever only asks whether a host is lost starts sooner without.
+    """Call a function without blocking the worker's loop, and return its answer. Raises LabError for any
+    OSError.
+    """
+    # Here, where its loop has it: a caller that only asks whether a host is lost starts sooner without.
     import asyncio
 
     try:
@@ -158,10 +175,10 @@ async def _in_thread(function: Callable[..., Answer], arguments: Sequence[Any]) 
 
 @contextmanager
 def hosts_of(address: str) -> Iterator[Cluster]:
-    """The hosts that a scheduler's workers are now.
+    """Yield the hosts that a scheduler's workers are now.
 
-    Raises LabError where there are none, where no scheduler answers, and where one of Dask's processes
-    can be reached from another machine without TLS.
+    Raises LabError if there are none, if no scheduler answers, and if one of Dask's processes can be reached
+    from another machine without TLS.
     """
     _refuse_open([address])
     with _client(address) as client:
@@ -189,7 +206,7 @@ def _client(address: str, timeout_s: float = ANSWER_S) -> Client:
         raise LabError(
             "--dask: Dask is not installed; install it with: pip install 'ringlight[dask]'"
         ) from None
-    # Where the scheduler goes, whoever uses the client says so.
+    # If the scheduler goes, the user of the client reports it.
     for name in ("distributed", "distributed.client"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
@@ -218,16 +235,16 @@ class OwnWorker:
         self.name = name_of(self._worker.name, self._worker.address)
 
     def unwanted(self) -> bool:
-        """Whether nobody wants the task's result any more: its command was interrupted, or is gone."""
+        """Return whether the task's result is no longer needed: its command was interrupted, or is gone."""
         task = self._worker.state.tasks.get(self._key)
         return not self.ends() and (task is None or task.state == "cancelled")
 
     def ends(self) -> bool:
-        """Whether the worker ends: it was told to, or its scheduler is gone."""
+        """Return whether the worker ends: it was ordered to, or its scheduler is gone."""
         return self._worker.status.name not in ("init", "running", "paused")
 
     def reschedule(self) -> Exception:
-        """What to raise for another worker to go on with the task."""
+        """Return the exception to raise so that another worker continues with the task."""
         from distributed import Reschedule
 
         again: Exception = Reschedule()
@@ -235,7 +252,9 @@ class OwnWorker:
 
 
 def lost() -> tuple[type[BaseException], ...]:
-    """What Dask raises for a call whose workers died one after the other, or whose scheduler is gone."""
+    """Return the exceptions that Dask raises for a call whose workers died one after the other, or whose
+    scheduler is gone.
+    """
     if "distributed" not in sys.modules:
         return (CancelledError,)
     from distributed import KilledWorker

@@ -15,15 +15,17 @@ from ringlight.testbed.preloaded import KEPT, OF_A_HOST, PROGRAMS
 
 @contextmanager
 def forked_labs() -> Iterator[None]:
-    """Meanwhile, those of labs that this process builds."""
+    """Fork the processes of labs that this process builds in the block from a fork server. Yields nothing."""
     with forking(PROGRAMS):
         yield
 
 
 @cache
 def fork_from_now_on() -> None:
-    """Processes of all labs that this process builds, and what makes runs that go on without it; what forks
-    them ends with this process, which itself begins to import what it will need."""
+    """Fork the processes of all labs of this process, and of runs that outlive it, from a server.
+
+    The server ends with this process, which itself begins to import the modules that it will need.
+    """
     undo = ExitStack()
     undo.enter_context(forking((*PROGRAMS, *KEPT)))
     atexit.register(undo.close)

@@ -1,7 +1,7 @@
 """A process of a host that a task of Dask looks after, and that does not end with the task's worker.
 
-A worker may die, and all workers end with their scheduler. The process goes on, in a lab's state directory of
-its own; the next task with the same key finds it there and looks after it.
+A worker may die, and all workers end with their scheduler. The process keeps running, in a lab's state
+directory of its own; the next task with the same key finds it there and looks after it.
 """
 
 from __future__ import annotations
@@ -29,11 +29,13 @@ _PROCESSES: dict[str, Process] = {}
 
 @contextmanager
 def looked_after(key: str, start: Callable[[Lab], Sequence[str] | None], worker: OwnWorker) -> Iterator[Lab]:
-    """Find the process with this key, or start it, and stay until it has ended; then nothing of it runs.
+    """Find the process with this key, or start it, and stay until it has ended. Yield its lab, of which
+    nothing runs then.
 
-    ``start`` makes the files of a lab that nobody has and says the command, None where it must not be started
-    any more. What it left is removed at the end of the context. Where nobody wants it any more it is ended.
-    Raises LabError, and distributed.Reschedule where the worker ends: the process goes on then.
+    ``start`` makes the files of a new lab and returns the command, None if the process must not be started
+    any more. The lab's files are removed at the end of the context. The process is ended if its task's result
+    is no longer needed. Raises LabError, and distributed.Reschedule if the worker ends: the process keeps
+    running then.
     """
     lab = _found(key) or new_lab()
     # Held until nothing is left: a lab that comes up meanwhile would take it for a dead one's.
@@ -53,7 +55,10 @@ def looked_after(key: str, start: Callable[[Lab], Sequence[str] | None], worker:
 
 
 def _found(key: str) -> Lab | None:
-    """The lab with this key whose process lives, or has ended with nobody looking after it."""
+    """Return the lab with this key whose process lives, or has ended without a task that looked after it.
+
+    Returns None if there is no such lab.
+    """
     for lab, other in _all():
         if other == key:
             if _pid(lab) is not None or _is_taken(lab):
@@ -72,7 +77,7 @@ def _all() -> Iterator[tuple[Lab, str]]:
 
 @contextmanager
 def _taken(lab: Lab) -> Iterator[None]:
-    """Raises LabError where another task looks after it, and does not leave it."""
+    """Hold a lab for the length of the block. Yields nothing. Raises LabError if another task keeps it."""
     with (lab.state_dir / _TAKEN).open("a", encoding="ascii") as file:
         deadline = time.monotonic() + TAKEN_S
         while True:
@@ -104,7 +109,7 @@ def _start(lab: Lab, key: str, start: Callable[[Lab], Sequence[str] | None]) -> 
 def end_forsaken(kind: str, but: str) -> None:
     """End processes that no task looks after any more: their places are taken again.
 
-    ``kind``: what their keys begin with; ``but``: the key of one that goes on.
+    ``kind``: what their keys begin with; ``but``: the key of one that keeps running.
     """
     for lab, key in _all():
         if key.startswith(kind) and key != but and not _is_taken(lab):
@@ -112,13 +117,14 @@ def end_forsaken(kind: str, but: str) -> None:
             remove(lab)
 
 
-def end_all(kind: str, wanted: Callable[[Lab], bool]) -> list[Lab]:
-    """End processes that are wanted, and wait until nothing is left of them; their labs.
+def end_all(kind: str, selects: Callable[[Lab], bool]) -> list[Lab]:
+    """End the processes for whose labs ``selects`` is true, and wait until nothing is left of them. Return
+    their labs.
 
-    ``kind``: what their keys begin with.
+    ``kind``: beginning of their keys. The wait ends after END_S + TAKEN_S seconds in any case.
     """
-    found = [lab for lab, key in _all() if key.startswith(kind) and wanted(lab)]
-    for lab in found:
+    labs = [lab for lab, key in _all() if key.startswith(kind) and selects(lab)]
+    for lab in labs:
         if not _is_taken(lab):
             _end(lab)
             remove(lab)
@@ -126,28 +132,31 @@ def end_all(kind: str, wanted: Callable[[Lab], bool]) -> list[Lab]:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + END_S + TAKEN_S
-    while any(lab.state_dir.exists() for lab in found) and time.monotonic() < deadline:
+    while any(lab.state_dir.exists() for lab in labs) and time.monotonic() < deadline:
         time.sleep(_EVERY_S)
-    return found
+    return labs
 
 
 def kept(kind: str) -> Iterator[Lab]:
-    """States of processes whose keys begin with ``kind``."""
+    """Yield the labs of processes whose keys begin with ``kind``."""
     for lab, key in _all():
         if key.startswith(kind):
             yield lab
 
 
 def take_left(key: str) -> bytes | None:
-    """What a process said that has ended with no task that looked after it, which is removed then; nothing
-    while it runs, or has a task; None where there is no such process any more."""
+    """Return the log of a process that has ended without a task that looked after it, and remove its lab.
+
+    Returns nothing (``b""``) while the process runs or has a task, and None if there is no such process any
+    more.
+    """
     for lab, other in _all():
         if other == key:
             if _is_taken(lab) or _runs(lab):
                 return b""
-            said = log_of(lab)
+            output = log_of(lab)
             remove(lab)
-            return said
+            return output
     return None
 
 
@@ -176,7 +185,7 @@ def _pid(lab: Lab) -> int | None:
 
 
 def log_of(lab: Lab) -> bytes:
-    """The last of what the process of a lab said."""
+    """Return the end of the output of a lab's process."""
     return tail(lab.state_dir / LOG)
 
 

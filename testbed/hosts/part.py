@@ -21,8 +21,11 @@ from ringlight.testbed.parts import FILE, Parts
 
 @dataclass(frozen=True)
 class PartOrder:
-    """What a host is to build. ``section``: the fabric as a scenario writes it; ``options``: of the testbed.
-    ``start_by_s``: time (of the host that orders) after which it is not to be built any more."""
+    """Order to a host to build a part of a lab.
+
+    ``section``: the fabric as a scenario writes it. ``options``: of the testbed. ``start_by_s``: time
+    (seconds, by the clock of the host that orders) after which the part must not be built any more.
+    """
 
     parts: Parts
     section: Mapping[str, Any]
@@ -32,9 +35,9 @@ class PartOrder:
 
 
 def keep_part(order: PartOrder) -> bytes:
-    """Build a part, or find it, and stay until it has ended; nothing is left then. The last of its log.
+    """Build a part, or find it, and stay until it has ended, when nothing is left. Return the end of its log.
 
-    Raises LabError where it could not be built, or ended by itself.
+    Raises LabError if the part could not be built, or ended by itself.
     """
 
     def start(lab: Lab) -> list[str] | None:
@@ -51,20 +54,20 @@ def keep_part(order: PartOrder) -> bytes:
 
     fork_from_now_on()
     with looked_after(key_of(order.parts.token), start, OwnWorker()) as lab:
-        said = log_of(lab)
-    lines = said.decode(errors="replace").strip().splitlines()
+        output = log_of(lab)
+    lines = output.decode(errors="replace").strip().splitlines()
     if lines and lines[-1].startswith("testbed: "):
         raise LabError(lines[-1].removeprefix("testbed: "))
-    return said
+    return output
 
 
 def key_of(token: str) -> str:
-    """The key of the process of the lab with this token."""
+    """Return the key of the process of the lab with this token."""
     return f"part {token}"
 
 
 def _parts() -> Iterator[tuple[Lab, Parts]]:
-    """Labs of this host that are parts of one over several hosts."""
+    """Yield the labs of this host that are parts of a lab over several hosts."""
     for path in STATE_ROOT.glob(f"*/{FILE}"):
         # Its lab may be going.
         with suppress(OSError, ValueError, LabError):
@@ -72,21 +75,23 @@ def _parts() -> Iterator[tuple[Lab, Parts]]:
 
 
 def numbers_taken(udp_port: int, numbers: Sequence[int]) -> str | None:
-    """Which of these VXLAN numbers a lab of this host, or anybody else, has at a UDP port, and who."""
-    wanted = set(numbers)
+    """Return which of these VXLAN numbers is in use on this host at a UDP port, and by what; None if all are
+    free.
+    """
+    requested = set(numbers)
     for lab, parts in _parts():
         if lab.is_alive() and parts.udp_port == udp_port:
-            taken = wanted & {tunnel.number for tunnel in parts.tunnels.values()}
+            taken = requested & {tunnel.number for tunnel in parts.tunnels.values()}
             if taken:
                 return f"VXLAN number {min(taken)} at UDP port {udp_port} is a fibre of lab {lab.id}"
     for name, number, port in _tunnels_here():
-        if number in wanted and port == udp_port:
+        if number in requested and port == udp_port:
             return f"VXLAN number {number} at UDP port {udp_port} is that of interface {name}"
     return None
 
 
 def _tunnels_here() -> Iterator[tuple[str, int, int]]:
-    """Name, number and UDP port of VXLAN interfaces in this network namespace."""
+    """Yield name, number and UDP port of each VXLAN interface in this network namespace."""
     from pyroute2.iproute import IPRoute
 
     with IPRoute() as here:
@@ -103,24 +108,25 @@ def _tunnels_here() -> Iterator[tuple[str, int, int]]:
 
 
 def free_door(ip: str) -> int:
-    """A TCP port of this host's address that nothing listens on now."""
+    """Return a TCP port of this host's address at which nothing listens now."""
     with socket.create_server((ip, 0), family=socket.AF_INET6 if ":" in ip else socket.AF_INET) as probe:
         port: int = probe.getsockname()[1]
     return port
 
 
 def tls_files() -> dict[str, str] | None:
-    """Files of the certificates that this worker shows, from Dask's configuration; None without any.
+    """Return the files of the certificates that this worker shows, from Dask's configuration; None if it
+    names none.
 
-    Raises LabError where they are no files.
+    Raises LabError if a file is missing.
     """
     from distributed.security import Security
 
     config = Security().get_tls_config_for_role("worker")
-    found = {"ca": config["ca_file"], "cert": config["cert"], "key": config["key"] or config["cert"]}
-    if not any(found.values()):
+    files = {"ca": config["ca_file"], "cert": config["cert"], "key": config["key"] or config["cert"]}
+    if not any(files.values()):
         return None
-    for kind, path in found.items():
+    for kind, path in files.items():
         if not path or not Path(path).is_file():
             raise LabError(f"Dask's configuration: {kind}: {path!r} is no file; a lab over hosts needs one")
-    return found
+    return files

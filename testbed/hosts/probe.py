@@ -1,7 +1,7 @@
-"""What the network between two hosts gives: largest packet, rate, round trip, and how far clocks are apart.
+"""Measure the network between two hosts: largest packet, rate, round trip, and difference of the clocks.
 
-One host answers for a while (:func:`start_answering`), the other asks (:func:`measure`). Only who has the
-token, which the command draws, is answered.
+One host answers for a while (:func:`start_answering`), the other one asks (:func:`measure`). The answering
+host accepts only requests with the token, which the command draws.
 """
 
 from __future__ import annotations
@@ -47,8 +47,11 @@ _STREAM = struct.Struct("=Qd")
 
 @dataclass(frozen=True)
 class Needs:
-    """What a pair of hosts must give: bytes of an IP packet that arrives whole, bit/s one way, and at most so
-    many seconds of round trip and between the clocks."""
+    """Minimum that the network between a pair of hosts must give, and limits that it must keep.
+
+    ``mtu_bytes``: bytes of an IP packet that arrives whole. ``rate_bps``: bit/s one way. ``round_trip_s`` and
+    ``clock_s``: most seconds of a round trip, and between the clocks.
+    """
 
     mtu_bytes: int = 1500 + VXLAN_BYTES
     rate_bps: float = 1e9
@@ -58,8 +61,11 @@ class Needs:
 
 @dataclass(frozen=True)
 class Way:
-    """What goes from ``a`` to ``b``, both names of hosts. ``clock_s``: how much later the clock of ``b`` is;
-    ``clock_error_s``: how wrong that may be."""
+    """Measured path from host ``a`` to host ``b``.
+
+    ``clock_s``: seconds by which the clock of ``b`` is later. ``clock_error_s``: largest error of that
+    figure.
+    """
 
     a: str
     b: str
@@ -71,7 +77,7 @@ class Way:
 
 
 def misfits(way: Way, needs: Needs) -> Iterator[str]:
-    """Why a way does not fit, a line for each figure, with the pair."""
+    """Yield why a path does not meet the needs, a line for each figure, with the pair."""
     yield from lasting_misfits(way, needs)
     pair = f"{way.a} to {way.b}"
     if way.rate_bps < needs.rate_bps:
@@ -82,7 +88,7 @@ def misfits(way: Way, needs: Needs) -> Iterator[str]:
 
 
 def lasting_misfits(way: Way, needs: Needs) -> Iterator[str]:
-    """The lines of :func:`misfits` that a busy processor cannot explain."""
+    """Yield the lines of :func:`misfits` that a busy processor cannot explain."""
     pair = f"{way.a} to {way.b}"
     if way.mtu_bytes < needs.mtu_bytes:
         yield (
@@ -97,10 +103,10 @@ def lasting_misfits(way: Way, needs: Needs) -> Iterator[str]:
 def checked_ways(
     probe: Callable[[], list[Way]], needs_of: Callable[[Way], Iterable[Needs]]
 ) -> tuple[list[Way], list[str]]:
-    """Ways, and a line for each figure that misses what the way must give.
+    """Return the measured paths, and a line for each figure that misses the needs of its path.
 
-    They are probed again, ``PROBES`` times at most, while only a rate or a round trip misses: others may have
-    had the processors just then.
+    The paths are probed again, ``PROBES`` times at most, while only a rate or a round trip misses: other
+    programs may have had the processors just then.
     """
     for _ in range(PROBES):
         ways = probe()
@@ -112,7 +118,9 @@ def checked_ways(
 
 
 def rounds(count: int) -> Iterator[list[tuple[int, int]]]:
-    """All pairs of so many hosts, in rounds in which each host is in one pair at most (the circle method)."""
+    """Yield all pairs of ``count`` hosts, in rounds in which each host is in one pair at most (the circle
+    method).
+    """
     places: list[int | None] = [*range(count), *([None] if count % 2 else [])]
     for _ in range(len(places) - 1):
         half = len(places) // 2
@@ -127,36 +135,36 @@ def rounds(count: int) -> Iterator[list[tuple[int, int]]]:
 def probed(
     cluster: Cluster, among: Sequence[Host] | None = None, enough_bps: float | None = None
 ) -> list[Way]:
-    """Every pair of hosts, or of some, both ways; pairs that have no host in common at the same time.
+    """Return the measured paths of every pair of hosts (of ``among``, if given), both ways.
 
-    ``enough_bps``: streams send no faster, bit/s, which leaves processors and network to others. Raises
-    LabError, one line naming the pair.
+    Pairs that have no host in common are measured at the same time. ``enough_bps``: streams send no faster,
+    bit/s, which leaves processors and network to other programs. Raises LabError, one line naming the pair.
     """
     hosts = cluster.hosts if among is None else among
-    found: list[Way] = []
+    results: list[Way] = []
     for pairs in rounds(len(hosts)):
         ways = [way for a, b in pairs for way in ((hosts[a], hosts[b]), (hosts[b], hosts[a]))]
         # One way after the other, so that they do not share a link.
         for turn in (ways[::2], ways[1::2]):
             with ThreadPoolExecutor(max(1, len(turn))) as pool:
-                found += pool.map(lambda way: _asked(cluster, way[0], way[1], enough_bps), turn)
-    return found
+                results += pool.map(lambda way: _asked(cluster, way[0], way[1], enough_bps), turn)
+    return results
 
 
 def _asked(cluster: Cluster, a: Host, b: Host, enough_bps: float | None) -> Way:
     token = secrets.token_bytes(_TOKEN_BYTES)
     (ports,) = cluster.ask(start_answering, b.ip, token, hosts=[b]).values()
-    (found,) = cluster.ask(measure, b.ip, ports, token, enough_bps, hosts=[a]).values()
-    if isinstance(found, str):
-        raise LabError(f"{a.name} to {b.name}: {found}")
-    return Way(a.name, b.name, **found)
+    (figures,) = cluster.ask(measure, b.ip, ports, token, enough_bps, hosts=[a]).values()
+    if isinstance(figures, str):
+        raise LabError(f"{a.name} to {b.name}: {figures}")
+    return Way(a.name, b.name, **figures)
 
 
 # -- on a host
 
 
 def start_answering(ip: str, token: bytes) -> tuple[int, int]:
-    """Answer datagrams and one stream for some seconds; the UDP and the TCP port at which."""
+    """Answer datagrams and one stream for some seconds. Return the UDP port and the TCP port."""
     family = socket.AF_INET6 if ":" in ip else socket.AF_INET
     datagrams = socket.socket(family, socket.SOCK_DGRAM)
     try:
@@ -175,18 +183,18 @@ def start_answering(ip: str, token: bytes) -> tuple[int, int]:
 
 
 def _answer_datagrams(own: socket.socket, token: bytes, until_s: float) -> None:
-    """Tell the time until the stream has come, which is last, or nobody asked for long."""
+    """Answer with the time until the stream, which is last, has come, or no request came for long."""
     with own:
         while (left_s := until_s - time.monotonic()) > 0:
             own.settimeout(left_s)
             try:
-                asked, caller = own.recvfrom(_MOST)
+                request, caller = own.recvfrom(_MOST)
             except TimeoutError:
                 return
-            if asked.startswith(token):
-                if asked[len(token) :] == b"end":
+            if request.startswith(token):
+                if request[len(token) :] == b"end":
                     return
-                number = asked[len(token) : len(token) + 4]
+                number = request[len(token) : len(token) + 4]
                 with suppress(OSError):
                     own.sendto(number + _CLOCK.pack(time.time()), caller)
 
@@ -211,7 +219,7 @@ def _answer_stream(listener: socket.socket, token: bytes, until_s: float) -> Non
 
 
 def _counted(stream: socket.socket) -> tuple[int, float]:
-    """Bytes that a stream brings once it has risen, and in how many seconds."""
+    """Return how many bytes a stream brings after its rise, and in how many seconds."""
     buffer, count = bytearray(1 << 20), 0
     begin_s = now_s = time.monotonic() + _RISE_S
     while now_s < begin_s + _COUNT_S:
@@ -227,14 +235,16 @@ def _counted(stream: socket.socket) -> tuple[int, float]:
 def measure(
     ip: str, ports: tuple[int, int], token: bytes, enough_bps: float | None = None
 ) -> Mapping[str, Any] | str:
-    """What the way to a host that answers gives, as fields of :class:`Way`; or why it cannot be measured."""
+    """Measure the path to a host that answers. Return the fields of :class:`Way`, or why it cannot be
+    measured.
+    """
     family = socket.AF_INET6 if ":" in ip else socket.AF_INET
     with ExitStack() as undo:
         own = undo.enter_context(socket.socket(family, socket.SOCK_DGRAM))
         own.setsockopt(*_MTU_DISCOVER[family], _PROBE)
         own.connect((ip, ports[0]))
         undo.callback(_ended, own, token)
-        times = [found for number in range(_PINGS) if (found := _ping(own, token, number)) is not None]
+        times = [reply for number in range(_PINGS) if (reply := _ping(own, token, number)) is not None]
         if not times:
             return f"no answer from {ip}, UDP port {ports[0]}; is it closed between the hosts?"
         best = min(times)
@@ -259,26 +269,28 @@ def _ended(own: socket.socket, token: bytes) -> None:
 
 
 def _ping(own: socket.socket, token: bytes, number: int, size: int = 0) -> tuple[float, float] | None:
-    """Round trip of a datagram of so many bytes, and how much later the other clock is; None if lost."""
-    told = struct.pack("=I", number)
+    """Return the round trip of a datagram of ``size`` bytes, and how much later the other clock is, in
+    seconds; None if lost.
+    """
+    payload = struct.pack("=I", number)
     sent_s, began = time.time(), time.monotonic()
     try:
-        own.send((token + told).ljust(size, b"\0"))
+        own.send((token + payload).ljust(size, b"\0"))
         while (left_s := began + _LOST_S - time.monotonic()) > 0:
             own.settimeout(left_s)
             answer = own.recv(64)
             trip_s = time.monotonic() - began
-            if answer[:4] == told:
+            if answer[:4] == payload:
                 (clock_s,) = _CLOCK.unpack(answer[4:])
                 return trip_s, clock_s - (sent_s + trip_s / 2)
     except OSError:
-        # Too large for the first link (EMSGSIZE), lost, or nobody listens.
+        # Too large for the first link (EMSGSIZE), lost, or nothing listens.
         return None
     return None
 
 
 def _largest(own: socket.socket, token: bytes, headers: int) -> int:
-    """The largest IP packet that arrives with the don't-fragment bit, bytes."""
+    """Return the size in bytes of the largest IP packet that arrives with the don't-fragment bit."""
     numbers = iter(range(1 << 16, 1 << 31))
 
     def passes(mtu: int) -> bool:
@@ -302,7 +314,7 @@ def _largest(own: socket.socket, token: bytes, headers: int) -> int:
 
 
 def _rate_bps(ip: str, port: int, token: bytes, enough_bps: float | None) -> float:
-    """Rate of one TCP stream, as its receiver counts. Raises OSError."""
+    """Return the rate of one TCP stream in bits per second, as its receiver counts. Raises OSError."""
     with socket.create_connection((ip, port), timeout=5.0) as stream:
         if enough_bps is not None:
             # A number of 32 bits; the largest is no bound.
@@ -310,18 +322,18 @@ def _rate_bps(ip: str, port: int, token: bytes, enough_bps: float | None) -> flo
             stream.setsockopt(socket.SOL_SOCKET, _MAX_PACING_RATE, struct.pack("=I", most))
         stream.sendall(token)
         block, deadline = bytes(1 << 18), time.monotonic() + 10.0
-        told = b""
+        data = b""
         stream.setblocking(False)
-        while len(told) < _STREAM.size:
+        while len(data) < _STREAM.size:
             if time.monotonic() > deadline:
                 raise TimeoutError("it takes too long")
             with suppress(BlockingIOError):
-                if not (more := stream.recv(_STREAM.size - len(told))):
+                if not (more := stream.recv(_STREAM.size - len(data))):
                     raise ConnectionError("it was closed")
-                told += more
-            if not told:
+                data += more
+            if not data:
                 with suppress(BlockingIOError):
                     stream.send(block)
             time.sleep(0.0002)
-    count, seconds = _STREAM.unpack(told)
+    count, seconds = _STREAM.unpack(data)
     return 8 * count / seconds if seconds > 0 else 0.0

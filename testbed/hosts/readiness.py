@@ -1,4 +1,4 @@
-"""Whether a host can build a lab now, and where the lab's controller is to listen."""
+"""Check that a host can build a lab now, and choose addresses at which the lab's controller listens."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WIREGUARD = "wireguard"
 
 
 def why_not_ready(runtime: str) -> str | None:
-    """On a host: what stands in a lab's way now, in one line."""
+    """Return in one line what prevents a lab on this host now; None if it is ready. Runs on the host."""
     try:
         check_ready(runtime, free_addresses())
     except (LabError, ServiceError) as error:
@@ -27,13 +27,16 @@ def why_not_ready(runtime: str) -> str | None:
 
 
 def why_not_encrypted(ip: str) -> str | None:
-    """On a host: why the kernel's WireGuard does not encrypt what is sent from this address to other hosts,
-    in one line."""
+    """Return in one line why the kernel's WireGuard does not encrypt data from this address to other hosts;
+    None if it does.
+
+    Runs on the host.
+    """
     from pyroute2.iproute import IPRoute
     from pyroute2.netlink.exceptions import NetlinkError
 
     with IPRoute() as here:
-        index = next(found["index"] for found in here.get_addr() if found.get_attr("IFA_ADDRESS") == ip)
+        index = next(address["index"] for address in here.get_addr() if address.get_attr("IFA_ADDRESS") == ip)
         (link,) = here.get_links(index)
         about = link.get_attr("IFLA_LINKINFO")
         if about is not None and about.get_attr("IFLA_INFO_KIND") == WIREGUARD:
@@ -51,12 +54,15 @@ def why_not_encrypted(ip: str) -> str | None:
 
 
 def free_addresses() -> Addresses:
-    """Two addresses of this machine alone, for a controller that only its lab calls: there may be others."""
+    """Return two free addresses of this machine's loopback, for a controller that only its lab calls.
+
+    Several such controllers can run on one machine.
+    """
     return Addresses(rest=f"127.0.0.1:{_free_port()}", openflow=f"127.0.0.1:{_free_port()}")
 
 
 def _free_port() -> int:
-    """A TCP port that nothing listens on, of those that the kernel gives to no client."""
+    """Return a TCP port that nothing listens on, out of those that the kernel gives to no client."""
     while True:
         port = random.randrange(20_000, 32_768)
         with suppress(OSError), socket.create_server(("127.0.0.1", port)):

@@ -1,6 +1,6 @@
-"""Programs of a host that somebody talks to from elsewhere: lines go in, what it says is asked for.
+"""Programs of a host that are used from elsewhere: lines are sent in, and their output is requested.
 
-A session lives in the host's worker, and ends where nobody asks for long.
+A session lives in the host's worker, and ends if no request arrives for long.
 """
 
 from __future__ import annotations
@@ -37,66 +37,67 @@ _SESSIONS: dict[str, _Session] = {}
 
 
 def begin_session(command: Sequence[str]) -> str:
-    """Start a program that reads lines; the session's id."""
+    """Start a program that reads lines. Return the session's id."""
     environment = {name: value for name, value in os.environ.items() if name != SOCKET}
-    said = tempfile.TemporaryFile()  # noqa: SIM115
+    output = tempfile.TemporaryFile()  # noqa: SIM115
     process = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
-        stdout=said,
-        stderr=said,
+        stdout=output,
+        stderr=output,
         env={**environment, "PYTHONUNBUFFERED": "1"},
         cwd=IMPORT_PATH,
         start_new_session=True,
     )
     session = secrets.token_hex(8)
-    _SESSIONS[session] = _Session(process, said)
+    _SESSIONS[session] = _Session(process, output)
     threading.Thread(target=_watch, args=(session,), name="session", daemon=True).start()
     return session
 
 
 def tell_session(session: str, lines: str, last: bool) -> None:
     """Have the program read these; ``last``: and nothing more. Raises LabError."""
-    found = _session(session)
-    assert found.process.stdin is not None
+    program = _session(session)
+    assert program.process.stdin is not None
     # It may have ended, which is asked for.
     with suppress(BrokenPipeError):
-        found.process.stdin.write(lines.encode())
-        found.process.stdin.flush()
+        program.process.stdin.write(lines.encode())
+        program.process.stdin.flush()
     if last:
         with suppress(BrokenPipeError):
-            found.process.stdin.close()
+            program.process.stdin.close()
 
 
 def hear_session(session: str, known: int) -> tuple[bytes, int | None]:
-    """What the program has said after so many bytes, and its exit code once it has said all.
+    """Return the output of the program after ``known`` bytes, and its exit code once all output was returned.
 
-    Raises LabError."""
-    found = _session(session)
-    found.asked_s = time.monotonic()
-    code = found.process.poll()
-    told = os.pread(found.said.fileno(), _BLOCK, known)
-    return told, None if told else code
+    Raises LabError.
+    """
+    program = _session(session)
+    program.asked_s = time.monotonic()
+    code = program.process.poll()
+    output = os.pread(program.said.fileno(), _BLOCK, known)
+    return output, None if output else code
 
 
 def end_session(session: str) -> None:
-    """End the program, if it runs, and forget what it said."""
-    found = _SESSIONS.pop(session, None)
-    if found is None:
+    """End the program, if it runs, and forget its output."""
+    program = _SESSIONS.pop(session, None)
+    if program is None:
         return
-    assert found.process.stdin is not None
+    assert program.process.stdin is not None
     with suppress(OSError):
-        found.process.stdin.close()
+        program.process.stdin.close()
     try:
         # It ends what it has started.
-        found.process.wait(_END_S)
+        program.process.wait(_END_S)
     except subprocess.TimeoutExpired:
-        found.process.terminate()
+        program.process.terminate()
         with suppress(subprocess.TimeoutExpired):
-            found.process.wait(_END_S)
-        found.process.kill()
-        found.process.wait()
-    found.said.close()
+            program.process.wait(_END_S)
+        program.process.kill()
+        program.process.wait()
+    program.said.close()
 
 
 def _session(session: str) -> _Session:
@@ -106,10 +107,10 @@ def _session(session: str) -> _Session:
 
 
 def _watch(session: str) -> None:
-    """End it where nobody asks any more, or it says too much."""
-    while (found := _SESSIONS.get(session)) is not None:
-        forsaken = time.monotonic() - found.asked_s > FORSAKEN_S
-        if forsaken or os.fstat(found.said.fileno()).st_size > MOST_BYTES:
+    """End a session if requests have ceased, or its program writes too much."""
+    while (program := _SESSIONS.get(session)) is not None:
+        forsaken = time.monotonic() - program.asked_s > FORSAKEN_S
+        if forsaken or os.fstat(program.said.fileno()).st_size > MOST_BYTES:
             end_session(session)
             return
         time.sleep(1.0)

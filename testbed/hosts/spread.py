@@ -1,4 +1,4 @@
-"""One lab over several hosts: planned on its first host, which has the others build their parts."""
+"""A lab over several hosts: planned on its first host, which has the other hosts build their parts."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ _DRAWS = 20
 class Over:
     """Over how many hosts a lab is, and how light goes between them.
 
-    ``number``: VXLAN number of the first cut fibre, from which the others go on; None: chance draws it.
-    ``mtu_bytes``: IP packets of workers that fit the network between the hosts. ``wireguard``: only where
-    hosts reach each other over WireGuard.
+    ``number``: VXLAN number of the first cut fibre, from which the others follow; None: chance draws it.
+    ``mtu_bytes``: IP packets of workers that fit the network between the hosts. ``wireguard``: only if hosts
+    reach each other over WireGuard.
     """
 
     hosts: int
@@ -58,8 +58,10 @@ class Over:
 
 
 def first_taken(cluster: Cluster, hosts: Sequence[Host], over: Over, count: int) -> str | None:
-    """Which of a lab's VXLAN numbers a host has already, and who; None where the numbers are free, or are
-    still to be drawn. Raises LabError."""
+    """Return which of a lab's VXLAN numbers a host has in use already, and for what.
+
+    Returns None if the numbers are free, or are still to be drawn. Raises LabError.
+    """
     if over.number is None:
         return None
     numbers = range(over.number, over.number + count)
@@ -71,7 +73,7 @@ def first_taken(cluster: Cluster, hosts: Sequence[Host], over: Over, count: int)
 
 
 class SpreadLab:
-    """The parts of one lab besides the first, which the lab's own processes are.
+    """The parts of one lab except the first, which consists of the lab's own processes.
 
     ``hosts``: in the order of the cut's parts. Methods raise LabError, one line naming the host.
     """
@@ -89,7 +91,9 @@ class SpreadLab:
         self.logs: dict[str, bytes] = {}
 
     def begin(self, state: Path, runtime: str, options: Sequence[str]) -> list[str]:
-        """Have the other parts built; options for the testbed of the first. ``options``: of all testbeds."""
+        """Have the other parts built. Return the options for the testbed of the first part. ``options``: of
+        all testbeds.
+        """
         parts = self._plan()
         parts.write(state / FILE)
         for number, host in list(enumerate(self._hosts))[1:]:
@@ -105,14 +109,18 @@ class SpreadLab:
             for host, nodes in zip(self._hosts, self._cut.hosts, strict=True)
         )
         fibres = tuple(
-            CutEnds(first + one.number - 1, str(one.link.a), str(one.link.b), one.hosts)
-            for one in self._cut.fibres
+            CutEnds(first + fibre.number - 1, str(fibre.link.a), str(fibre.link.b), fibre.hosts)
+            for fibre in self._cut.fibres
         )
         tls = None if files is None else Tls(**files)
         return Parts(self._token, places, fibres, self._over.udp_port, self._over.mtu_bytes, tls)
 
     def _first_number(self) -> int:
-        """As stated, or drawn until all numbers from there on are free on all hosts."""
+        """Return the first VXLAN number: as stated, or drawn until all numbers from there on are free on all
+        hosts.
+
+        Raises LabError if they are not free.
+        """
         count, stated = len(self._cut.fibres), self._over.number
         for _ in range(_DRAWS):
             first = random.randrange(1, VXLAN_NUMBERS - count) if stated is None else stated
@@ -124,7 +132,7 @@ class SpreadLab:
         raise LabError(str(why))
 
     def check(self) -> None:
-        """Raises LabError where a part could not be built, or has ended."""
+        """Check the other parts. Raises LabError if one could not be built, or has ended."""
         for name, future in self._futures.items():
             if not future.done() or future.status == "cancelled":
                 # Cancelled: the scheduler is gone, and the part may well come up.
@@ -133,13 +141,15 @@ class SpreadLab:
             raise LabError(f"host {name}: {error or 'its part has ended'}")
 
     def blind(self) -> list[str]:
-        """Hosts whose worker is gone: their parts go on, and nobody looks after them."""
+        """Return the hosts whose worker is gone: their parts keep running, but no task looks after them."""
         there = self._cluster.present()
         return [host.name for host in self._hosts if host.ip not in there]
 
     def end(self) -> None:
-        """The first part has ended, and told the others to: wait for them, and take what they leave. What
-        does not end is given up, which ends it, too."""
+        """Wait for the other parts, which the ended first part has ordered to end, and take their logs.
+
+        A part that does not end is given up, which also ends it.
+        """
         deadline = time.monotonic() + _ENDED_S
         for name, future in self._futures.items():
             try:

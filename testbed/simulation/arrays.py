@@ -8,7 +8,7 @@ import numpy.typing as npt
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 
-#: Shares that differ by no more are the same but for rounding.
+#: Shares that differ by no more are the same except for rounding.
 SAME = 1e-12
 #: What is left of a flow, as a share of its size, below which it has ended.
 LEFT = 1e-13

@@ -1,10 +1,10 @@
 """Simulates whole phases of collectives ("bundles") that share the network, for thousands of ranks.
 
 A bundle is everything that the groups of a class send in one phase: in consecutive steps with equal
-transfers. Alone in the network it takes exactly as long as ``phases`` says. Beside others, all flows of all
-bundles under way get max-min fair rates, as if each lasted as long as its bundle, and a bundle is slowed down
-as much as its slowest flow. The rates depend only on the bundles under way and the links' capacities, so they
-are computed once for each set of bundles until a capacity changes.
+transfers. Alone in the network it takes exactly as long as ``phases`` computes. Together with others, all
+flows of all bundles in progress get max-min fair rates, as if each lasted as long as its bundle, and a bundle
+is slowed down as much as its slowest flow. The rates depend only on the bundles in progress and the links'
+capacities, so they are computed once for each set of bundles until a capacity changes.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from ringlight.testbed.simulation.phases import Transfers
 
 
 class Load:
-    """What a kind of bundle puts onto the network: the transfers of its phase.
+    """Load of a kind of bundle on the network: the transfers of its phase.
 
-    ``once``: it is not likely to come again. ``moved``: bytes per chunk that have passed.
+    ``once``: it is not likely to occur again. ``moved``: bytes per chunk that have passed.
     """
 
     def __init__(self, number: int, transfers: Transfers, *, once: bool = False) -> None:
@@ -45,7 +45,9 @@ class Load:
 
     @functools.cached_property
     def own(self) -> IntArray | None:
-        """The link of each flow where each passes one, and no other does: such as circuits."""
+        """The link of each flow if each passes one link that no other flow passes, such as circuits; else
+        None.
+        """
         routes = self.transfers.routes
         flows = len(routes.offsets) - 1
         alone = len(routes.links) == flows > 0 and np.bincount(routes.links).max() == 1
@@ -57,11 +59,13 @@ class Load:
         return self.slowest_s(rates_together([self])[0])
 
     def slowest_s(self, rate: FloatArray) -> float:
-        """Seconds of the slowest flow for a chunk of one byte at these rates [transfers]."""
+        """Return the seconds of the slowest flow for a chunk of one byte at these rates [transfers] in bytes
+        per second.
+        """
         return float((self.transfers.chunks / rate).max())
 
     def per_link(self, links: int) -> FloatArray:
-        """Chunks that pass each of ``links`` links."""
+        """Return the number of chunks that pass each link, [links]."""
         routes = self.transfers.routes
         chunks = np.repeat(self.transfers.chunks, np.diff(routes.offsets))
         return np.bincount(routes.links, chunks, minlength=links).astype(np.float64)
@@ -77,7 +81,7 @@ class Stretch(NamedTuple):
 
 
 class _Bundle:
-    """One under way: ``left`` of it (from 1 to 0) at ``since_s``."""
+    """Bundle in progress. ``left``: remaining part of it (from 1 to 0) at time ``since_s``."""
 
     __slots__ = ("alone_s", "done", "fixed_s", "left", "load", "moves", "since_s", "slower", "version")
 
@@ -94,7 +98,7 @@ class _Bundle:
 
 
 class Bundles:
-    """The bundles under way on a network of ``links`` links.
+    """The bundles in progress on a network of ``links`` links.
 
     ``stretches`` is kept only when ``trace`` is asked for.
     """
@@ -113,25 +117,25 @@ class Bundles:
         self._capacity: FloatArray | None = None
 
     def load(self, transfers: Transfers, *, once: bool = False) -> Load:
-        """A kind of bundle; ``once``: it is not kept when none of it is under way."""
+        """Return a new kind of bundle. ``once``: it is not kept when no bundle of it is in progress."""
         return Load(next(self._number), transfers, once=once)
 
     def moved(self) -> FloatArray:
-        """Bytes that have passed each link."""
+        """Return the bytes that have passed each link, [links]."""
         kept = (load.moved * load.per_link(len(self._moved)) for load in self._loads.values() if load.moved)
         return sum(kept, start=self._moved.copy())
 
     def remaining(self) -> FloatArray:
-        """Bytes of the bundles under way that have yet to pass each link."""
-        found = np.zeros(len(self._moved))
+        """Return the bytes of the bundles in progress that have yet to pass each link, [links]."""
+        bytes_left = np.zeros(len(self._moved))
         for bundle in self._under_way:
             self._count(bundle)
             left, own = bundle.left * bundle.moves, bundle.load.own
             if own is None:
-                found += left * bundle.load.per_link(len(found))
+                bytes_left += left * bundle.load.per_link(len(bytes_left))
             else:
-                found[own] += left * bundle.load.transfers.chunks
-        return found
+                bytes_left[own] += left * bundle.load.transfers.chunks
+        return bytes_left
 
     def set_capacity(self, capacity: FloatArray) -> None:
         """Set the capacity of all links [links] from now on, bytes per second; 0 is dark."""
@@ -193,7 +197,7 @@ class Bundles:
                 self._set(bundle, slower[bundle.load.number])
 
     def _sharing(self) -> list[list[_Bundle]]:
-        """The bundles under way, those that share links, directly or through others, together."""
+        """Return the bundles in progress, grouped by shared links, direct or through others."""
         parts: list[tuple[int, list[_Bundle]]] = []
         used = 0
         for bundle in self._under_way:
@@ -214,24 +218,26 @@ class Bundles:
         return [members for _, members in parts]
 
     def _solved(self, together: Sequence[_Bundle]) -> dict[int, float]:
-        """Factor by which each load's slowest flow is slower among all these than alone."""
+        """Return by load number the factor by which the load's slowest flow is slower among all these than
+        alone.
+        """
         by_number = {bundle.load.number: bundle.load for bundle in together}
         numbers = tuple(sorted(bundle.load.number for bundle in together))
-        found = self._slower.get(numbers)
-        if found is None:
+        slower = self._slower.get(numbers)
+        if slower is None:
             self.solved += 1
             loads = [by_number[number] for number in numbers]
-            found = dict.fromkeys(numbers, math.inf)
-            lit = [load for load in loads if self._lit(load)]
-            if lit:
-                rates_of = rates_together(lit, self._capacity)
-                found |= {
+            slower = dict.fromkeys(numbers, math.inf)
+            lit_loads = [load for load in loads if self._lit(load)]
+            if lit_loads:
+                rates_of = rates_together(lit_loads, self._capacity)
+                slower |= {
                     load.number: load.slowest_s(rate) / load.alone_s
-                    for load, rate in zip(lit, rates_of, strict=True)
+                    for load, rate in zip(lit_loads, rates_of, strict=True)
                 }
             if not any(load.once for load in loads):
-                self._slower[numbers] = found
-        return found
+                self._slower[numbers] = slower
+        return slower
 
     def _lit(self, load: Load) -> bool:
         return self._capacity is None or bool(self._capacity[load.transfers.routes.links].all())
@@ -249,7 +255,7 @@ class Bundles:
         self._engine.at(then_s, lambda: self._over(bundle, version))
 
     def _count(self, bundle: _Bundle) -> None:
-        """How far the bundle has come since its rate became what it is."""
+        """Count the progress of the bundle since its present rate began."""
         now_s = self._engine.now_s
         if bundle.slower and now_s > bundle.since_s:
             passed = min((now_s - bundle.since_s) / bundle.whole_s, bundle.left)
@@ -274,9 +280,10 @@ class Bundles:
 
 
 def rates_together(loads: Sequence[Load], capacity: FloatArray | None = None) -> list[FloatArray]:
-    """Rates of the flows of each load, in bytes per second, when all are under way on one network.
+    """Return the rates of the flows of each load in bytes per second when all loads are in progress on one
+    network.
 
-    ``capacity``: of its links now, where that is not the network's own.
+    ``capacity``: present capacity of its links in bytes per second, if it differs from the network's own.
     """
     if capacity is None:
         capacity = loads[0].transfers.capacity
@@ -285,5 +292,5 @@ def rates_together(loads: Sequence[Load], capacity: FloatArray | None = None) ->
     routes = [load.transfers.routes for load in loads]
     links: IntArray = np.concatenate([route.links for route in routes])
     lengths = np.concatenate([np.diff(route.offsets) for route in routes])
-    found = rates(np.concatenate(([0], np.cumsum(lengths))), links, capacity)
-    return np.split(found, np.cumsum([len(route.offsets) - 1 for route in routes])[:-1])
+    flow_rates = rates(np.concatenate(([0], np.cumsum(lengths))), links, capacity)
+    return np.split(flow_rates, np.cumsum([len(route.offsets) - 1 for route in routes])[:-1])

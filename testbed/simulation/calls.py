@@ -1,4 +1,4 @@
-"""What the operations that communicate ask for: the schedule of a collective, the ends of a message."""
+"""Requests of the operations that communicate: the schedule of a collective, the ends of a message."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class Calls:
         self._steps: dict[tuple[int, int], Steps] = {}
 
     def call(self, collective: int, size: int, ranks: int, key: tuple[int, int, int]) -> Call:
-        """One part of a collective of ``ranks`` ranks.
+        """Return one part of a collective of ``ranks`` ranks, ``size`` bytes in all.
 
-        ``key``: the group, which of its calls on the communicator in the iteration, and the iteration, by
-        which an all-to-all-v is drawn. Raises ValueError naming a kind or algorithm.
+        ``key``: the group, the number of this call on the communicator in the iteration, and the iteration,
+        by which an all-to-all-v is drawn. Raises ValueError naming a kind or algorithm.
         """
         what = self._workload.collectives[collective]
         steps = self._steps.get((collective, ranks))
@@ -61,16 +61,16 @@ class End(NamedTuple):
 
 
 def ends_of(workload: Workload, rank: int) -> dict[int, End]:
-    """Message ends by operation of a rank's program."""
+    """Return the message ends of a rank's program by operation."""
     program = workload.programs[int(workload.program_of[rank])]
     seen: Counter[tuple[int, int, int]] = Counter()
-    found = {}
+    ends = {}
     columns = (program.kind, program.slot, program.tag)
     for k, (kind, slot, tag) in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
         if kind not in (Kind.SEND, Kind.RECEIVE):
             continue
         peer = int(workload.peers[rank, slot])
         source, destination = (rank, peer) if kind == Kind.SEND else (peer, rank)
-        found[k] = End(source, destination, tag, seen[source, destination, tag])
+        ends[k] = End(source, destination, tag, seen[source, destination, tag])
         seen[source, destination, tag] += 1
-    return found
+    return ends

@@ -21,7 +21,7 @@ from ringlight.workloads.graph import Workload
 
 
 class _Part(NamedTuple):
-    """A bundle of a collective: steps that are alike of all groups of a meeting."""
+    """Identical steps of all groups of one collective."""
 
     load: Load
     chunk_bytes: float
@@ -31,7 +31,7 @@ class _Part(NamedTuple):
 
 
 class _Message(NamedTuple):
-    """One end of all messages that a class sends by a peer slot: its ``ordinal``-th with a tag."""
+    """End of all messages that a class sends by a peer slot: the ``ordinal``-th with a tag."""
 
     sender: int
     slot: int
@@ -59,14 +59,16 @@ class InClasses:
         self._loads: dict[tuple[int, int], Load] = {}
 
     def communicate(self, number: int, iteration: int, operation: int) -> None:
-        """A class comes to an operation that communicates."""
+        """Called when a class comes to an operation that communicates. Begin it once all of its classes have
+        come.
+        """
         plan = self.operations.plan[number]
         if plan.kind[operation] != COLLECTIVE:
             message = self._messages[number][operation]
             both = self._meet((*message, iteration), 2, number, operation)
             if both:
-                for one in both:
-                    self.operations.moves(*one)
+                for end in both:
+                    self.operations.moves(*end)
                 self._send(message, float(plan.bytes[operation]), both)
             return
         slot = plan.slot[operation]
@@ -91,12 +93,12 @@ class InClasses:
         return self._come.pop(key)
 
     def _run(self, parts: Sequence[_Part], who: Sequence[tuple[int, int]], number: int = 0) -> None:
-        """The parts from ``number`` on, one after the other."""
+        """Run the parts from ``number`` on, one after the other, and then end the operations of ``who``."""
         if number < len(parts):
             self.bundles.start(*parts[number], lambda: self._run(parts, who, number + 1))
             return
-        for one in who:
-            self.operations.ended(*one)
+        for member in who:
+            self.operations.ended(*member)
 
     # Collectives.
 
@@ -131,13 +133,13 @@ class InClasses:
     # Messages.
 
     def _messages_of(self, number: int) -> dict[int, _Message]:
-        """Messages by operation of a class."""
-        found = {}
+        """Return the messages of a class by operation."""
+        messages = {}
         classes = self._classes
         for operation, end in ends_of(self._workload, int(classes.members[number][0])).items():
             slot = classes.slot_to(end.source, end.destination)
-            found[operation] = _Message(int(classes.of[end.source]), slot, end.tag, end.ordinal)
-        return found
+            messages[operation] = _Message(int(classes.of[end.source]), slot, end.tag, end.ordinal)
+        return messages
 
     def _send(self, message: _Message, size: float, both: Sequence[tuple[int, int]]) -> None:
         load = self._loads.get((message.sender, message.slot))

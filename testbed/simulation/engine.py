@@ -1,7 +1,7 @@
 """Virtual time: flows that share directed links max-min fairly, and things that happen at given times.
 
-Between two events all rates are constant. A flow enters after its latency; when its last byte has passed,
-its owner is told. Only flows that share a link, directly or through others, with one that came or went are
+Between two events all rates are constant. A flow enters after its latency; when its last byte has passed, its
+owner is called. Only flows that share a link, directly or through others, with one that came or went are
 looked at again, so a flow alone on its links costs next to nothing however many there are elsewhere. A link
 without capacity is dark: flows through it stand still and take nothing from others.
 """
@@ -94,7 +94,7 @@ class TooManyEvents(ValueError):
 
 
 class Engine:
-    """A clock, a queue of events and the flows under way. Seconds, and bytes per second.
+    """A clock, a queue of events and the flows in progress. Seconds, and bytes per second.
 
     ``passed`` grows by what passed the links, when it is a list; it is None, and nothing is kept, unless
     ``trace`` is asked for. After ``most_events`` events :meth:`run` raises TooManyEvents.
@@ -120,13 +120,15 @@ class Engine:
         self._arranged = 0
         self._settling: list[Callable[[], None]] = []
         self._paused = False
-        #: Is called before anything but a flow's begin or end changes rates, or somebody looks at flows.
+        #: Is called before anything but a flow's begin or end changes rates, or flows are read.
         self.changing: Callable[[], None] = do_nothing
 
     # Links.
 
     def link(self, key: Hashable, capacity: float) -> int:
-        """The number of the link called ``key``; ``capacity`` is only for one that is new."""
+        """Return the number of the link with the name ``key``. ``capacity``, in bytes per second, is only for
+        a new link.
+        """
         number = self._link.get(key)
         if number is None:
             number = self._link[key] = len(self._capacity)
@@ -147,29 +149,33 @@ class Engine:
         self._touched[link] = None
 
     def remaining(self, links: int) -> FloatArray:
-        """Bytes of the flows under way that have yet to pass each of the first ``links`` links."""
+        """Return the bytes of the flows in progress that have yet to pass each of the first ``links``
+        links.
+        """
         self.changing()
-        now_s, found = self.now_s, np.zeros(links)
+        now_s, bytes_left = self.now_s, np.zeros(links)
         for link, users in enumerate(self._users[:links]):
             # Mostly there are none.
             if users:
-                found[link] = sum(max(0.0, flow.left - flow.rate * (now_s - flow.since_s)) for flow in users)
-        return found
+                bytes_left[link] = sum(
+                    max(0.0, flow.left - flow.rate * (now_s - flow.since_s)) for flow in users
+                )
+        return bytes_left
 
     def key(self, link: int) -> Hashable:
-        """What the link with a number is called."""
+        """Return the name of link number ``link``."""
         return self._keys[link]
 
     def capacity(self, link: int) -> float:
-        """Bytes per second of a link now."""
+        """Return the present capacity of a link in bytes per second."""
         return self._capacity[link]
 
     def users(self, link: int) -> int:
-        """Flows that pass a link."""
+        """Return the number of flows that pass a link."""
         return len(self._users[link])
 
     def hold_back(self, link: int, resumed_s: Callable[[float], float]) -> None:
-        """Have flows that stand still on a link go on later.
+        """Have flows that stand still on a link continue later.
 
         ``resumed_s``: from how long one has stood to how long it stands in all, seconds.
         """
@@ -182,7 +188,7 @@ class Engine:
             self.at(at_s, self._enter, flow)
 
     def twin(self, now_s: float) -> Engine:
-        """Return an engine with the same links and nothing under way, at a time."""
+        """Return an engine with the same links, without flows and events, at a time."""
         twin = Engine(most_events=self._most_events - self.events)
         twin.now_s = now_s
         twin._capacity, twin._keys, twin._link = [*self._capacity], [*self._keys], dict(self._link)
@@ -190,7 +196,7 @@ class Engine:
         return twin
 
     def adopt(self, twin: Engine) -> None:
-        """Take over what is under way on a twin that is at the same time, on links that are idle here."""
+        """Take over the flows and events of a twin that is at the same time, on links that are idle here."""
         for link, users in enumerate(twin._users):
             self._users[link].update(users)
             for flow in users:
@@ -205,24 +211,24 @@ class Engine:
     # Events.
 
     def awaits(self, ignored: Callable[[object], bool]) -> bool:
-        """Whether anything is to happen besides what is ignored."""
+        """Return whether any event is to happen except ignored ones."""
         return any(
             act.version == version if isinstance(act, Flow) else not ignored(act)
             for _, _, act, version, _ in self._queue
         )
 
     def at(self, time_s: float, act: Callable[..., None], *arguments: Any) -> None:
-        """Calls ``act`` with the arguments at a time, which must not be past."""
+        """Call ``act`` with the arguments at a time in seconds. Raises ValueError if that time is past."""
         if not time_s >= self.now_s:
             raise ValueError(f"an event at {time_s} s, and it is {self.now_s} s")
         heappush(self._queue, (time_s, next(self._number), act, 0, arguments))
 
     def settle(self, act: Callable[[], None]) -> None:
-        """Calls ``act`` once all of the present instant has happened; it must begin nothing in it."""
+        """Call ``act`` at the end of the present instant. It must begin nothing in that instant."""
         self._settling.append(act)
 
     def next_event_s(self) -> float:
-        """Time of the next event, seconds; infinite if nothing is left."""
+        """Return the time of the next event in seconds; infinity if nothing is left."""
         queue = self._queue
         while queue and (version := queue[0][3]) and queue[0][2].version != version:  # type: ignore[union-attr]
             heappop(queue)
@@ -238,8 +244,10 @@ class Engine:
         latency_s: float = 0.0,
         more: More | None = None,
     ) -> Flow:
-        """Start a flow of ``size`` bytes that enters ``latency_s`` from now; ``done`` is called at its end,
-        which is when ``more`` has no more for it."""
+        """Start a flow of ``size`` bytes that enters ``latency_s`` seconds from now, and return it.
+
+        ``done`` is called at its end, which is when ``more`` has no more bytes for it.
+        """
         flow = Flow(size, done, more)
         self.begin(flow, links, latency_s)
         return flow
@@ -269,14 +277,14 @@ class Engine:
             self._touched.update(dict.fromkeys(flow.links))
 
     def stop(self, flow: Flow) -> None:
-        """The flow is given up; ``done`` is not called."""
+        """Give up a flow. ``done`` is not called."""
         flow.over = True
         if flow.entered:
             self._leave(flow)
         self._let_go(flow)
 
     def reroute(self, flow: Flow, links: Sequence[int]) -> None:
-        """The rest of the flow takes another way, from now on."""
+        """Send the rest of the flow over other links, from now on."""
         if tuple(links) == flow.links:
             return
         under_way = flow.entered
@@ -297,7 +305,7 @@ class Engine:
             self._touched[link] = None
 
     def _count(self, flow: Flow) -> None:
-        """What has passed since the flow's rate became what it is."""
+        """Count the bytes that have passed since the flow's present rate began."""
         now_s = self.now_s
         if self.passed is not None and flow.rate > 0 and now_s > flow.since_s:
             self.passed.append(Passed(flow.links, flow.since_s, now_s, flow.rate))
@@ -333,7 +341,7 @@ class Engine:
                 self._touched[link] = None
 
     def _let_go(self, flow: Flow) -> None:
-        """What follows a flow that is over waits for nobody any more."""
+        """Release the flow that follows one that is over: it waits for no other flow any more."""
         if flow.ahead is not None:
             flow.ahead.behind = None
             flow.ahead = None
@@ -347,7 +355,7 @@ class Engine:
     # Running.
 
     def pause(self) -> None:
-        """Has :meth:`run` return once all of the present instant has happened."""
+        """Make :meth:`run` return at the end of the present instant."""
         self._paused = True
 
     def run(self, until_s: float = math.inf) -> None:
@@ -389,7 +397,7 @@ class Engine:
             self.now_s = max(self.now_s, until_s)
 
     def _goes_on(self, flow: Flow, more: More) -> bool:
-        """Whether a flow that has passed goes on with more bytes or was given up."""
+        """Return whether a flow that has passed continues with more bytes or was given up."""
         self._count(flow)
         size = more(flow)
         if flow.over:
@@ -406,7 +414,7 @@ class Engine:
     def _share(self) -> None:
         """New rates for all flows that the changes of this instant concern.
 
-        Rates are max-min fair if each flow has a bottleneck: a full link on which nobody has more (Bertsekas
+        Rates are max-min fair if each flow has a bottleneck: a full link on which no flow has more (Bertsekas
         and Gallager, 6.5.2). So flows on links that changed are given new rates in what others leave; where
         one of them, or one that it meets, is without a bottleneck then, its links count as changed, too.
         """
@@ -434,7 +442,9 @@ class Engine:
             self._propose(flows, seen)
             queue = self._unsettled(flows, seen) if tries <= MOST_TRIES else []
         changed = stopped + [flow for flow in flows if self._set_rate(flow, flow.proposed)]
-        following = {one: None for flow in changed for one in (flow, flow.behind) if one and one.ahead}
+        following = {
+            member: None for flow in changed for member in (flow, flow.behind) if member and member.ahead
+        }
         for flow in following:
             self._wait_for(flow, flow.ahead)  # type: ignore[arg-type]
 
@@ -477,7 +487,9 @@ class Engine:
         flow.shared, flow.bound = shared, bound
 
     def _propose(self, flows: list[Flow], seen: set[int]) -> None:
-        """Rates of these flows where all others keep theirs, of which there are none on links in ``seen``."""
+        """Propose rates of these flows while all other flows, of which there are none on links in ``seen``,
+        keep theirs.
+        """
         users, capacity, number = self._users, self._capacity, self._round
         together: list[Flow] = []
         left: dict[int, float] = {}
@@ -500,17 +512,17 @@ class Engine:
             return
         limits = self._limits(together)
         if len(together) <= FEW:
-            found = rates_of_few([flow.shared for flow in together], left, limits)
+            rates = rates_of_few([flow.shared for flow in together], left, limits)
         else:
             place = {link: number for number, link in enumerate(left)}
             links = np.array([place[link] for flow in together for link in flow.shared], dtype=np.int64)
             offsets = np.cumsum([0, *(len(flow.shared) for flow in together)])
-            found = rates_of_many(offsets, links, np.array(list(left.values())), limits).tolist()
-        for flow, rate in zip(together, found, strict=True):
+            rates = rates_of_many(offsets, links, np.array(list(left.values())), limits).tolist()
+        for flow, rate in zip(together, rates, strict=True):
             flow.proposed = rate
 
     def _limits(self, flows: list[Flow]) -> Limits:
-        """Return what limits the rates of these flows besides the links that they share."""
+        """Return the limits of the rates of these flows in addition to the links that they share."""
         most = [flow.bound for flow in flows]
         if not any(flow.close for flow in flows):
             return Limits(most)
@@ -528,16 +540,18 @@ class Engine:
         return flow.proposed if flow.round == self._round else flow.rate
 
     def _unsettled(self, flows: list[Flow], seen: set[int]) -> list[int]:
-        """Links of flows that are without a bottleneck by the proposed rates, and of those that they meet."""
+        """Return the links outside ``seen`` of flows that have no bottleneck at the proposed rates, and of
+        flows that they meet.
+        """
         number = self._round
         known: dict[int, tuple[bool, float]] = {}
 
         def state(link: int) -> tuple[bool, float]:
-            """Whether a link is full, and the most that a flow has there."""
-            if (found := known.get(link)) is None:
-                rates = [one.proposed if one.round == number else one.rate for one in self._users[link]]
-                found = known[link] = sum(rates) >= self._capacity[link] * FULL, max(rates)
-            return found
+            """Return whether a link is full, and the largest rate of a flow on it in bytes per second."""
+            if (entry := known.get(link)) is None:
+                rates = [user.proposed if user.round == number else user.rate for user in self._users[link]]
+                entry = known[link] = sum(rates) >= self._capacity[link] * FULL, max(rates)
+            return entry
 
         def settled(flow: Flow, rate: float) -> bool:
             self._look(flow)
@@ -551,23 +565,23 @@ class Engine:
                     return True
             return False
 
-        found: dict[int, None] = {}
+        unsettled: dict[int, None] = {}
         for flow in flows:
             changes = abs(flow.proposed - flow.rate) > SAME * flow.rate
             if changes and (behind := flow.behind) and behind.close and behind.round != number:
                 keeps = behind.rate * FULL <= flow.proposed and settled(behind, behind.rate)
-                found.update({} if keeps else dict.fromkeys(behind.links))
+                unsettled.update({} if keeps else dict.fromkeys(behind.links))
             open_links = [link for link in flow.shared if link not in seen]
             if not open_links:
                 continue
             if not settled(flow, flow.proposed):
-                found.update(dict.fromkeys(open_links))
+                unsettled.update(dict.fromkeys(open_links))
             elif changes:
                 for link in open_links:
                     for other in self._users[link]:
                         if other.round != number and not settled(other, other.rate):
-                            found.update(dict.fromkeys(other.links))
-        return [link for link in found if link not in seen]
+                            unsettled.update(dict.fromkeys(other.links))
+        return [link for link in unsettled if link not in seen]
 
     def _set_rate(self, flow: Flow, rate: float) -> bool:
         """Give a flow a rate, and return whether it is another one."""

@@ -1,8 +1,8 @@
-"""A collective under way whose light is asked for or set up, each rank at its own pace.
+"""A collective in progress whose light is requested or set up, each rank at its own pace.
 
-A rank begins a step when it has sent and received all of its own step before. It waits for nobody else: what
-comes for a step that it has not begun counts when it does. Where light stands ranks wait for less:
-:mod:`ringlight.testbed.simulation.passing`.
+A rank begins a step when it has sent and received all of its own step before. It waits for no other rank:
+data for a step that it has not begun counts when it begins the step. With static lightpaths ranks wait for
+less: :mod:`ringlight.testbed.simulation.passing`.
 """
 
 from __future__ import annotations
@@ -24,11 +24,13 @@ class Ways(Protocol):
     """The paths of a collective's transfers over the present network."""
 
     def routes(self, step: Step, number: int) -> Routes:
-        """Routes of all transfers of step ``number``. Raises ValueError naming one that has no path."""
+        """Return the routes of all transfers of step ``number``. Raises ValueError naming one that has no
+        path.
+        """
         ...
 
     def links(self, locals_: Sequence[int]) -> tuple[int, ...]:
-        """The engine's numbers of links of the network."""
+        """Return the engine's numbers of links of the network."""
         ...
 
 
@@ -53,8 +55,10 @@ class Lanes:
         self._delay_s: dict[int, float] = {}
 
     def routes(self) -> tuple[list[int], list[int], list[float]]:
-        """Offsets, the network's links and latencies of all transfers, as ``Routes`` has them. Raises
-        ValueError naming a transfer that has no way."""
+        """Return offsets, the network's links and latencies (seconds) of all transfers, like ``Routes``.
+
+        Raises ValueError naming a transfer that has no way.
+        """
         if self._routes is None:
             routes = self._ways.routes(self.step, self.number)
             self._routes = (routes.offsets.tolist(), routes.links.tolist(), routes.latency_s.tolist())
@@ -64,26 +68,28 @@ class Lanes:
 
     @property
     def late(self) -> bool:
-        """Whether any transfer has a latency, as far as is known."""
+        """Return whether any transfer has a latency, as far as is known."""
         return self._routes is None or self._late
 
     def forget(self) -> None:
-        """The network is another one."""
+        """Forget all routes because the network has changed."""
         self._routes = None
         self._one.clear()
         self._delay_s = {}
 
     def way(self, k: int) -> tuple[tuple[int, ...], float]:
-        """The engine's links of transfer ``k`` and its latency, seconds. Raises ValueError as ``routes``."""
-        found = self._one.get(k)
-        if found is None:
+        """Return the engine's links of transfer ``k`` and its latency in seconds. Raises ValueError if it has
+        no way.
+        """
+        route = self._one.get(k)
+        if route is None:
             if self._routes is None:
                 self._route_one(k)
                 return self._one[k]
             offsets, links, latency_s = self._routes
-            found = (self._ways.links(links[offsets[k] : offsets[k + 1]]), latency_s[k])
-            self._one[k] = found
-        return found
+            route = (self._ways.links(links[offsets[k] : offsets[k + 1]]), latency_s[k])
+            self._one[k] = route
+        return route
 
     def back_s(self, k: int) -> float:
         """Return how long the receiver's word to the sender of transfer ``k`` takes, seconds: the delays of
@@ -91,15 +97,15 @@ class Lanes:
         return self._delay_s.get(k, 0.0)
 
     def _route_one(self, k: int) -> None:
-        """Route one transfer anew: after a change only transfers that still happen need a path."""
+        """Route one transfer again: after a change only transfers that still happen need a path."""
         step = self.step
         part = {
             name: None if (array := getattr(step, name)) is None else frozen(array[k : k + 1])
             for name in ("sources", "destinations", "first", "count", "wavelengths")
         }
         clockwise = None if step.clockwise is None else step.clockwise[k : k + 1]
-        one = replace(step, **part, clockwise=clockwise)  # type: ignore[arg-type]
-        routes = self._ways.routes(one, self.number)
+        single = replace(step, **part, clockwise=clockwise)  # type: ignore[arg-type]
+        routes = self._ways.routes(single, self.number)
         self._one[k] = (self._ways.links(routes.links.tolist()), float(routes.latency_s[0]))
         if routes.delay_s is not None:
             self._delay_s[k] = float(routes.delay_s[0])
@@ -119,7 +125,7 @@ class StepPlan:
 
 
 def plan_steps(steps: Steps, chunk_bytes: float, cost: StepCost, ways: Ways) -> list[StepPlan]:
-    """Plan all steps of a collective whose chunks have ``chunk_bytes`` bytes."""
+    """Return the plan of all steps of a collective whose chunks have ``chunk_bytes`` bytes."""
     plan: list[StepPlan] = []
     known: dict[tuple[int, ...], Lanes] = {}
     for number, step in enumerate(steps):
@@ -138,11 +144,11 @@ def plan_steps(steps: Steps, chunk_bytes: float, cost: StepCost, ways: Ways) -> 
 
 
 class Exchange:
-    """One execution of a plan by ``ranks`` ranks.
+    """Execution of a plan by ``ranks`` ranks.
 
-    ``transfer(number, k, done)`` starts transfer ``k`` of step ``number`` and calls ``done`` when it is over;
-    ``ended(rank)`` is called when a rank has done all of its steps. ``set_up_s``: of a step that sets up.
-    ``over``: set it, and nothing more is begun.
+    ``transfer(number, k, done)`` starts transfer ``k`` of step ``number`` and calls ``done`` when it is over.
+    ``ended(rank)`` is called when a rank has done all of its steps. ``set_up_s``: seconds of a step that sets
+    up. ``over``: set it, and nothing more is begun.
     """
 
     def __init__(
@@ -158,7 +164,7 @@ class Exchange:
         self._early: dict[tuple[int, int], int] = {}
 
     def begin(self, rank: int) -> None:
-        """The rank goes on to the next step that has something for it to do."""
+        """Begin the rank's next step that has something for it to do."""
         while not self.over:
             number = self._at_step[rank] = self._at_step[rank] + 1
             if number == len(self._plan):

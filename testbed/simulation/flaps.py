@@ -20,11 +20,12 @@ class _Turn:
 
 
 class Flap:
-    """One link from now on: first down, then up. ``links``: the engine's numbers of what passes it, as the
-    network is, with their capacity in bytes per second.
+    """Link that flaps from now on: first down, then up.
 
-    Whoever sends into the link while it is down finds out by a time-out of ``time_out_s``, and sends again
-    after that time, and after twice as long each time. ``restored``: is called when it has come up.
+    ``links``: the engine's numbers of the links that pass it in the present network, with their capacity in
+    bytes per second. A sender into the link while it is down finds out by a time-out of ``time_out_s``
+    seconds. It sends again after that time, and after twice as long each time. ``restored``: called when the
+    link has come up.
     """
 
     def __init__(
@@ -53,13 +54,13 @@ class Flap:
             self._turn()
 
     def settle(self) -> None:
-        """The network is another one: what passes the link now finds it as it is."""
+        """Set the link down in a network that has changed, if it is down now."""
         if not self.over and self.is_down:
             for link, _ in self._links():
                 self._engine.set_capacity(link, 0.0)
 
     def end(self) -> None:
-        """The link is up from now on, and does not flap any more."""
+        """End the flaps. The link is up from now on."""
         was_down = self.is_down
         self.over = True
         if was_down:
@@ -81,7 +82,7 @@ class Flap:
             engine.at(max(self._next_s(down), engine.now_s), _Turn(self._turn))
 
     def _next_s(self, down: bool) -> float:
-        """When the present phase ends."""
+        """Return when the present phase ends, in seconds of virtual time."""
         period_s = self._down_s + self._up_s
         number = (self._engine.now_s - self._since_s + 1e-9 * period_s) // period_s
         return self._since_s + number * period_s + (self._down_s if down else period_s)

@@ -45,7 +45,7 @@ class Demand:
     """Bytes [gpus, gpus] that jobs send from each GPU (row) to each other, in one iteration each.
 
     ``groups``: GPUs of all-reduces that share no GPU, each sending ``group_bytes`` in them; ``rest``: what is
-    sent besides.
+    sent in addition.
     """
 
     total: FloatArray
@@ -64,102 +64,128 @@ class Costs(TypedDict):
     share: float
 
 
-def demand_of_workload(workload: Workload, at: IntArray, gpus: int) -> Demand:
-    """Rank i on GPU number ``at[i]`` of ``gpus``. Raises ValueError as ``traffic``."""
+def demand_of_workload(workload: Workload, places: IntArray, gpus: int) -> Demand:
+    """Return the demand of one iteration of a workload in bytes, with rank i on GPU number ``places[i]`` of
+    ``gpus``.
+
+    Raises ValueError for too many ranks, and for an unknown kind or algorithm.
+    """
     groups, group_bytes, apart = all_reduce_groups(workload)
     return Demand(
-        placed(sent(workload), at, gpus),
-        placed(apart, at, gpus),
-        tuple(at[group] for group in groups),
+        placed(sent(workload), places, gpus),
+        placed(apart, places, gpus),
+        tuple(places[group] for group in groups),
         group_bytes,
     )
 
 
-def demand_of_steps(steps: Steps, vector_bytes: float, at: IntArray, gpus: int) -> Demand:
-    """Demand of one all-reduce over all ranks of a job, bytes."""
-    found = sent_in_steps(steps, vector_bytes)
-    most = float(found.sum(axis=1).max())
-    return Demand(placed(found, at, gpus), np.zeros((gpus, gpus)), (at,), most)
+def demand_of_steps(steps: Steps, vector_bytes: float, places: IntArray, gpus: int) -> Demand:
+    """Return the demand of one all-reduce over all ranks of a job, in bytes."""
+    sent_bytes = sent_in_steps(steps, vector_bytes)
+    most = float(sent_bytes.sum(axis=1).max())
+    return Demand(placed(sent_bytes, places, gpus), np.zeros((gpus, gpus)), (places,), most)
 
 
 def together(demands: Iterable[Demand], gpus: int) -> Demand:
-    """Add the demands of several jobs; each all-reduce counts as the one with the most bytes."""
+    """Return the sum of the demands of several jobs. Each all-reduce counts like the one with the most
+    bytes.
+    """
     total, rest = np.zeros((gpus, gpus)), np.zeros((gpus, gpus))
     groups: list[IntArray] = []
     most = 0.0
-    for one in demands:
-        total += one.total
-        rest += one.rest
-        groups += one.groups
-        most = max(most, one.group_bytes)
+    for demand in demands:
+        total += demand.total
+        rest += demand.rest
+        groups += demand.groups
+        most = max(most, demand.group_bytes)
     return Demand(total, rest, tuple(groups), most)
 
 
 def interconnect_network(
-    one: Interconnect, gpus: Sequence[str], demand_of: DemandOf, *,
+    interconnect: Interconnect, gpus: Sequence[str], demand_of: DemandOf, *,
     latency_s: float = 0.0, share: float = 1.0, phases: bool = False,
 ) -> Network:  # fmt: skip
-    """``demand_of`` is called where one is built for a demand; ``phases``: its light is set for each phase of
-    a job. Raises ValueError where that cannot be."""
+    """Return the network of an interconnect.
+
+    ``demand_of`` is called if the interconnect is built for a demand. ``phases``: its light is set for each
+    phase of a job. Raises ValueError if that is impossible.
+    """
     if phases:
-        return _divided(one, gpus, demand_of, latency_s=latency_s, share=share)
-    return _NETWORKS[type(one)](one, gpus, demand_of, latency_s=latency_s, share=share)
+        return _divided(interconnect, gpus, demand_of, latency_s=latency_s, share=share)
+    return _NETWORKS[type(interconnect)](interconnect, gpus, demand_of, latency_s=latency_s, share=share)
 
 
-def _ideal(one: Ideal, gpus: Sequence[str], _: DemandOf, **costs: Unpack[Costs]) -> Network:
-    return IdealNetwork(gpus, one.gpu_bps, **costs)
+def _ideal(interconnect: Ideal, gpus: Sequence[str], _: DemandOf, **costs: Unpack[Costs]) -> Network:
+    return IdealNetwork(gpus, interconnect.gpu_bps, **costs)
 
 
-def _servers(one: Servers, gpus: Sequence[str], _: DemandOf, **costs: Unpack[Costs]) -> Network:
-    return IdealNetwork(gpus, one.gpu_bps, per_server=one.gpus_each, server_bps=one.inside_bps, **costs)
+def _servers(interconnect: Servers, gpus: Sequence[str], _: DemandOf, **costs: Unpack[Costs]) -> Network:
+    return IdealNetwork(
+        gpus,
+        interconnect.gpu_bps,
+        per_server=interconnect.gpus_each,
+        server_bps=interconnect.inside_bps,
+        **costs,
+    )
 
 
-def _torus(one: TorusOfGpus, gpus: Sequence[str], _: DemandOf, **costs: Unpack[Costs]) -> Network:
-    return TorusNetwork(gpus, one.torus, one.link_bps, hop_s=one.hop_s, **costs)
+def _torus(interconnect: TorusOfGpus, gpus: Sequence[str], _: DemandOf, **costs: Unpack[Costs]) -> Network:
+    return TorusNetwork(gpus, interconnect.torus, interconnect.link_bps, hop_s=interconnect.hop_s, **costs)
 
 
 def _parallel_ocs(
-    one: ParallelOcs, gpus: Sequence[str], demand_of: DemandOf, **costs: Unpack[Costs]
+    interconnect: ParallelOcs, gpus: Sequence[str], demand_of: DemandOf, **costs: Unpack[Costs]
 ) -> Network:
-    if one.division is not None:
-        return _divided(one, gpus, demand_of, **costs)
+    if interconnect.division is not None:
+        return _divided(interconnect, gpus, demand_of, **costs)
     total = demand_of().total
-    check_degree(total, one.switches, gpus)
-    return CircuitNetwork(gpus, single_shot(total, one.switches).counts, one.circuit_bps, **costs)
+    check_degree(total, interconnect.switches, gpus)
+    return CircuitNetwork(
+        gpus, single_shot(total, interconnect.switches).counts, interconnect.circuit_bps, **costs
+    )
 
 
-def _one_shot(one: OneShot, gpus: Sequence[str], demand_of: DemandOf, **costs: Unpack[Costs]) -> Network:
+def _one_shot(
+    interconnect: OneShot, gpus: Sequence[str], demand_of: DemandOf, **costs: Unpack[Costs]
+) -> Network:
     demand = demand_of()
-    counts = circuits(one_shot(demand.rest, one.degree, demand.groups, demand.group_bytes))
-    circuit_bps = one.gpu_bps / one.degree
-    return CircuitNetwork(gpus, counts, circuit_bps, forward=True, hop_s=one.hop_s, **costs)
+    counts = circuits(one_shot(demand.rest, interconnect.degree, demand.groups, demand.group_bytes))
+    circuit_bps = interconnect.gpu_bps / interconnect.degree
+    return CircuitNetwork(gpus, counts, circuit_bps, forward=True, hop_s=interconnect.hop_s, **costs)
 
 
-def _grid(one: GridOfGpus, gpus: Sequence[str], _: DemandOf, *, latency_s: float, share: float) -> Network:
+def _grid(
+    interconnect: GridOfGpus, gpus: Sequence[str], _: DemandOf, *, latency_s: float, share: float
+) -> Network:
     return RelayedGridNetwork(
-        gpus, one.columns, one.gpu_bps / one.transceivers, shared=one.transceivers == 1,
-        hop_s=one.handshake_s, latency_s=latency_s + one.handshake_s, share=share,
+        gpus, interconnect.columns, interconnect.gpu_bps / interconnect.transceivers,
+        shared=interconnect.transceivers == 1, hop_s=interconnect.handshake_s,
+        latency_s=latency_s + interconnect.handshake_s, share=share,
     )  # fmt: skip
 
 
 def _wavelength_ring(
-    one: WavelengthRing, gpus: Sequence[str], _: DemandOf, **costs: Unpack[Costs]
+    interconnect: WavelengthRing, gpus: Sequence[str], _: DemandOf, **costs: Unpack[Costs]
 ) -> Network:
-    return WavelengthRingNetwork(gpus, one.gpu_bps / 2, **costs)
+    return WavelengthRingNetwork(gpus, interconnect.gpu_bps / 2, **costs)
 
 
-def _rotors(one: Rotors, gpus: Sequence[str], _: DemandOf, **costs: Unpack[Costs]) -> Network:
-    return rotor_network(gpus, one.rotor, indirect=one.indirect, **costs)
+def _rotors(interconnect: Rotors, gpus: Sequence[str], _: DemandOf, **costs: Unpack[Costs]) -> Network:
+    return rotor_network(gpus, interconnect.rotor, indirect=interconnect.indirect, **costs)
 
 
-def _hop_ring(one: HopRing, gpus: Sequence[str], _: DemandOf, **costs: Unpack[Costs]) -> Network:
-    return HopRingNetwork(gpus, one, **costs)
+def _hop_ring(interconnect: HopRing, gpus: Sequence[str], _: DemandOf, **costs: Unpack[Costs]) -> Network:
+    return HopRingNetwork(gpus, interconnect, **costs)
 
 
-def _divided(one: Interconnect, gpus: Sequence[str], demand_of: DemandOf, **costs: Unpack[Costs]) -> Network:
-    """Every pair that ever sends has a link, whose rate is what the present division gives it."""
+def _divided(
+    interconnect: Interconnect, gpus: Sequence[str], demand_of: DemandOf, **costs: Unpack[Costs]
+) -> Network:
+    """Return a network with a link for every pair that ever sends. Its rate is set by the present
+    division.
+    """
     pairs = (demand_of().total > 0).astype(np.int64)
-    return CircuitNetwork(gpus, pairs, one.gpu_bps, **costs)
+    return CircuitNetwork(gpus, pairs, interconnect.gpu_bps, **costs)
 
 
 #: By the kind of interconnect.
@@ -188,17 +214,18 @@ class LightDivision:
     """Divides light by what has yet to be sent over each link of ``network``, again and again.
 
     Called with bytes [links], it gives bits per second [links], of which payload gets ``share``; a lightpath
-    carries ``rate_bps`` of it. Where there
-    is not light for all pairs at once, some get none until others have sent. With ``turns`` divisions take
-    turns instead, each for those that the ones before left dark, and what each link gets is the mean: ranks
-    in lock-step go on only when all pairs have something.
+    carries ``rate_bps`` of it. If there is not light for all pairs at the same time, some get none until
+    others have sent. With ``turns`` divisions take turns instead, each for those that the ones before left
+    dark, and what each link gets is the mean: ranks in lock-step continue only when all pairs have something.
     """
 
     def __init__(
-        self, one: Interconnect, network: CircuitNetwork, share: float = 1.0, *, turns: bool = False
+        self, interconnect: Interconnect, network: CircuitNetwork, share: float = 1.0, *, turns: bool = False
     ) -> None:
         self._links = tuple(network.pairs.T)
-        lightpath_bps, self._counts = _COUNTS[type(one)](one, self._links, len(network.gpus))
+        lightpath_bps, self._counts = _COUNTS[type(interconnect)](
+            interconnect, self._links, len(network.gpus)
+        )
         self.rate_bps = lightpath_bps * share
         self._turns = turns
         self._in_turns: OrderedDict[bytes, FloatArray] = OrderedDict()
@@ -207,11 +234,13 @@ class LightDivision:
         return np.asarray((self._mean(left) if self._turns else self._counts(left)) * self.rate_bps)
 
     def of(self, demand: FloatArray) -> FloatArray:
-        """Rates of the links for a demand in bytes [gpus, gpus]."""
+        """Return the rates of the links in bits per second for a demand in bytes [gpus, gpus]."""
         return self(demand[self._links])
 
     def _mean(self, left: FloatArray) -> FloatArray:
-        """Lightpaths [links], in the mean of as many divisions as it takes until each pair had light."""
+        """Return the lightpaths [links], as the mean of as many divisions as are needed until each pair had
+        light.
+        """
         with np.errstate(divide="ignore", invalid="ignore"):
             levels = np.round(np.log(left / left.max(initial=0.0)) / _ALIKE)
         known = levels.tobytes()
@@ -219,11 +248,11 @@ class LightDivision:
             first = self._counts(left)
             if first[left > 0].all():
                 return first.astype(np.float64)
-            dark, found = np.exp(levels * _ALIKE), []
+            dark, counts = np.exp(levels * _ALIKE), []
             while dark.any():
-                found.append(self._counts(dark))
-                dark = np.where(found[-1] > 0, 0.0, dark)
-            self._in_turns[known] = np.mean(found, axis=0, dtype=np.float64)
+                counts.append(self._counts(dark))
+                dark = np.where(counts[-1] > 0, 0.0, dark)
+            self._in_turns[known] = np.mean(counts, axis=0, dtype=np.float64)
             while len(self._in_turns) > _KEPT:
                 self._in_turns.popitem(last=False)
         return self._in_turns[known]
@@ -233,13 +262,15 @@ class LightDivision:
 _Counts = Callable[[FloatArray], IntArray]
 
 
-def _of_ring(one: DemandRing, links: tuple[IntArray, ...], gpus: int) -> tuple[float, _Counts]:
+def _of_ring(interconnect: DemandRing, links: tuple[IntArray, ...], gpus: int) -> tuple[float, _Counts]:
     sources, destinations = links
-    return one.wavelength_bps, Divisions(gpus, sources, destinations, one.wavelengths).counts
+    return interconnect.wavelength_bps, Divisions(
+        gpus, sources, destinations, interconnect.wavelengths
+    ).counts
 
 
-def _of_circuits(one: ParallelOcs, links: tuple[IntArray, ...], gpus: int) -> tuple[float, _Counts]:
-    divider = PlanesDivider(one)
+def _of_circuits(interconnect: ParallelOcs, links: tuple[IntArray, ...], gpus: int) -> tuple[float, _Counts]:
+    divider = PlanesDivider(interconnect)
 
     def counts(left: FloatArray) -> IntArray:
         demand = np.zeros((gpus, gpus))

@@ -4,7 +4,7 @@ Ranks take the steps of the collective as workers do: with light that is asked f
 it has sent and received all of its own step before; in a schedule of exchanges when it and its partner have
 received that; otherwise it passes on at once what it has, an eighth of a chunk at a time. It waits for nobody
 else, so a straggler holds up only who depends on it. With ``synchronised`` steps all ranks begin each step
-together, as light that is set anew for each step makes them; then steps that are alike are computed once.
+together, as light that is set for each step makes them; then steps that are equal are computed once.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ class Compute:
                 raise ValueError(f"compute: straggler {rank} has factor {factor}; it must be above 0")
 
     def seconds(self, ranks: int) -> FloatArray:
-        """Seconds of each rank. Raises ValueError for a straggler that is no rank."""
-        found = np.full(ranks, self.mean_s)
+        """Return the seconds of each rank. Raises ValueError for a straggler that is not a rank."""
+        times_s = np.full(ranks, self.mean_s)
         for rank, factor in self.stragglers.items():
             if not 0 <= rank < ranks:
                 raise ValueError(f"compute: there is no rank {rank} to be a straggler")
-            found[rank] *= factor
-        return found
+            times_s[rank] *= factor
+        return times_s
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Job:
     """``iterations`` of compute and an all-reduce of ``vector_bytes``, on GPUs ``ranks`` in rank order.
 
     ``averaged_s``: seconds of an all-reduce that does not go by steps between ranks but through averagers,
-    which nobody else has; then ``steps`` has none, and all ranks begin and end it together
+    which no other job has; then ``steps`` has none, and all ranks begin and end it together
     (``synchronised``).
     """
 
@@ -99,9 +99,9 @@ class NetworkChange:
     """Change of the network to ``network`` at ``time_s``; links that it did not have are dark for ``dark_s``.
 
     A regroup: the packets' paths change at once, flows that need a new link stand still while it is dark and,
-    with ``time_out_s`` seconds, until TCP tries again after that; all others go on. A cut link: what had its
-    way over it goes on elsewhere, or its job fails; with ``patient`` it stands still until another change
-    gives it a way.
+    with ``time_out_s`` seconds, until TCP tries again after that; all others go on. A cut link: flows over it
+    continue elsewhere, or their job fails; with ``patient`` it stands still until another change gives it a
+    way.
     """
 
     time_s: float
@@ -113,12 +113,12 @@ class NetworkChange:
 
 @dataclass(frozen=True)
 class GpuLost:
-    """Loss of a GPU at ``time_s``; ``then`` its job fails or goes on: with ``spare`` in its place
+    """Loss of a GPU at ``time_s``; ``then`` its job fails or continues: with ``spare`` in its place
     (``swap``), or without it (``shrink``, the ranks behind it move up by one).
 
-    It goes on from the newest parameters that one of its other ranks has: the iteration after them is begun
-    anew by all ranks, ``recovery_s`` after the loss. That stands for all that happens meanwhile (the loss
-    is noticed, light is set, workers start) and is taken for granted. The spare is no straggler. Raises
+    It continues from the newest parameters that one of its other ranks has: the iteration after them is begun
+    again by all ranks, ``recovery_s`` after the loss. That stands for all that happens meanwhile (the loss is
+    noticed, light is set, workers start) and is taken for granted. The spare is no straggler. Raises
     ValueError.
     """
 
@@ -163,7 +163,7 @@ class Loss:
 
 @dataclass
 class JobResult:
-    """What became of a job. ``failed`` says why it ended early, if it did; ``end_s`` when it ended."""
+    """Outcome of a job. ``failed``: why it ended early, if it did. ``end_s``: when it ended."""
 
     name: str
     iterations: list[Iteration]
@@ -173,21 +173,24 @@ class JobResult:
 
 
 class Gate(Protocol):
-    """What a flow must pass before it may send: the O-NICs' control units, say."""
+    """Gate that a flow must pass before it may send, such as the O-NICs' control units."""
 
     def open(
-        self, source: str, destination: str, lit: Callable[[], None], failed: Callable[[str], None]
+        self, source: str, destination: str, on_lit: Callable[[], None], failed: Callable[[str], None]
     ) -> Hashable:
-        """Asks for light between two GPUs; calls ``lit`` or ``failed`` once, now or later."""
+        """Request light between two GPUs and return the flow's handle.
+
+        Calls ``on_lit`` or ``failed`` once, now or later.
+        """
         ...
 
     def close(self, handle: Hashable) -> None:
-        """The flow has sent all, or is given up."""
+        """Release the light of a flow that has sent all, or is given up."""
         ...
 
 
 def check_job(job: Job) -> Job:
-    """The job, if it can be run. Raises ValueError naming the job, and rank or GPU."""
+    """Return the job, if it can be run. Raises ValueError naming the job, and rank or GPU."""
     where = f"job {job.name}"
     try:
         check_ranks(job.steps, len(job.ranks))
@@ -210,7 +213,7 @@ Execution = Exchange | PassingOn | Streaming | Together
 
 
 class Run(Protocol):
-    """A job under way, of whatever kind. ``over``: it has ended or failed."""
+    """A job in progress, of any kind. ``over``: it has ended or failed."""
 
     @property
     def over(self) -> bool: ...
@@ -222,7 +225,7 @@ class Run(Protocol):
         """Fail, unless it is over: nothing will happen any more."""
 
     def rerouted(self) -> None:
-        """The network is another one."""
+        """Called when the network has changed."""
 
 
 class Simulation:
@@ -261,32 +264,33 @@ class Simulation:
     @property
     def loops(self) -> dict[str, LoopRun]:
         """The jobs that are training loops."""
-        return {name: one for name, one in self.runs.items() if isinstance(one, LoopRun)}
+        return {name: run for name, run in self.runs.items() if isinstance(run, LoopRun)}
 
     def loop(self, name: str) -> LoopRun:
         """Return a job that is a training loop. Raises KeyError for any other name."""
-        found = self.runs[name]
-        if not isinstance(found, LoopRun):
+        run = self.runs[name]
+        if not isinstance(run, LoopRun):
             raise KeyError(name)
-        return found
+        return run
 
     @property
     def results(self) -> dict[str, JobResult]:
-        """What became of each training loop so far."""
-        return {name: one.result for name, one in self.loops.items()}
+        """Return the outcome of each training loop so far, by name."""
+        return {name: run.result for name, run in self.loops.items()}
 
     def add(self, job: Job) -> None:
-        """Raises ValueError as :func:`check_job`, for a job that is there already, and for a transfer without
-        a way."""
+        """Add a job. Raises ValueError for a job that cannot be run or is there already, and for a transfer
+        without a way.
+        """
         if job.name in self.runs:
             raise ValueError(f"two jobs are called {job.name}")
-        one = self.runs[job.name] = LoopRun(self, check_job(job))
-        one.prepare()
-        if not one.grouped:
+        run = self.runs[job.name] = LoopRun(self, check_job(job))
+        run.prepare()
+        if not run.grouped:
             self._ungroup()
 
     def put(self, name: str, run: Run) -> None:
-        """A job of another kind."""
+        """Add a job of another kind."""
         self.runs[name] = run
         self._ungroup()
 
@@ -297,15 +301,15 @@ class Simulation:
             self.groups = None
 
     def begin(self, name: str) -> None:
-        """A job that was added starts, now or, a training loop, at its ``start_s``."""
-        one, start_s = self.runs[name], self.engine.now_s
-        if isinstance(one, LoopRun):
-            one.released = True
-            start_s = max(start_s, one.job.start_s)
-        self.engine.at(start_s, one.begin)
+        """Start a job that was added: now, or a training loop at its ``start_s``."""
+        run, start_s = self.runs[name], self.engine.now_s
+        if isinstance(run, LoopRun):
+            run.released = True
+            start_s = max(start_s, run.job.start_s)
+        self.engine.at(start_s, run.begin)
 
     def stop(self, name: str, reason: str) -> None:
-        """A training loop ends now, as failed for a reason; one that is over stays as it is."""
+        """End a training loop now, as failed for a reason. A loop that has ended stays as it is."""
         self.loop(name).fail(reason)
 
     def run(self, until_s: float = math.inf) -> None:
@@ -322,19 +326,19 @@ class Simulation:
 
     def give_up(self) -> None:
         """Fail what is not over: nothing will happen any more."""
-        for one in list(self.runs.values()):
-            one.give_up()
+        for run in list(self.runs.values()):
+            run.give_up()
 
     def links(self, locals_: Sequence[int]) -> tuple[int, ...]:
-        """The engine's numbers of the present network's links."""
-        found = []
+        """Return the engine's numbers of the present network's links."""
+        numbers = []
         for link in locals_:
             number = self.number.get(link)
             if number is None:
                 capacity = float(self.network.capacity_bps[link]) / 8
                 number = self.number[link] = self.engine.link(self.network.key(link), capacity)
-            found.append(number)
-        return tuple(found)
+            numbers.append(number)
+        return tuple(numbers)
 
     def happen(self, event: Event) -> None:
         if isinstance(event, GpuLost):
@@ -361,31 +365,33 @@ class Simulation:
                 self.engine.at(lit_s, partial(self.shine, number, capacity, event.time_out_s))
             else:
                 self.engine.set_capacity(number, capacity)
-        for one in self.runs.values():
-            one.rerouted()
+        for run in self.runs.values():
+            run.rerouted()
         if self.groups is not None:
             self.groups.rearrange()
 
     def shine(self, link: int, capacity: float, time_out_s: float | None) -> None:
-        """A link has light again, ``capacity`` bytes per second; senders find that out by their time-outs."""
+        """Give a link light again, with ``capacity`` bytes per second. Senders notice it after their
+        time-outs.
+        """
         self.engine.set_capacity(link, capacity)
         if time_out_s is not None:
             self.engine.hold_back(link, partial(resumed_s, time_out_s=time_out_s))
 
     def lose(self, event: GpuLost) -> None:
         self.lost.add(event.gpu)
-        for name, one in self.loops.items():
-            if one.over or event.gpu not in one.job.ranks:
+        for name, loop in self.loops.items():
+            if loop.over or event.gpu not in loop.job.ranks:
                 continue
             if event.then == "fail":
-                one.fail(f"GPU {event.gpu} (rank {one.job.ranks.index(event.gpu)}) was lost")
+                loop.fail(f"GPU {event.gpu} (rank {loop.job.ranks.index(event.gpu)}) was lost")
                 continue
             try:
-                job = self.without(one.job, event)
+                job = self.without(loop.job, event)
             except ValueError as error:
-                one.fail(f"GPU {event.gpu} (rank {one.job.ranks.index(event.gpu)}) was lost: {error}")
+                loop.fail(f"GPU {event.gpu} (rank {loop.job.ranks.index(event.gpu)}) was lost: {error}")
                 continue
-            following = self.runs[name] = one.go_on(job, event)
+            following = self.runs[name] = loop.go_on(job, event)
             try:
                 following.prepare()
             except ValueError as error:
@@ -393,16 +399,16 @@ class Simulation:
                 continue
             if not following.grouped:
                 self._ungroup()
-            if one.released:
+            if loop.released:
                 self.begin(name)
 
     def without(self, job: Job, event: GpuLost) -> Job:
-        """The job after the loss. Raises ValueError when it cannot go on."""
+        """Return the job after the loss. Raises ValueError if it cannot continue."""
         rank = job.ranks.index(event.gpu)
         slow = {r: factor for r, factor in job.compute.stragglers.items() if r != rank}
         if event.spare is not None:
             users = [
-                name for name, one in self.loops.items() if event.spare in one.job.ranks and not one.over
+                name for name, loop in self.loops.items() if event.spare in loop.job.ranks and not loop.over
             ]
             if users:
                 raise ValueError(f"its spare {event.spare} is taken by job {users[0]}")
@@ -420,7 +426,7 @@ class Simulation:
 
 
 class LoopRun:
-    """A training loop under way, from iteration ``first`` on; after a loss another one takes its place.
+    """A training loop in progress, from iteration ``first`` on; after a loss another one takes its place.
 
     Its iterations are those of the loop's graph: one for each rank, or one of all ranks in step.
     """
@@ -463,7 +469,9 @@ class LoopRun:
         self.closed = 0
 
     def prepare(self) -> None:
-        """Looks at every transfer once, so that one without a way is named before anything runs."""
+        """Look at every transfer once, so that one without a way is named before anything runs. Raises
+        ValueError.
+        """
         if self.job.synchronised and self.run.gate is None:
             try:
                 self.whole = (self.run.network, self._whole_s())
@@ -512,7 +520,7 @@ class LoopRun:
         self.streams = streams_of(self.plan[0].lanes, job.steps, capacity, job.cost.reduce_s_per_byte)
 
     def _passing(self, **how: bool) -> Passing:
-        """What waits for what; the same for all jobs that do the same."""
+        """Return which transfers wait for which. It is the same for all jobs that do the same."""
         key = id(self.job.steps), self.job.vector_bytes, tuple(how.items())
         if key not in self.run.passing:
             self.run.passing[key] = self.job.steps, Passing(self.plan, len(self.job.ranks), **how)
@@ -554,7 +562,7 @@ class LoopRun:
         self.fail("it stands still: its light never comes back")
 
     def go_on(self, job: Job, event: GpuLost) -> LoopRun:
-        """The run of ``job``, which is this one after a loss; this one is over."""
+        """End this run after a loss. Return the run of ``job``, which continues it."""
         now_s = self.run.engine.now_s
         begun = not self.waiting or bool(self.result.losses)
         self._drop()
@@ -573,7 +581,7 @@ class LoopRun:
         return LoopRun(self.run, replace(job, start_s=resumed_s), first, self.result)
 
     def _drop(self) -> None:
-        """Stop everything that is under way."""
+        """Stop everything that is in progress."""
         if self.run.groups is not None:
             self.run.groups.leave(self)
         self.operations.stop()
@@ -598,7 +606,7 @@ class LoopRun:
             self.run.over(self.job.name)
 
     def _by_rank(self, rows: FloatArray) -> FloatArray:
-        """Times of all ranks, where rows may be of all of them in step [..., ranks]."""
+        """Return the times of all ranks [..., ranks]. ``rows`` may have one time for all ranks in step."""
         return np.broadcast_to(rows, (*rows.shape[:-1], len(self.job.ranks)))
 
     def _row_ended(self, _row: int, iteration: int) -> None:
@@ -608,7 +616,7 @@ class LoopRun:
                 self._end()
 
     def _close(self) -> None:
-        """The next iteration is over."""
+        """End the next iteration and add it to the result."""
         iteration = self.closed
         self.closed += 1
         self.exchanges.pop(iteration, None)
@@ -619,7 +627,7 @@ class LoopRun:
             self.run.progress(self.job.name, self.first + iteration, self.run.engine.now_s)
 
     def _communicate(self, row: int, iteration: int, operation: int) -> None:
-        """A rank, or all of them in step, come to the collective."""
+        """Called when a rank, or all of them in step, come to the collective. Begin it."""
         self.operations.moves(row, operation)
         if self.job.synchronised:
             self._all_reduce()
@@ -652,7 +660,7 @@ class LoopRun:
 
     @property
     def grouped(self) -> bool:
-        """Whether its ranks go on at once with what comes, each for itself."""
+        """Return whether each of its ranks passes data on immediately, independently of the others."""
         followed = self.passing is not None or self.streams is not None or self.alike_s is not None
         return not self.job.synchronised and followed
 
@@ -660,7 +668,7 @@ class LoopRun:
         try:
             return frozenset(self.links([link for lanes in self._lanes() for link in lanes.routes()[1]]))
         except ValueError:
-            # Cut off for now, and patient: nobody knows where it will go.
+            # Cut off for now, and patient: its way is not known yet.
             return frozenset(self.run.number.values())
 
     def looks(self, number: dict[int, int]) -> object:
@@ -672,7 +680,7 @@ class LoopRun:
         return tuple(looks)
 
     def _lanes(self) -> list[Lanes]:
-        """Those of all steps, each once."""
+        """Return the lanes of all steps, each once."""
         return list(dict.fromkeys(plan.lanes for plan in self.plan))
 
     def transfers(self) -> int:
@@ -716,7 +724,7 @@ class LoopRun:
     # Transfers.
 
     def _transfer(self, number: int, k: int, done: Callable[[], None]) -> None:
-        """Starts transfer ``k`` of step ``number``, through the gate if there is one."""
+        """Start transfer ``k`` of step ``number``, through the gate if there is one."""
         plan = self.plan[number]
         gate = self.run.gate
         if gate is None:
@@ -724,7 +732,7 @@ class LoopRun:
             return
         handle: list[Hashable] = []
 
-        def lit() -> None:
+        def on_lit() -> None:
             self._flow(plan, k, over)
 
         def over() -> None:
@@ -735,7 +743,7 @@ class LoopRun:
         ranks, lanes = self.job.ranks, plan.lanes
         source, destination = ranks[lanes.sources[k]], ranks[lanes.destinations[k]]
         try:
-            handle.append(gate.open(source, destination, lit, self.fail))
+            handle.append(gate.open(source, destination, on_lit, self.fail))
         except ValueError as error:
             self.fail(str(error))
             return
@@ -826,7 +834,7 @@ class LoopRun:
     # Changes.
 
     def rerouted(self) -> None:
-        """The network is another one: flows under way take their new paths, or the job fails."""
+        """Called when the network has changed. Flows in progress take their new paths, or the job fails."""
         if self.over:
             return
         for lanes in self._lanes():

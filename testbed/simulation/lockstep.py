@@ -2,7 +2,7 @@
 
 Ranks of a class run one program. For each communicator of it their groups are of one size and have as many
 ranks of each class; for each peer theirs are of one class. So what one of them does all do, and they are
-simulated as one: whoever is the slowest of them decides when all go on.
+simulated as one: the slowest of them decides when all continue.
 """
 
 from __future__ import annotations
@@ -50,27 +50,31 @@ class Classes:
         return len(self.members)
 
     def program(self, number: int) -> int:
-        """Index of a class's program."""
+        """Return the index of the program that the ranks of class ``number`` run."""
         return int(self._workload.program_of[self.members[number][0]])
 
     def meetings(self, number: int) -> dict[int, Meeting]:
-        """Meeting of a class's ranks on each communicator slot of its program."""
-        found = {}
+        """Return the meeting of a class's ranks on each communicator slot of its program."""
+        meetings = {}
         for slot in self._slots[self.program(number)][0]:
             first = self._group_ranks[self._communicators[int(self.members[number][0])][slot]]
             classes = tuple(sorted({int(self.of[rank]) for rank in first}))
             numbers = sorted({self._communicators[rank][slot] for rank in self.members[number].tolist()})
             groups = np.stack([self._workload.groups[group] for group in numbers])
-            found[slot] = Meeting(slot, classes, groups, tuple(numbers))
-        return found
+            meetings[slot] = Meeting(slot, classes, groups, tuple(numbers))
+        return meetings
 
     def slot_to(self, source: int, destination: int) -> int:
-        """The first of a rank's peer slots that leads to another rank; one for all of its class."""
+        """Return the first of a rank's peer slots that leads to another rank. It is the same for all ranks of
+        a class.
+        """
         slots = self._slots[int(self._workload.program_of[source])][1]
         return next(slot for slot in slots if self._peers[source][slot] == destination)
 
     def _way(self, rank: int, slots: Iterable[int]) -> tuple[Hashable, ...]:
-        """Which peer slots lead to one rank, and by which slots it leads back."""
+        """Return, for each slot, the first of the rank's slots that leads to the same peer, and the peer's
+        slots that lead back.
+        """
         peers: list[int] = self._peers[rank]
         first: dict[int, int] = {}
         ways = []
@@ -102,6 +106,6 @@ def _slots(program: Program, *kinds: Kind) -> list[int]:
 
 
 def _numbered(values: Iterable[Hashable]) -> list[int]:
-    """Equal values as equal numbers, from 0 in the order in which they come."""
+    """Return equal numbers for equal values, from 0 in the order in which they come."""
     known: dict[Hashable, int] = {}
     return [known.setdefault(value, len(known)) for value in values]

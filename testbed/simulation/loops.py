@@ -1,4 +1,4 @@
-"""The inner loops of ``testbed.simulation.maxmin``, compiled by numba where it is installed.
+"""The inner loops of ``testbed.simulation.maxmin``, compiled by numba if it is installed.
 
 Importing this costs a second and the first call several, once per machine (numba keeps what it compiled), so
 it is done only when there is enough to do.
@@ -28,15 +28,15 @@ def compiled(function: F) -> F:
 @compiled
 def settle(
     offsets: IntArray, links: IntArray, rate: FloatArray, room: FloatArray, seek: IntArray,
-    least: FloatArray, tightest: FloatArray, sought: IntArray, wanted: int,
+    least: FloatArray, tightest: FloatArray, sought: IntArray, pending: int,
 ) -> None:  # fmt: skip
-    """Sets the rate of every flow in ``sought[:wanted]``; ``seek`` of them share ``room`` on each link."""
-    while wanted > 0:
-        for i in range(wanted):
+    """Set the rate of every flow in ``sought[:pending]``. ``seek`` of them share ``room`` on each link."""
+    while pending > 0:
+        for i in range(pending):
             k = sought[i]
             for j in range(offsets[k], offsets[k + 1]):
                 least[links[j]] = np.inf
-        for i in range(wanted):
+        for i in range(pending):
             k = sought[i]
             share = np.inf
             for j in range(offsets[k], offsets[k + 1]):
@@ -44,7 +44,7 @@ def settle(
             tightest[k] = share
             for j in range(offsets[k], offsets[k + 1]):
                 least[links[j]] = min(least[links[j]], share)
-        for i in range(wanted):
+        for i in range(pending):
             k = sought[i]
             full = False
             for j in range(offsets[k], offsets[k + 1]):
@@ -55,7 +55,7 @@ def settle(
             # Marked now, settled when all of this round are known.
             rate[k] = -1.0 if full else 0.0
         kept = 0
-        for i in range(wanted):
+        for i in range(pending):
             k = sought[i]
             if rate[k] < 0.0:
                 rate[k] = tightest[k]
@@ -65,7 +65,7 @@ def settle(
             else:
                 sought[kept] = k
                 kept += 1
-        wanted = kept
+        pending = kept
 
 
 @compiled
@@ -77,7 +77,9 @@ def drain_loops(
     begin: FloatArray,
     order: IntArray,
 ) -> FloatArray:
-    """Compiled form of ``_drain_numpy``; ``order``: flows by start."""
+    """Return when each flow ends, in seconds, as the compiled form of ``_drain_numpy``. ``order``: flows by
+    start.
+    """
     flows, size = len(sizes), len(capacity)
     ends = begin.copy()
     left = sizes.copy()
@@ -113,12 +115,12 @@ def drain_loops(
                 lowest = min(lowest, capacity[links[j]] / users[links[j]])
         if lowest < np.inf:
             settled = lowest * (1.0 - 1e-9)
-            wanted = 0
+            pending = 0
             for i in range(count):
                 k = active[i]
                 if i >= known or rate[k] >= settled:
-                    sought[wanted] = k
-                    wanted += 1
+                    sought[pending] = k
+                    pending += 1
                     for j in range(offsets[k], offsets[k + 1]):
                         link = links[j]
                         room[link] += rate[k]
@@ -126,7 +128,7 @@ def drain_loops(
                         if seek[link] == users[link]:
                             # No settled flow is left on it: rounding errors end here.
                             room[link] = capacity[link]
-            settle(offsets, links, rate, room, seek, least, tightest, sought, wanted)
+            settle(offsets, links, rate, room, seek, least, tightest, sought, pending)
             lowest = np.inf
         then = np.inf
         for i in range(count):

@@ -9,8 +9,8 @@ link later, because the share that a link has for each flow never falls while ot
 And when a flow comes or goes, flows with a lower rate than it has keep theirs, because it plays no part in
 how they were found.
 
-Both come as numpy, and as loops that numba compiles where it is installed (without it they are slow but
-right, so that the tests run both everywhere).
+Both come as numpy, and as loops that numba compiles if it is installed (without it they are slow but right,
+so that the tests run both everywhere).
 """
 
 from __future__ import annotations
@@ -29,20 +29,22 @@ FEW_EVENTS = 50
 
 
 class Limits(NamedTuple):
-    """Limits of flows besides links: flow k has at most the rate ``most[k]``, and at most what flow
-    ``after[k]`` has, if that is not -1; ``after`` is empty if nobody has such a limit."""
+    """Limits of flows in addition to links: flow k has at most the rate ``most[k]``, and at most what flow
+    ``after[k]`` has, if that is not -1; ``after`` is empty if no flow has such a limit."""
 
     most: Sequence[float] | FloatArray
     after: Sequence[int] = ()
 
 
 def has_numba() -> bool:
-    """Whether the loops can be compiled."""
+    """Return whether the loops can be compiled."""
     return importlib.util.find_spec("numba") is not None
 
 
 def check_flows(offsets: IntArray, links: IntArray, capacity: FloatArray) -> None:
-    """Raises ValueError naming a flow without links, or a link that is unknown or has no capacity."""
+    """Check flows. Raises ValueError naming a flow without links, or a link that is unknown or has no
+    capacity.
+    """
     lengths = np.diff(offsets)
     if len(lengths) and lengths.min() < 1:
         raise ValueError(f"flow {int(lengths.argmin())} passes no link")
@@ -56,10 +58,13 @@ def check_flows(offsets: IntArray, links: IntArray, capacity: FloatArray) -> Non
 
 
 def rates(offsets: IntArray, links: IntArray, capacity: FloatArray) -> FloatArray:
-    """Max-min fair rate of every flow. Raises ValueError as :func:`check_flows`."""
+    """Return the max-min fair rate of every flow, in the unit of ``capacity``.
+
+    Raises ValueError naming a flow without links, or a link that is unknown or has no capacity.
+    """
     check_flows(offsets, links, capacity)
     if len(links) and np.bincount(links).max() == 1:
-        # Nobody shares: each flow has what its narrowest link gives.
+        # No link is shared: each flow has what its narrowest link gives.
         return np.minimum.reduceat(capacity[links].astype(np.float64), offsets[:-1])
     return _rates(offsets, links, capacity)
 
@@ -74,7 +79,7 @@ def rates_of_few(ways: Sequence[Sequence[int]], capacity: Mapping[int, float], l
     one whose own bound that is: when the root has its rate, so has the flow.
     """
     most, after = [*limits.most], [*limits.after]
-    found = [0.0] * len(ways)
+    flow_rates = [0.0] * len(ways)
     left = {link: capacity[link] for way in ways for link in way}
     active = list(range(len(ways)))
     while active:
@@ -100,16 +105,16 @@ def rates_of_few(ways: Sequence[Sequence[int]], capacity: Mapping[int, float], l
             if k not in over:
                 staying.append(k)
                 continue
-            found[k] = tightest[k]
+            flow_rates[k] = tightest[k]
             for link in ways[k]:
-                taken[link] += found[k]
+                taken[link] += flow_rates[k]
         left = {link: max(left[link] - bytes_per_s, 0.0) for link, bytes_per_s in taken.items()}
         active = staying
         for k in active if after else ():
             if after[k] in over:
-                most[k] = min(most[k], found[after[k]])
+                most[k] = min(most[k], flow_rates[after[k]])
                 after[k] = -1
-    return found
+    return flow_rates
 
 
 def _lower_along_chains(tightest: dict[int, float], after: Sequence[int]) -> dict[int, int]:
@@ -133,11 +138,14 @@ def _rates(offsets: IntArray, links: IntArray, capacity: FloatArray) -> FloatArr
 
 
 def rates_of_many(offsets: IntArray, links: IntArray, capacity: FloatArray, limits: Limits) -> FloatArray:
-    """Return max-min fair rates of flows, without checking them; how is in :func:`rates_of_few`."""
+    """Return max-min fair rates of flows in the unit of ``capacity``, without checking the flows.
+
+    The method is described in :func:`rates_of_few`.
+    """
     flows = len(offsets) - 1
-    found = np.zeros(flows)
+    flow_rates = np.zeros(flows)
     if flows == 0:
-        return found
+        return flow_rates
     left, size = capacity.astype(np.float64), len(capacity)
     flow_of = np.repeat(np.arange(flows), np.diff(offsets))
     by_link = np.argsort(links, kind="stable")
@@ -163,18 +171,18 @@ def rates_of_many(offsets: IntArray, links: IntArray, capacity: FloatArray, limi
         over[flow_of[full[links]]] = True
         if root is not None:
             over |= active & over[root]
-        found[over] = tightest[over]
+        flow_rates[over] = tightest[over]
         gone = over[flow_of]
-        left = np.maximum(left - np.bincount(links[gone], found[flow_of[gone]], minlength=size), 0.0)
+        left = np.maximum(left - np.bincount(links[gone], flow_rates[flow_of[gone]], minlength=size), 0.0)
         links, flow_of = links[~gone], flow_of[~gone]
         stay = ~over[flow_major]
         link_major, flow_major = link_major[stay], flow_major[stay]
         active &= ~over
         if root is not None:
             known = active & (after >= 0) & over[after]
-            most[known] = np.minimum(most[known], found[after[known]])
+            most[known] = np.minimum(most[known], flow_rates[after[known]])
             after[known] = -1
-    return found
+    return flow_rates
 
 
 def _lower_along(tightest: FloatArray, after: IntArray) -> IntArray:
@@ -205,10 +213,12 @@ def drain(
     *,
     compiled: bool | None = None,
 ) -> FloatArray:
-    """When each flow ends, if it starts at ``starts`` (default 0) and all share max-min all the time.
+    """Return when each flow ends, if it starts at ``starts`` (default 0) and all flows share max-min all the
+    time, in seconds.
 
-    ``compiled`` chooses between the loops and numpy; by default whatever is fast here. Raises ValueError as
-    :func:`check_flows`, and for a size or start that is negative or not finite.
+    ``compiled`` chooses between the loops and numpy; the default is the fastest here. Raises ValueError
+    naming a flow without links, a link that is unknown or has no capacity, and a size or start that is
+    negative or not finite.
     """
     check_flows(offsets, links, capacity)
     begin = np.zeros(len(sizes)) if starts is None else np.asarray(starts, dtype=np.float64)
@@ -220,7 +230,7 @@ def drain(
         return np.zeros(0)
     capacity, sizes = capacity.astype(np.float64), sizes.astype(np.float64)
     if compiled is None and np.bincount(links).max() == 1:
-        # Nobody shares, as on lightpaths of their own: each flow has what its narrowest link gives.
+        # No link is shared, as on lightpaths of their own: each flow has what its narrowest link gives.
         return begin + sizes / np.minimum.reduceat(capacity[links], offsets[:-1])
     ends = None
     if not compiled:
@@ -239,7 +249,7 @@ def _drain_numpy(
     offsets: IntArray, links: IntArray, capacity: FloatArray, sizes: FloatArray, begin: FloatArray,
     limit: int | None,
 ) -> FloatArray | None:  # fmt: skip
-    """Ends of flows as :func:`drain`; None if that takes more than ``limit`` events."""
+    """Return when flows end, like :func:`drain`; None if that takes more than ``limit`` events."""
     ends = np.where(sizes > 0, np.nan, begin)
     lengths = np.diff(offsets)
     waiting = np.flatnonzero(sizes > 0)
@@ -287,7 +297,9 @@ def _drain_numpy(
 def _links_of(
     flows: IntArray, offsets: IntArray, links: IntArray, lengths: IntArray
 ) -> tuple[IntArray, IntArray]:
-    """The links of some flows, flow after flow, and the place in ``flows`` that each belongs to."""
+    """Return the links of some flows, concatenated, and for each link the position of its flow in
+    ``flows``.
+    """
     own = lengths[flows]
     owner = np.repeat(np.arange(len(flows)), own)
     first = np.cumsum(own) - own

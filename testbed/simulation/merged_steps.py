@@ -15,7 +15,8 @@ from ringlight.fabric.steps import IntArray, Step, Steps, frozen
 
 
 def in_bytes(steps: Steps, bounds: IntArray) -> Steps:
-    """The schedule with chunks of one byte, where chunk k was bytes ``bounds[k]`` to ``bounds[k + 1]``.
+    """Return the schedule with chunks of one byte. Chunk k of ``steps`` was bytes ``bounds[k]`` to ``bounds[k
+    + 1]``.
 
     Transfers of no bytes are left out.
     """
@@ -33,7 +34,7 @@ def in_bytes(steps: Steps, bounds: IntArray) -> Steps:
 
 
 def travelling(steps: Steps) -> Steps:
-    """The schedule without what a rank has for itself."""
+    """Return the schedule without transfers of a rank to itself."""
 
     def make() -> Iterator[Step]:
         for step in steps:
@@ -47,12 +48,13 @@ def travelling(steps: Steps) -> Steps:
 
 
 def merged_steps(steps: Sequence[Steps], groups: Sequence[IntArray], ranks: int) -> Steps:
-    """Merge the schedules of groups that communicate at once into one schedule of ``ranks`` ranks.
+    """Merge the schedules of groups that communicate at the same time, and return one schedule of ``ranks``
+    ranks.
 
-    All schedules have the same number of steps. Within a step, what goes between the same two ranks becomes
-    one transfer. Steps that are equal in all groups share their arrays, as in the schedules.
+    All schedules have the same number of steps. Within a step, transfers between the same two ranks become
+    one transfer. Steps that are equal in all groups share their arrays, like in the schedules.
     """
-    same = all(one is steps[0] for one in steps)
+    same = all(schedule is steps[0] for schedule in steps)
     table = np.stack(groups) if same else None
 
     def of_all(step: Step) -> Step:
@@ -88,7 +90,7 @@ def _merged(
     sources: npt.NDArray[np.int64], destinations: npt.NDArray[np.int64], count: npt.NDArray[np.int64],
     step: Step, ranks: int,
 ) -> Step:  # fmt: skip
-    """One transfer for each pair; what a rank has for itself does not travel."""
+    """Return a step with one transfer for each pair of ranks, without transfers of a rank to itself."""
     travels = sources != destinations
     pair = sources[travels] * ranks + destinations[travels]
     count = count[travels]

@@ -42,7 +42,7 @@ class Routes:
     """The links of each transfer of a step: transfer k passes ``links[offsets[k]:offsets[k + 1]]``.
 
     ``latency_s`` [transfers]: seconds before the first byte of each counts. ``delay_s`` [transfers]: of these
-    the delays of links, which a word that comes back takes, too; None where no link has any.
+    the delays of links, which a word that comes back takes, too; None if no link has any.
     """
 
     offsets: IntArray
@@ -58,13 +58,13 @@ class Network(Protocol):
     def capacity_bps(self) -> FloatArray: ...
 
     def key(self, link: int) -> Hashable:
-        """What a link is called; links of two networks with the same key are the same fibre."""
+        """Return the name of a link. Links of two networks with the same name are the same fibre."""
         ...
 
     def routes(self, ranks: Sequence[str], step: Step, number: int = 0) -> Routes:
-        """The way of every transfer of the step; ``ranks``: GPU of each rank, ``number``: the step's.
+        """Return the way of every transfer of the step. ``ranks``: GPU of each rank, ``number``: the step's.
 
-        Raises ValueError naming what has no path or does not fit.
+        Raises ValueError naming a transfer that has no path or does not fit.
         """
         ...
 
@@ -81,7 +81,10 @@ def _check_share(share: float) -> None:
 
 
 def capacity_of(name: str, rate_bps: float, share: float) -> float:
-    """What payload gets of a link's rate. Raises ValueError naming the link, or the share, that cannot be."""
+    """Return the part of a link's rate that payload gets, in bits per second.
+
+    Raises ValueError naming the link, or the share, that is impossible.
+    """
     _check_share(share)
     return _positive(name, rate_bps * share)
 
@@ -97,12 +100,14 @@ class Places:
             raise ValueError(f"there are two GPUs {twice}")
 
     def ends(self, ranks: Sequence[str], step: Step) -> tuple[IntArray, IntArray]:
-        """The places of each transfer's sender and receiver. Raises ValueError naming a GPU not there."""
+        """Return the places of each transfer's sender and receiver. Raises ValueError naming a GPU that is
+        not there.
+        """
         for rank, gpu in enumerate(ranks):
             if gpu not in self._at:
                 raise ValueError(f"rank {rank}: there is no GPU {gpu}")
-        at = np.array([self._at[gpu] for gpu in ranks], dtype=np.int64)
-        return at[step.sources], at[step.destinations]
+        places = np.array([self._at[gpu] for gpu in ranks], dtype=np.int64)
+        return places[step.sources], places[step.destinations]
 
 
 #: TCP leaves about so many seconds' worth of a connection below it in its own host (tcp_limit_output_bytes
@@ -112,13 +117,15 @@ OWN_QUEUE_S = 1e-3
 
 @dataclass(frozen=True)
 class Segments:
-    """What TCP sends where frames are lost: packets of ``mtu_bytes``, again after ``time_out_s`` at least."""
+    """TCP's segments on links that lose frames: packets of ``mtu_bytes``, sent again after ``time_out_s``
+    seconds at least.
+    """
 
     mtu_bytes: int
     time_out_s: float
 
     def arrive(self, fabric: Fabric, passed: Iterable[Link], path: Sequence[Port]) -> float:
-        """Share of full frames that arrive over links one after the other, of one path of light."""
+        """Return the share of full frames that arrive over consecutive links of one path of light."""
         frame_bytes = self.mtu_bytes + ETHERNET_BYTES
         losses = [link.impairments.frame_loss(frame_bytes) for link in passed]
         if len(path) > 2 and fabric.optics.modulation is not None:
@@ -127,7 +134,10 @@ class Segments:
         return math.prod(1 - loss for loss in losses)
 
     def most_bps(self, loss: float, way_s: float) -> float:
-        """Most payload of one connection whose packets take ``way_s`` and are lost to a share."""
+        """Return the largest payload rate of one connection in bits per second.
+
+        ``way_s``: seconds that its packets take. ``loss``: share of them that is lost.
+        """
         rtt_s = 2 * way_s + OWN_QUEUE_S
         return reno_bps(loss, rtt_s, self.time_out_s + rtt_s, self.mtu_bytes - IN_PACKET_BYTES)
 
@@ -143,10 +153,10 @@ class PacketNetwork:
     """Packets over GPUs' links, packet switches and the light of optical circuit switches.
 
     They take the paths of :class:`fabric.paths.Router`, as under the controller's rules. ``cross_connects``
-    are by default those of the fabric's own circuits. ``segments``: where links lose frames. What is lost is
-    sent again, so a link that loses carries less by that share, and a pair of GPUs gets no more than TCP Reno
-    does, as of a link of its own. A transfer over links that delay counts their delay and jitter: of many
-    frames in order, some wait that long. Raises ValueError naming a link without capacity.
+    are by default those of the fabric's own circuits. ``segments``: used if links lose frames. What is lost
+    is sent again, so a link that loses carries less by that share, and a pair of GPUs gets no more than TCP
+    Reno does, as of a link of its own. A transfer over links that delay counts their delay and jitter: of
+    many frames in order, some wait that long. Raises ValueError naming a link without capacity.
     """
 
     def __init__(
@@ -190,8 +200,10 @@ class PacketNetwork:
         self.capacity_bps: FloatArray = np.array(capacity, dtype=np.float64)
 
     def _limits(self, gpus: Sequence[str], segments: Segments) -> list[float]:
-        """What each pair of GPUs gets whose packets may be lost, bits per second; a link for each."""
-        found = []
+        """Return the rates in bits per second of the pairs of GPUs whose packets may be lost, and add a link
+        for each pair.
+        """
+        rates_bps = []
         for source, destination in itertools.permutations(gpus, 2):
             try:
                 way = self._way(source, destination)
@@ -202,14 +214,14 @@ class PacketNetwork:
                 self._pairs[source, destination] = len(self._keys)
                 # Of the GPUs, but none of their ports.
                 self._keys.append((Port(source, -1), Port(destination, -1)))
-                found.append(segments.most_bps(loss, _delay_s(passed)))
-        return found
+                rates_bps.append(segments.most_bps(loss, _delay_s(passed)))
+        return rates_bps
 
     def key(self, link: int) -> Hashable:
         return self._keys[link]
 
     def over(self, ends: frozenset[Port]) -> list[int]:
-        """The links that pass the fibre between two ports, one for each direction."""
+        """Return the links that pass the fibre between two ports, one for each direction."""
         return [
             number
             for number, passed in enumerate(self._passed)
@@ -217,7 +229,7 @@ class PacketNetwork:
         ]
 
     def path(self, source: str, destination: str) -> list[int]:
-        """The links from one GPU to another. Raises ValueError naming both when there is no way."""
+        """Return the links from one GPU to another. Raises ValueError naming both if there is no way."""
         way = self._ways.get((source, destination))
         if way is None:
             way = self._way(source, destination)
@@ -317,8 +329,8 @@ class GridNetwork:
         for rank, node in enumerate(ranks):
             if node not in self._at:
                 raise ValueError(f"rank {rank}: grid {self.grid.name} has no node {node}")
-        at = np.array([self._at[node] for node in ranks], dtype=np.int64)
-        a, b = at[step.sources], at[step.destinations]
+        places = np.array([self._at[node] for node in ranks], dtype=np.int64)
+        a, b = places[step.sources], places[step.destinations]
         columns = self.grid.columns
         row, column = a // columns == b // columns, a % columns == b % columns
         stray = np.flatnonzero(~(row ^ column))
@@ -382,7 +394,7 @@ class RingNetwork:
 
 
 def without_link(fabric: Fabric, port: Port) -> Fabric:
-    """The fabric with one fibre cut. Raises ValueError when nothing is plugged into the port."""
+    """Return the fabric with one fibre cut. Raises ValueError if nothing is plugged into the port."""
     link = fabric.link_at.get(port)
     if link is None:
         raise ValueError(f"nothing is plugged into {port}")
@@ -391,10 +403,12 @@ def without_link(fabric: Fabric, port: Port) -> Fabric:
 
 
 def scaled(fabric: Fabric, factor: float) -> Fabric:
-    """The fabric with every rate divided by ``factor``, as the emulation runs it (D * S)."""
+    """Return the fabric with every rate divided by ``factor``, as the emulation runs it (D * S)."""
 
     def slower(links: Iterable[Link]) -> tuple[Link, ...]:
         return tuple(replace(link, rate_bps=link.rate_bps / factor) for link in links)
 
-    averagers = {name: replace(one, cables=slower(one.cables)) for name, one in fabric.averagers.items()}
+    averagers = {
+        name: replace(averager, cables=slower(averager.cables)) for name, averager in fabric.averagers.items()
+    }
     return replace(fabric, links=slower(fabric.links), averagers=averagers)

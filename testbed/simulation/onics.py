@@ -91,14 +91,14 @@ class OnicPlane:
     # The gate.
 
     def open(
-        self, source: str, destination: str, lit: Callable[[], None], failed: Callable[[str], None]
+        self, source: str, destination: str, on_lit: Callable[[], None], failed: Callable[[str], None]
     ) -> Hashable:
         flow = next(self._flow)
         unit = self._units.get(source)
         if unit is None:
             raise ValueError(f"{source} is not one of the job's nodes")
         now_s = self._engine.now_s
-        self._open[flow] = _Asked(unit, destination, now_s, lit, failed)
+        self._open[flow] = _Asked(unit, destination, now_s, on_lit, failed)
         # The caller must have the handle before anything comes of it.
         self._engine.at(now_s, self._ask, unit, flow, destination)
         return flow
@@ -109,12 +109,12 @@ class OnicPlane:
 
     def close(self, handle: Hashable) -> None:
         assert isinstance(handle, int)
-        asked = self._open.pop(handle, None)
-        if asked is None:
+        request = self._open.pop(handle, None)
+        if request is None:
             return
-        if asked.receiver is not None and self._lit_at.get(asked.receiver) == handle:
-            del self._lit_at[asked.receiver]
-        self._did(asked.unit, asked.unit.onic.close(self._engine.now_s, handle))
+        if request.receiver is not None and self._lit_at.get(request.receiver) == handle:
+            del self._lit_at[request.receiver]
+        self._did(request.unit, request.unit.onic.close(self._engine.now_s, handle))
 
     # Carrying out what the state machines say.
 
@@ -124,9 +124,9 @@ class OnicPlane:
             self._watch(unit)
 
     def _watch(self, unit: _Unit) -> None:
-        """Looks at the node's next deadline now, and then often enough to be there in time.
+        """Look at the node's next deadline now, and then often enough to be there in time.
 
-        To ask after every message would take most of the time. No deadline that the protocol sets is less
+        To look after every message would take most of the time. No deadline that the protocol sets is less
         than ``confirm_s`` ahead, so it is enough to look again after that.
         """
         deadline_s = unit.onic.next_deadline()
@@ -165,16 +165,16 @@ class OnicPlane:
 
     def _over(self, _: _Unit, effect: protocol.Failed | protocol.Lost) -> None:
         assert isinstance(effect.flow, int)
-        asked = self._open.pop(effect.flow, None)
-        if asked is not None:
-            asked.failed(f"no light from {asked.unit.node} to {asked.destination}: {effect.reason}")
+        request = self._open.pop(effect.flow, None)
+        if request is not None:
+            request.failed(f"no light from {request.unit.node} to {request.destination}: {effect.reason}")
 
     def _tuned(self, unit: _Unit, port: int) -> None:
         now_s = self._engine.now_s
         self._did(unit, unit.onic.tuned(now_s, port, now_s))
 
     def _handle(self, unit: _Unit, sender: str, message: protocol.Message) -> None:
-        """The message has been handled, unless its receiver had another in hand when it came."""
+        """Handle a message, or do so later if its receiver was busy with another when it came."""
         now_s, handle_s = self._engine.now_s, self._handle_s
         free_s = unit.busy_s
         if free_s > now_s - handle_s:
@@ -193,30 +193,30 @@ class OnicPlane:
 
     def _lit(self, _: _Unit, effect: protocol.Lit) -> None:
         flow = effect.flow
-        asked = self._open.get(flow)
-        if asked is None:
+        request = self._open.get(flow)
+        if request is None:
             return
-        self.waits_s.append(self._engine.now_s - asked.opened_s)
-        asked.receiver = (asked.destination, asked.unit.ways[asked.destination].port)
-        if asked.receiver in self._lit_at:
+        self.waits_s.append(self._engine.now_s - request.opened_s)
+        request.receiver = (request.destination, request.unit.ways[request.destination].port)
+        if request.receiver in self._lit_at:
             self.overlaps += 1
-        self._lit_at[asked.receiver] = flow
-        asked.lit()
+        self._lit_at[request.receiver] = flow
+        request.lit()
 
     @property
     def messages(self) -> dict[str, int]:
-        """How many of each kind have been sent."""
+        """Return how many messages of each kind have been sent."""
         return {name: count for kind, name in protocol.KINDS.items() if (count := self._sent[kind])}
 
     def counts(self) -> Counter[str]:
-        """The state machines' own counters, summed over all nodes."""
+        """Return the state machines' own counters, summed over all nodes."""
         total: Counter[str] = Counter()
         for unit in self._units.values():
             total.update(unit.onic.counts)
         return total
 
     def idle(self) -> bool:
-        """Whether no control unit has anything left to do."""
+        """Return whether no control unit has anything left to do."""
         return all(unit.onic.idle() for unit in self._units.values())
 
 
@@ -231,7 +231,7 @@ _ACTIONS: dict[type, Callable[[OnicPlane, _Unit, Any], None]] = {
 
 
 def _delays(control: ControlNetwork) -> Iterator[float]:
-    """The time on the way of each message, one after the other, seconds."""
+    """Yield the time on the way of each message, one after the other, in seconds."""
     if not control.jitter:
         yield from itertools.repeat(control.control_s)
     random = np.random.default_rng(control.seed)

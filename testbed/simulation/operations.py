@@ -2,7 +2,7 @@
 
 An *actor* runs a program: a rank, or a class of ranks in lock-step. Its operations begin when what they come
 after has ended, and one at a time on each stream. Computing and memory take their time here; what is
-communicated is handed on, and whoever carries it says when it has ended.
+communicated is handed on, and its carrier reports when it has ended.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Plan(NamedTuple):
 
 
 def plan_of(workload: Workload, program: Program, purposes: Sequence[int]) -> Plan:
-    """``purposes``: of each of the workload's names.
+    """Return the plan of a program. ``purposes``: purpose of each of the workload's names.
 
     Raises ValueError naming an operation that computes or moves memory and has no seconds.
     """
@@ -56,13 +56,13 @@ def plan_of(workload: Workload, program: Program, purposes: Sequence[int]) -> Pl
 
 @dataclass(frozen=True)
 class Times:
-    """What each actor's time went to, seconds over all iterations.
+    """Seconds of each actor by activity, over all iterations.
 
-    ``compute_s``, ``memory_s`` [actors]: at least one such operation was under way. ``exposed_s``,
-    ``overlapped_s`` [actors, purposes]: one of that purpose was, without or with computing or memory beside
-    it; purposes may overlap each other. ``communication_s`` [actors]: any purpose was exposed. ``idle_s``
-    [actors]: nothing was under way. A collective counts from when its rank comes to it, a message from when
-    both its ends have; the wait for a message's other end is idle.
+    ``compute_s``, ``memory_s`` [actors]: at least one such operation was in progress. ``exposed_s``,
+    ``overlapped_s`` [actors, purposes]: an operation of that purpose was in progress, without or with
+    computing or memory at the same time; purposes may overlap each other. ``communication_s`` [actors]: any
+    purpose was exposed. ``idle_s`` [actors]: nothing was in progress. A collective counts from when its rank
+    comes to it, a message from when both its ends have; the wait for a message's other end is idle.
     """
 
     compute_s: FloatArray
@@ -88,7 +88,7 @@ class _Tally:
         self.exposed_s, self.overlapped_s = [0.0] * purposes, [0.0] * purposes
 
     def count(self, now_s: float) -> None:
-        """What is under way has been since the last change."""
+        """Add the seconds since the last change to all activities that are in progress."""
         passed_s = now_s - self.since_s
         if passed_s <= 0:
             return
@@ -157,7 +157,7 @@ class Operations:
         return np.flatnonzero(~np.isfinite(self.end_s[-1])).tolist()
 
     def times(self) -> Times:
-        """Times of all actors up to the end of the last one, seconds."""
+        """Return the times of all actors up to the end of the last one, in seconds."""
         for tally in self._tally:
             tally.count(float(self.end_s.max()))
         return Times(
@@ -168,7 +168,7 @@ class Operations:
         )
 
     def stop(self) -> None:
-        """Begin nothing any more; what is under way has no consequences."""
+        """Begin nothing any more; operations in progress have no consequences."""
         self._stopped = True
 
     def begin(self) -> None:
@@ -185,7 +185,7 @@ class Operations:
         tally.active[purpose] = tally.active.get(purpose, 0) + 1
 
     def ended(self, actor: int, operation: int) -> None:
-        """An operation that communicated has ended."""
+        """Called when an operation that communicated has ended."""
         tally = self._tally[actor]
         tally.count(self._engine.now_s)
         purpose = self.plan[actor].purpose[operation]
@@ -247,7 +247,9 @@ class Operations:
             tally.moving += change
 
     def _settle(self) -> None:
-        """What follows from operations that are over; a queue, as thousands may end in one instant."""
+        """Begin the operations that follow from ended ones. Ended operations are in a queue, as thousands may
+        end in one instant.
+        """
         if self._settling:
             return
         self._settling = True

@@ -1,11 +1,11 @@
-"""A collective under way whose ranks send what they have as soon as workers do.
+"""A collective in progress whose ranks send what they have as soon as workers do.
 
 A worker (``containers/worker/transport.py``) sends over one connection to each peer, in the order of the
 schedule. It waits for no step: a part of a chunk may go as soon as the part that it consists of has arrived.
 So a tree adds and hands down a vector at once, and what two steps send to one peer has one share of a link.
 In a schedule of exchanges (``step_by_step``) it waits until both have come and received all of the steps
-before, but not until what it sends itself has arrived. A rank has ended when its peers have said that they
-have all. These words take the delays of links, and no latency: that of a transfer is measured with them.
+before, but not until what it sends itself has arrived. A rank has ended when its peers have reported that
+they have all. These words take the delays of links, and no latency: that of a transfer is measured with them.
 
 Rings whose ranks all do the same at the same time need no parts (:func:`alike_s`, :class:`Together`), and
 larger ones take too many: :mod:`ringlight.testbed.simulation.streaming`.
@@ -59,7 +59,7 @@ class _Owners:
         self._starts, self._owners = [0.0], [-1]
 
     def of(self, begin: float, end: float) -> Iterator[tuple[int, float]]:
-        """The transfers of a range, each with the end of what it has there."""
+        """Yield the transfers of a range, each with the end of its part of the range."""
         k = bisect_right(self._starts, begin) - 1
         while k < len(self._starts) and self._starts[k] < end:
             after = self._starts[k + 1] if k + 1 < len(self._starts) else end
@@ -82,9 +82,10 @@ class _Owners:
 
 @dataclass
 class _Transfer:
-    """One of a schedule: its range of the vector in chunks, on whom it waits, and its parts from ``at`` on.
+    """Transfer of a schedule: its range of the vector in chunks, the transfers that it waits for, and its
+    parts from ``at`` on.
 
-    ``takes``: transfers of which it sends something; ``follows``: those that its receiver applies before.
+    ``takes``: transfers whose data it forwards. ``follows``: transfers that its receiver applies before.
     """
 
     number: int
@@ -97,20 +98,20 @@ class _Transfer:
     at: int = 0
 
     def part_to(self, end: float) -> int:
-        """The part with which all up to ``end`` is there."""
+        """Return the part with whose arrival all up to ``end`` has arrived."""
         share = (min(end, self.end) - self.begin) / (self.end - self.begin)
         return self.at + max(0, min(self.parts, int(np.ceil(share * self.parts - 1e-9))) - 1)
 
 
 class Passing:
-    """Which part of a plan's transfers waits for which; made once for all executions of the plan."""
+    """Dependencies between the parts of a plan's transfers, computed once for all executions of the plan."""
 
     def __init__(self, plan: Sequence[StepPlan], ranks: int, *, step_by_step: bool = False) -> None:
         transfers = _exchanges(plan, ranks) if step_by_step else _transfers(plan, ranks)
-        for one in () if step_by_step else reversed(transfers):
-            if one.takes:
-                one.parts = PARTS
-            for other in (*one.takes, *(one.follows if one.parts > 1 else ())):
+        for transfer in () if step_by_step else reversed(transfers):
+            if transfer.takes:
+                transfer.parts = PARTS
+            for other in (*transfer.takes, *(transfer.follows if transfer.parts > 1 else ())):
                 transfers[other].parts = PARTS
         self.parts: list[Part] = []
         #: The parts of each connection in order, and by rank those that it sends and receives.
@@ -120,30 +121,32 @@ class Passing:
         #: By rank the parts that are sent only once it has come, as their sender waits for its word.
         self.awaiting = self.received if step_by_step else [[] for _ in range(ranks)]
         number_of: dict[tuple[int, int], int] = {}
-        for one in transfers:
-            step = plan[one.number].step
-            source, destination = int(step.sources[one.k]), int(step.destinations[one.k])
+        for transfer in transfers:
+            step = plan[transfer.number].step
+            source, destination = int(step.sources[transfer.k]), int(step.destinations[transfer.k])
             connection = number_of.setdefault((source, destination), len(number_of))
             if connection == len(self.connections):
                 self.connections.append([])
-            one.at = len(self.parts)
-            size = float(plan[one.number].lanes.sizes[one.k]) / one.parts
-            for _ in range(one.parts):
-                part = Part(one.number, one.k, size, source, destination, connection, step.op == "reduce")
+            transfer.at = len(self.parts)
+            size = float(plan[transfer.number].lanes.sizes[transfer.k]) / transfer.parts
+            for _ in range(transfer.parts):
+                part = Part(
+                    transfer.number, transfer.k, size, source, destination, connection, step.op == "reduce"
+                )
                 # Its sender must have come, and in an exchange its receiver, too.
                 part.sends_after = 2 if step_by_step else 1
                 self._add(part)
-        for one in transfers:
-            for p in range(one.parts):
-                begin = one.begin + (one.end - one.begin) * p / one.parts
-                end = one.begin + (one.end - one.begin) * (p + 1) / one.parts
-                part = self.parts[one.at + p]
-                taken = one.takes if step_by_step else self._up_to(transfers, one.takes, begin, end)
+        for transfer in transfers:
+            for p in range(transfer.parts):
+                begin = transfer.begin + (transfer.end - transfer.begin) * p / transfer.parts
+                end = transfer.begin + (transfer.end - transfer.begin) * (p + 1) / transfer.parts
+                part = self.parts[transfer.at + p]
+                taken = transfer.takes if step_by_step else self._up_to(transfers, transfer.takes, begin, end)
                 for other in taken:
-                    self.parts[other].lets_go.append(one.at + p)
+                    self.parts[other].lets_go.append(transfer.at + p)
                     part.sends_after += 1
-                for other in self._up_to(transfers, one.follows, begin, end):
-                    self.parts[other].lets_count.append(one.at + p)
+                for other in self._up_to(transfers, transfer.follows, begin, end):
+                    self.parts[other].lets_count.append(transfer.at + p)
                     part.counts_after += 1
 
     def _add(self, part: Part) -> None:
@@ -166,61 +169,65 @@ class Passing:
 
 
 def _transfers(plan: Sequence[StepPlan], ranks: int) -> list[_Transfer]:
-    """The transfers of a plan, those of a step in its order; what a rank sends is what it had before the
-    step."""
+    """Return the transfers of a plan, those of a step in its order. A rank sends what it had before the
+    step.
+    """
     owners = [_Owners() for _ in range(ranks)]
-    found: list[_Transfer] = []
-    for number, one in enumerate(plan):
-        step, before = one.step, len(found)
+    transfers: list[_Transfer] = []
+    for number, step_plan in enumerate(plan):
+        step, before = step_plan.step, len(transfers)
         columns = (step.sources, step.destinations, step.first, step.count)
         rows = list(zip(*(column.tolist() for column in columns), strict=True))
         for k, (source, _, first, count) in enumerate(rows):
             begin, end = float(first), float(first + count)
             takes = list(dict.fromkeys(other for other, _ in owners[source].of(begin, end)))
-            found.append(_Transfer(number, k, begin, end, takes, []))
+            transfers.append(_Transfer(number, k, begin, end, takes, []))
         for k, (_, destination, first, count) in enumerate(rows):
             begin, end = float(first), float(first + count)
             there = owners[destination]
-            found[before + k].follows = list(dict.fromkeys(other for other, _ in there.of(begin, end)))
+            transfers[before + k].follows = list(dict.fromkeys(other for other, _ in there.of(begin, end)))
             there.own(begin, end, before + k)
-    return found
+    return transfers
 
 
 def _exchanges(plan: Sequence[StepPlan], ranks: int) -> list[_Transfer]:
-    """The transfers of a schedule of exchanges: one waits until both of its ranks have received all of the
-    steps before, as the sender knows by the receiver's word, but not for what its sender has yet to send.
-    Each has one part."""
+    """Return the transfers of a schedule of exchanges, of one part each.
+
+    A transfer waits until both of its ranks have received all of the steps before, as the sender knows by the
+    receiver's word. It does not wait for what its sender has yet to send.
+    """
     latest: list[list[int]] = [[] for _ in range(ranks)]
-    found: list[_Transfer] = []
-    for number, one in enumerate(plan):
-        ends = list(zip(one.step.sources.tolist(), one.step.destinations.tolist(), strict=True))
-        before = len(found)
+    transfers: list[_Transfer] = []
+    for number, step_plan in enumerate(plan):
+        ends = list(zip(step_plan.step.sources.tolist(), step_plan.step.destinations.tolist(), strict=True))
+        before = len(transfers)
         for k, (source, destination) in enumerate(ends):
-            found.append(_Transfer(number, k, 0.0, 1.0, [*latest[source], *latest[destination]], []))
+            transfers.append(_Transfer(number, k, 0.0, 1.0, [*latest[source], *latest[destination]], []))
         for rank in {destination for _, destination in ends}:
             latest[rank] = [before + k for k, (_, destination) in enumerate(ends) if destination == rank]
-    return found
+    return transfers
 
 
 def alike_s(lanes: Lanes, capacity: FloatArray) -> float | None:
-    """Return how long every transfer of a ring is on its links if all ranks begin together, seconds; None
-    where its transfers do not begin and end together, step by step. ``lanes``: of all its steps;
-    ``capacity``: of the network's links, bytes per second."""
+    """Return how long every transfer of a ring is on its links if all ranks begin together, seconds; None if
+    its transfers do not begin and end together, step by step. ``lanes``: of all its steps; ``capacity``: of
+    the network's links, bytes per second.
+    """
     offsets, links, latency_s = lanes.routes()
     if len(set(latency_s)) > 1 or len(set(lanes.sizes.tolist())) > 1:
         return None
-    found = rates(np.array(offsets), np.array(links, dtype=np.int64), capacity)
-    least, most = float(found.min()), float(found.max())
+    flow_rates = rates(np.array(offsets), np.array(links, dtype=np.int64), capacity)
+    least, most = float(flow_rates.min()), float(flow_rates.max())
     return float(lanes.sizes[0]) / least if least > 0 and most - least <= SAME * most else None
 
 
 class Together:
-    """One execution of a ring's ``steps`` steps whose ranks all do the same at the same time, on links that
-    nobody else uses. ``transfer_s``: as of :func:`alike_s`; ``ended`` and ``over``: as of
-    :class:`PassingOn`.
+    """Execution of a ring's ``steps`` steps whose ranks all do the same at the same time, on links that
+    nothing else uses.
 
-    From one step to the next it is the time of a chunk, or of its first part and its latency if longer; the
-    receivers' words come at the end.
+    ``transfer_s``: seconds as of :func:`alike_s`. ``ended`` and ``over``: as of :class:`PassingOn`. From one
+    step to the next it is the time of a chunk, or of its first part and its latency if longer. The receivers'
+    words come at the end.
     """
 
     def __init__(
@@ -234,7 +241,7 @@ class Together:
         self._passing_s = (steps - 1) * pace_s + transfer_s
 
     def begin(self, rank: int) -> None:
-        """The rank comes to the collective."""
+        """Called when the rank comes to the collective. Begin it with the last rank."""
         self._come += 1
         if self._come == len(self._lanes.sources):
             first_s = self._engine.now_s + self._latency_s
@@ -260,17 +267,17 @@ Transferring = Callable[[Part, float, Callable[[Flow], float], Callable[[], None
 
 
 class PassingOn:
-    """One execution of a plan by ``ranks`` ranks.
+    """Execution of a plan by ``ranks`` ranks.
 
     ``ended(rank)`` is called when a rank has all that it receives, and its peers all that it sends.
-    ``reduce_s_per_byte``: as ``StepCost`` has it. ``over``: set it, and nothing more is begun.
+    ``reduce_s_per_byte``: as in ``StepCost``. ``over``: set it, and nothing more is begun.
     """
 
     def __init__(
         self, engine: Engine, plan: Sequence[StepPlan], passing: Passing, ranks: int,
         reduce_s_per_byte: float, transfer: Transferring, ended: Callable[[int], None],
     ) -> None:  # fmt: skip
-        self._latency = any(one.lanes.late for one in plan)
+        self._latency = any(step_plan.lanes.late for step_plan in plan)
         self.over = False
         self._engine, self._plan, self._passing = engine, plan, passing
         self._transfer, self._ended, self._add_s = transfer, ended, reduce_s_per_byte
@@ -291,7 +298,7 @@ class PassingOn:
         self._engine, self._ended = engine, ended
 
     def begin(self, rank: int) -> None:
-        """The rank comes to the collective."""
+        """Called when the rank comes to the collective. Release its transfers."""
         for index in self._passing.sent[rank]:
             self._may_go(index)
         for index in self._passing.awaiting[rank]:
@@ -321,7 +328,7 @@ class PassingOn:
             self._send(self._passing.parts[index].connection)
 
     def _head(self, connection: int) -> int | None:
-        """The next part of a connection, if it may go."""
+        """Return the next part of a connection, or None if there is none or it may not go yet."""
         line, place = self._passing.connections[connection], self._next[connection]
         if self.over or place == len(line) or self._sends_after[line[place]]:
             return None
@@ -335,7 +342,7 @@ class PassingOn:
         waited_s = self._waited_s(index) if self._latency else 0.0
 
         def more(flow: Flow) -> float:
-            """Bytes that follow those which have arrived without a pause."""
+            """Return the bytes that follow the arrived ones without a pause; 0 if there are none."""
             nonlocal index
             assert index is not None
             self._next[connection] += 1

@@ -36,11 +36,11 @@ class PhasedLight:
 
     def __init__(
         self, engine: Engine, execution: Execution, network: CircuitNetwork, plan: PhasePlan,
-        iterations: int, at: Sequence[int], divider: Divider, rate_bps: float, takes: PhaseLight,
+        iterations: int, places: Sequence[int], divider: Divider, rate_bps: float, takes: PhaseLight,
     ) -> None:  # fmt: skip
         self.made: list[TurnLit] = []
         self._engine, self._execution, self._plan = engine, execution, plan
-        self._at, self._divider, self._rate_bps, self._takes = at, divider, rate_bps, takes
+        self._at, self._divider, self._rate_bps, self._takes = places, divider, rate_bps, takes
         self._link = {(a, b): link for link, (a, b) in enumerate(network.pairs.tolist())}
         self._turns, self._lit = Turns(plan, iterations), Lit()
         # Ranks in lock-step end their operations together.
@@ -74,15 +74,15 @@ class PhasedLight:
         for turn in ready:
             now_s = self._engine.now_s
             moved = self._lit.set(self._paths_of(turn))
-            lit = TurnLit(turn, now_s, now_s + (sum(self._takes) if moved else 0.0), moved)
+            lighting = TurnLit(turn, now_s, now_s + (sum(self._takes) if moved else 0.0), moved)
             if moved:
-                self._engine.at(lit.lit_s, self._shine, lit)
+                self._engine.at(lighting.lit_s, self._shine, lighting)
             else:
-                self._shine(lit)
+                self._shine(lighting)
 
-    def _shine(self, lit: TurnLit) -> None:
-        self.made.append(lit)
-        for pair, own in self._paths_of(lit.turn).items():
+    def _shine(self, lighting: TurnLit) -> None:
+        self.made.append(lighting)
+        for pair, own in self._paths_of(lighting.turn).items():
             self._now_bps[self._link[pair]] = len(own) * self._rate_bps
         self._change()
 
@@ -102,8 +102,8 @@ class PhasedLight:
         self._execution.set_capacity(self._now_bps.copy())
 
     def _paths_of(self, turn: Turn) -> Paths:
-        found = self._paths.get(turn.phase)
-        if found is None:
-            found = phase_paths(self._divider, self._plan.phases[turn.phase], self._at)
-            self._paths[turn.phase] = found
-        return found
+        paths = self._paths.get(turn.phase)
+        if paths is None:
+            paths = phase_paths(self._divider, self._plan.phases[turn.phase], self._at)
+            self._paths[turn.phase] = paths
+        return paths

@@ -1,6 +1,6 @@
 """Times a collective whose steps are synchronised: no rank begins one before all ended the last.
 
-Then a step depends on nothing but its own transfers, and steps that are alike need to be computed only once:
+Then a step depends on nothing but its own transfers, and steps that are equal need to be computed only once:
 a ring of 4,096 ranks has 8,190 steps, but one phase.
 """
 
@@ -24,13 +24,12 @@ from ringlight.testbed.simulation.networks import Network, Routes
 
 @dataclass(frozen=True)
 class StepCost:
-    """What a step costs apart from its transfers.
+    """Cost of a step apart from its transfers.
 
-    ``set_up_s``: seconds before its first byte, to set circuits or to make up messages; in each step, or
-    only in one that has a circuit which the step before had not. ``in_steps``, with an entry for each step,
-    says which of them are set up in place of ``when``. ``reduce_s_per_byte``: seconds that a
-    rank takes to add one received byte, after it has received all of a step. Raises ValueError for a
-    negative cost.
+    ``set_up_s``: seconds before its first byte, to set circuits or to make up messages; in each step, or only
+    in a step with a circuit that the step before did not have. ``in_steps``, with an entry for each step,
+    overrides ``when``: it gives which steps are set up. ``reduce_s_per_byte``: seconds that a rank takes to
+    add one received byte, after it has received all of a step. Raises ValueError for a negative cost.
     """
 
     set_up_s: float = 0.0
@@ -60,14 +59,14 @@ class CollectiveTime:
 
 
 def check_vector(vector_bytes: float) -> float:
-    """The size, if it can be one. Raises ValueError."""
+    """Return the size in bytes, if it is possible. Raises ValueError for a negative or infinite one."""
     if not (math.isfinite(vector_bytes) and vector_bytes >= 0):
         raise ValueError(f"a vector of {vector_bytes} bytes; it must be 0 or more")
     return vector_bytes
 
 
 def check_cost(cost: StepCost, steps: Steps) -> None:
-    """Raises ValueError when the cost is one of a schedule with another number of steps."""
+    """Check a cost. Raises ValueError if it belongs to a schedule with another number of steps."""
     if cost.in_steps and len(cost.in_steps) != steps.steps:
         raise ValueError(f"in_steps has {len(cost.in_steps)} entries; {steps.name} has {steps.steps} steps")
 
@@ -75,10 +74,11 @@ def check_cost(cost: StepCost, steps: Steps) -> None:
 def synchronous(
     network: Network, ranks: Sequence[str], steps: Steps, vector_bytes: float, cost: StepCost | None = None
 ) -> CollectiveTime:
-    """The collective over a vector of ``vector_bytes`` bytes, ``ranks`` giving the GPU of each rank.
+    """Return the time of a collective over a vector of ``vector_bytes`` bytes. ``ranks``: the GPU of each
+    rank.
 
-    Chunks are taken as equal. Raises ValueError for a schedule of another number of ranks, and as the
-    network for transfers that have no way.
+    Chunks are taken as equal. Raises ValueError for a schedule of another number of ranks, and for transfers
+    that have no way in the network.
     """
     check_ranks(steps, len(ranks))
     check_vector(vector_bytes)
@@ -88,8 +88,8 @@ def synchronous(
 class Phases:
     """A collective taken apart into the phases that differ, to be timed for many sizes and costs.
 
-    ``wavelengths``: channels that it uses in each direction, None where its steps have none. Raises
-    ValueError as :func:`synchronous`.
+    ``wavelengths``: channels that it uses in each direction, None if its steps have none. Raises ValueError
+    as :func:`synchronous`.
     """
 
     def __init__(self, network: Network, ranks: Sequence[str], steps: Steps) -> None:
@@ -109,7 +109,7 @@ class Phases:
         for number, step in enumerate(steps):
             key = _identity(step)
             if key not in known:
-                # Arrays made anew may say the same thing.
+                # Arrays made again may be equal.
                 content = _content(step)
                 if (content, step.op) not in known:
                     known[content, step.op] = len(phases)
@@ -135,7 +135,7 @@ class Phases:
 
     @property
     def runs(self) -> list[Run]:
-        """The steps in order, those in a row that are alike as one."""
+        """Return the steps in order, consecutive equal ones as one."""
         order = self._order
         begins = np.flatnonzero(np.diff(order, prepend=-1)).tolist()
         return [
@@ -145,7 +145,9 @@ class Phases:
         ]
 
     def time(self, vector_bytes: float, cost: StepCost | None = None) -> CollectiveTime:
-        """The collective over ``vector_bytes`` bytes. Raises ValueError for a size that cannot be one."""
+        """Return the time of the collective over ``vector_bytes`` bytes. Raises ValueError for an impossible
+        size.
+        """
         check_vector(vector_bytes)
         cost = cost or StepCost()
         chunk_bytes = vector_bytes / self._steps.chunks
@@ -170,8 +172,8 @@ class Phases:
 class Transfers:
     """The transfers of a phase over a network: their ``routes``, and ``chunks`` that each takes [transfers].
 
-    ``capacity``: of the network's links, bytes per second.
-    Called with the bytes of a chunk it says how many seconds pass until the last of them has ended.
+    ``capacity``: of the network's links, bytes per second. Called with the bytes of a chunk, it returns how
+    many seconds pass until the last of them has ended.
     """
 
     def __init__(self, network: Network, ranks: Sequence[str], step: Step, number: int) -> None:
@@ -204,7 +206,7 @@ _NOWHERE = Routes(np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.int64), np.z
 
 
 class Run(NamedTuple):
-    """``steps`` steps in a row that are alike: ``set_ups`` of them are set up when only new circuits are.
+    """``steps`` equal steps in a row: ``set_ups`` of them are set up when only new circuits are.
 
     ``added``: the most chunks that one rank has to add in each.
     """
@@ -216,7 +218,7 @@ class Run(NamedTuple):
 
 
 def _added(step: Step) -> float:
-    """Chunks that the busiest rank adds."""
+    """Return how many chunks the busiest rank adds."""
     if len(step) == 0 or step.op != "reduce":
         return 0.0
     return float(np.bincount(step.destinations, step.count).max())
@@ -240,16 +242,18 @@ def _content(step: Step) -> bytes:
 
 
 def needs_new_light(step: Step, before: Step, ranks: int) -> bool:
-    """Whether a step has a circuit that the step before it had not."""
-    wanted, there = _circuits(step, ranks), np.sort(_circuits(before, ranks))
+    """Return whether a step has a circuit that the step before did not have."""
+    circuits, there = _circuits(step, ranks), np.sort(_circuits(before, ranks))
     if len(there) == 0:
-        return len(wanted) > 0
-    at = np.minimum(np.searchsorted(there, wanted), len(there) - 1)
-    return not (there[at] == wanted).all()
+        return len(circuits) > 0
+    indices = np.minimum(np.searchsorted(there, circuits), len(there) - 1)
+    return not (there[indices] == circuits).all()
 
 
 def _circuits(step: Step, ranks: int) -> IntArray:
-    """One number for each of the step's circuits: its ends, its wavelength and its direction."""
+    """Return one number for each of the step's circuits, made of its ends, its wavelength and its
+    direction.
+    """
     ends = step.sources * ranks + step.destinations
     if step.wavelengths is None or step.clockwise is None:
         return ends

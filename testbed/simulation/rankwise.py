@@ -45,7 +45,7 @@ class _Plan(NamedTuple):
 
 
 class _Meeting:
-    """A collective under way on a communicator: its parts, and by group rank who has come to it."""
+    """A collective in progress on a communicator: its parts, and by group rank who has come to it."""
 
     __slots__ = ("left", "operation_of", "parts", "plan")
 
@@ -63,7 +63,7 @@ class RankByRank:
         cost: StepCost, *, alike: bool = False, standing: bool = True,
     ) -> None:  # fmt: skip
         """``alike``: all ranks do the same, at the same time if their links allow it. ``standing``: no light
-        is asked for or set anew meanwhile."""
+        is asked for or set again meanwhile."""
         self._alike, self._standing = alike, standing
         self.operations: Operations
         self._engine, self._network, self._gpus = engine, network, gpus
@@ -79,19 +79,19 @@ class RankByRank:
         self._called: Counter[tuple[int, int, int]] = Counter()
         self._meetings: dict[tuple[int, int, int, int], _Meeting] = {}
         self._plans: dict[tuple[int, int, int], _Plan] = {}
-        #: Ends of messages whose other end nobody has come to, by iteration.
+        #: Ends of messages whose other end no rank has come to, by iteration.
         self._waiting: dict[tuple[End, int], tuple[int, int]] = {}
         self._between: dict[tuple[int, int], tuple[tuple[int, ...], float]] = {}
 
     def moved(self) -> FloatArray:
-        """Bytes that have been sent over each link."""
-        found = np.zeros(len(self._network.capacity_bps))
+        """Return the bytes that have been sent over each link, [links]."""
+        bytes_sent = np.zeros(len(self._network.capacity_bps))
         for links, size in self._sent.items():
-            found[list(links)] += size
-        return found
+            bytes_sent[list(links)] += size
+        return bytes_sent
 
     def remaining(self) -> FloatArray:
-        """Bytes under way that have yet to pass each link."""
+        """Return the bytes in progress that have yet to pass each link, [links]."""
         return self._engine.remaining(len(self._network.capacity_bps))
 
     def set_capacity(self, capacity: FloatArray) -> None:
@@ -102,7 +102,7 @@ class RankByRank:
         self._capacity = capacity.copy()
 
     def communicate(self, rank: int, iteration: int, operation: int) -> None:
-        """A rank comes to an operation that communicates."""
+        """Called when a rank comes to an operation that communicates. Begin its part of the operation."""
         plan = self.operations.plan[rank]
         if plan.kind[operation] != COLLECTIVE:
             self._message(rank, iteration, operation)
@@ -208,12 +208,12 @@ class RankByRank:
             self._waiting[end, iteration] = (rank, operation)
             return
         both = ((rank, operation), other)
-        for one in both:
-            self.operations.moves(*one)
+        for waiting in both:
+            self.operations.moves(*waiting)
 
         def done() -> None:
-            for one in both:
-                self.operations.ended(*one)
+            for waiting in both:
+                self.operations.ended(*waiting)
 
         links, latency_s = self._way(end.source, end.destination)
         size = float(self.operations.plan[rank].bytes[operation])

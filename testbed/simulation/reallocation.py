@@ -1,10 +1,10 @@
 """Divides a fabric's light again and again by what is still to be sent.
 
-Each period but the first begins with a decision from the bytes under way, as the GPUs' transports count
-them. Light shines on as before while the decision is made. Then it is dark while it is retuned, and shines
-until the next decision takes effect. That is SiP-Ring's loop, with no time to decide, 20 us dark and 100 us
-of light in the authors' simulator; others of demand-driven circuits (c-Through, Helios, TopoOpt's comparator)
-differ in what decides and in the times.
+Each period but the first begins with a decision from the bytes still to be sent, as the GPUs' transports
+count them. Light shines on as before while the decision is made. Then it is dark while it is retuned, and
+shines until the next decision takes effect. That is SiP-Ring's loop, with no time to decide, 20 us dark and
+100 us of light in the authors' simulator; others of demand-driven circuits (c-Through, Helios, TopoOpt's
+comparator) differ in what decides and in the times.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ Decide = Callable[[FloatArray], FloatArray]
 
 
 class Reallocation:
-    """Divides the network of an execution anew while it runs; ``first_bps`` [links] holds from the start.
+    """Divides an execution's network repeatedly while it runs; ``first_bps`` [links] holds from the start.
 
-    A decision holds for ``live_s`` seconds (above 0); before it, all light is dark for ``dark_s`` seconds.
-    It is made of the bytes that were under way ``decision_s`` seconds before the dark. One at a time is made,
-    so where it takes longer than ``live_s``, each holds until the next is made. ``decisions``: how many there
-    have been; ``dark_s``: seconds in which bytes were under way and light was dark. ``trace``: keep what each
-    was made for. It ends by itself when the execution is over, or when nothing could happen any more.
+    A decision holds for ``live_s`` seconds (above 0); before it, all light is dark for ``dark_s`` seconds. It
+    is made of the bytes that were still to be sent ``decision_s`` seconds before the dark. One at a time is
+    made, so if it takes longer than ``live_s``, each holds until the next is made. ``decisions``: how many
+    there have been; ``dark_s``: seconds in which bytes were to be sent and light was dark. ``trace``: keep
+    what each was made for. It ends by itself when the execution is over, or when nothing could happen any
+    more.
     """
 
     def __init__(
@@ -47,7 +48,9 @@ class Reallocation:
         self._moved: float | None = None
 
     def begin(self) -> None:
-        """The first division that is decided takes effect one interval from now."""
+        """Begin with the present rates. The first division that is decided takes effect one interval from
+        now.
+        """
         self._shine(self._now_bps)
 
     def _again(self) -> None:
@@ -89,7 +92,7 @@ class Reallocation:
         self._engine.at(self._engine.now_s + self._dark_s, lambda: self._shine(then_bps))
 
     def _stands_still(self, left: FloatArray) -> bool:
-        """Whether nothing has passed since the last decision, and nothing else will happen by itself.
+        """Return whether nothing has passed since the last decision, and nothing else will happen by itself.
 
         Ranks in lock-step are all held up by one pair without light, which the same demand gets again.
         """

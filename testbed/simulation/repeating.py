@@ -1,14 +1,14 @@
 """All-reduces that repeat are looked up, not simulated again.
 
-Jobs that share links, directly or through others, are a group; what happens to one group is nothing to
-others. A group is quiet while all of its ranks compute. From then on until it is quiet again, an *episode*,
-everything follows from when each rank comes to its all-reduce: the same moments, counted from the first,
-give the same ends. So an episode that was simulated is kept, and where a later one begins alike its ends are
-set at once, without flows. Groups that are alike but for the names of their links keep episodes together.
+Jobs that share links, directly or through others, are a group. Events in one group do not affect others. A
+group is quiet while all of its ranks compute. From then on until it is quiet again, an *episode*, everything
+follows from when each rank comes to its all-reduce: the same moments, counted from the first, give the same
+ends. So an episode that was simulated is kept. If a later one begins the same, its ends are set immediately,
+without flows. Groups that are equal except for the names of their links keep episodes together.
 
-What changes the network, and a job that begins beside others or fails, interrupts an episode that was looked
-up: then it is simulated from its begin up to that moment, and goes on as any other. So the result is the same
-as without, but for rounding: moments are alike within a few units in the last place of the time.
+A change of the network, and a job that begins next to others or fails, interrupts an episode that was looked
+up: then it is simulated from its begin up to that moment, and continues like any other. So the result is the
+same as without, except for rounding: moments are equal within a few units in the last place of the time.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from typing import Protocol
 
 from ringlight.testbed.simulation.engine import Engine, do_nothing
 
-#: Moments are alike if they differ by at most so many units in the last place of the time.
+#: Moments are equal if they differ by at most so many units in the last place of the time.
 ALIKE = 16
-#: Episodes that are kept of groups that are alike; transfers of the largest that is compared with others.
+#: Episodes that are kept of groups that are equal; transfers of the largest that is compared with others.
 MOST_KEPT, MOST_COMPARED = 16, 20_000
 
 
 class Loop(Protocol):
-    """A training loop under way, all of whose transfers go through the engine."""
+    """A training loop in progress, all of whose transfers go through the engine."""
 
     def links_used(self) -> frozenset[int]:
         """Return the engine's links that its transfers pass now."""
@@ -72,9 +72,10 @@ class Episode:
 
 @dataclass(eq=False)
 class Group:
-    """Loops that share links. ``begun`` and ``ended``: times in the episode under way. ``open``: ranks that
+    """Loops that share links. ``begun`` and ``ended``: times in the present episode. ``open``: ranks that
     have begun and not ended. ``looked_up``: whether the episode's ends are set. ``number`` counts episodes
-    that were, and interruptions. ``single``: each rank has begun once, and nothing else happened."""
+    that were, and interruptions. ``single``: each rank has begun once, and nothing else happened.
+    """
 
     loops: list[Loop]
     begun: dict[Rank, float] = field(default_factory=dict)
@@ -102,15 +103,15 @@ class Groups:
         beside = list(dict.fromkeys(self._user[link] for link in used if link in self._user))
         for other in beside:
             self._interrupt(other)
-        group = Group([*(one for other in beside for one in other.loops), loop])
+        group = Group([*(member for other in beside for member in other.loops), loop])
         for other in beside:
             group.begun |= other.begun
             group.ended |= other.ended
             group.open += other.open
         group.single = not group.open
-        for one in group.loops:
-            self._group[one] = group
-            for link in used if one is loop else one.links_used():
+        for member in group.loops:
+            self._group[member] = group
+            for link in used if member is loop else member.links_used():
                 self._user[link] = group
 
     def leave(self, loop: Loop) -> None:
@@ -126,7 +127,7 @@ class Groups:
             for rank in unfinished:
                 del group.begun[rank]
         if not group.open:
-            # Those that stay are alike others now.
+            # The remaining groups are equal to others now.
             group.loops.remove(loop)
             group.kept = None
             del self._group[loop]
@@ -139,7 +140,7 @@ class Groups:
         self._kept.clear()
 
     def rearrange(self) -> None:
-        """Group all loops anew, as they have other ways now."""
+        """Group all loops again, as they have other ways now."""
         self.interrupt()
         before, self._group, self._user = self._group, {}, {}
         for loop, old in before.items():
@@ -190,7 +191,9 @@ class Groups:
             for rank, at_s in loop.upcoming_s()
         }
         tolerance_s = ALIKE * math.ulp(now_s)
-        episode = next((one for one in group.kept if _alike(one, upcoming_s, tolerance_s)), None)
+        episode = next(
+            (candidate for candidate in group.kept if _alike(candidate, upcoming_s, tolerance_s)), None
+        )
         if episode is None:
             return
         group.looked_up = True
@@ -241,7 +244,7 @@ class Groups:
                 self._engine.at(self._engine.now_s, loop.reduced, rank)
 
     def _looks(self, loops: Sequence[Loop]) -> object:
-        """Return what a group is like but for the names of its links; like no other if it is large."""
+        """Return a group's state without the names of its links, equal to no other one for a large group."""
         if sum(loop.transfers() for loop in loops) > MOST_COMPARED:
             return object()
         number: dict[int, int] = {}

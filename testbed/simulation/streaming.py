@@ -1,10 +1,10 @@
-"""A large ring under way, each rank's sends as one stream of bytes.
+"""A large ring in progress, each rank's sends as one stream of bytes.
 
 On a ring a rank sends to the same one in every step, and in each step what it received in the step before. So
 all that it sends is one flow, which follows that of the rank before it: it may be ahead of it by the chunk
 that the rank had itself, less half a part, as a worker passes on a part of a chunk when it has the whole of
-the part, and less what is on its way. Such flows change their rates only where one comes up with the one that
-it follows, where it falls behind again, and at the ends: about as often as there are ranks, not as there are
+the part, and less what is on its way. Such flows change their rates only when one comes up with the one that
+it follows, when it falls behind again, and at the ends: about as often as there are ranks, not as there are
 transfers. :class:`ringlight.testbed.simulation.passing.PassingOn` follows every part.
 """
 
@@ -36,10 +36,10 @@ class Segment:
 
 @dataclass(frozen=True)
 class Stream:
-    """What one rank sends to another, over the way of transfer ``k``.
+    """Bytes that one rank sends to another, over the way of transfer ``k``.
 
-    ``ahead``: the stream that it follows, by at most ``lead`` bytes more than that. ``end_s``: seconds that
-    its receiver adds up the last of it.
+    ``ahead``: the stream that it follows. It may be at most ``lead`` bytes ahead of that stream. ``end_s``:
+    seconds for which its receiver adds up the last of it.
     """
 
     k: int
@@ -52,7 +52,7 @@ class Stream:
 
     @property
     def size(self) -> float:
-        """Bytes of the stream."""
+        """Return the number of bytes of the stream."""
         return sum(segment.size for segment in self.segments)
 
 
@@ -79,7 +79,7 @@ def streams_of(lanes: Lanes, steps: Steps, capacity: FloatArray, reduce_s_per_by
     pace_s = float(np.mean(np.array(latency_s) + (chunk_s + add_s * any(adds)) / PARTS))
     slowest = float(shared.min())
     of_receiver = {destination: k for k, destination in enumerate(lanes.destinations)}
-    found = []
+    streams = []
     for k, (source, destination) in enumerate(zip(lanes.sources, lanes.destinations, strict=True)):
         chunk = float(lanes.sizes[k])
         late_s = latency_s[k] + float(add_s[k]) / PARTS * any(adds)
@@ -87,14 +87,14 @@ def streams_of(lanes: Lanes, steps: Steps, capacity: FloatArray, reduce_s_per_by
         lead = max(chunk - half_part - slowest * late_s, half_part)
         adding = 1 / reduce_s_per_byte if reduce_s_per_byte else math.inf
         paced = chunk / pace_s if pace_s > chunk_s[k] else math.inf
-        found.append(
+        streams.append(
             Stream(
                 k, source, destination, of_receiver[source], lead,
                 _segments(chunk, adds, min(adding, paced), paced),
                 float(add_s[k]) / PARTS if adds[-1] else 0.0,
             )
         )  # fmt: skip
-    return found
+    return streams
 
 
 def _segments(chunk: float, adds: Sequence[bool], reducing: float, replacing: float) -> tuple[Segment, ...]:
@@ -104,13 +104,13 @@ def _segments(chunk: float, adds: Sequence[bool], reducing: float, replacing: fl
     if not adds[-1]:
         most, steps = runs.pop()
         runs += [(most, steps - 1), (math.inf, 1)]
-    found: list[Segment] = []
+    segments: list[Segment] = []
     for most, steps in runs:
-        if found and found[-1].most == most:
-            found[-1] = Segment(found[-1].size + steps * chunk, most)
+        if segments and segments[-1].most == most:
+            segments[-1] = Segment(segments[-1].size + steps * chunk, most)
         elif steps:
-            found.append(Segment(steps * chunk, most))
-    return tuple(found)
+            segments.append(Segment(steps * chunk, most))
+    return tuple(segments)
 
 
 class Starting(Protocol):
@@ -120,7 +120,7 @@ class Starting(Protocol):
 
 
 class Streaming:
-    """One execution of a ring's collective by ``ranks`` ranks.
+    """Execution of a ring's collective by ``ranks`` ranks.
 
     ``ended(rank)`` is called when a rank has all that it receives, and its peer all that it sends. ``over``:
     set it, and nothing more is begun.
@@ -168,7 +168,7 @@ class Streaming:
         self._engine, self._ended = engine, ended
 
     def begin(self, rank: int) -> None:
-        """The rank comes to the collective."""
+        """Called when the rank comes to the collective. Start its stream."""
         self._come[rank] = True
         stream = self._sent[rank]
         if stream is not None:
@@ -186,7 +186,7 @@ class Streaming:
             self._unheard[stream.destination] = stream
 
     def _hear(self, stream: Stream) -> None:
-        """The receiver has all, and says so to the sender."""
+        """Called when the receiver has all. Report that to the sender."""
         self._after(self._lanes.back_s(stream.k), self._less, stream.source)
         self._less(stream.destination)
 

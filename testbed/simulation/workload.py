@@ -36,11 +36,11 @@ BINS = 100
 
 @dataclass(frozen=True)
 class WorkloadResult:
-    """What became of a workload. Rows are its ranks, or its classes: ``row_of`` [ranks] says which.
+    """Outcome of a workload. Rows are its ranks, or its classes: ``row_of`` [ranks] maps ranks to rows.
 
     ``begin_s``, ``end_s`` [iterations, rows]. ``times``: with columns in the order of ``purposes``.
-    ``link_bytes`` [links]: that passed each, ``link_keys`` what each is called. ``traffic`` and ``records``
-    (by row) only when they were asked for.
+    ``link_bytes`` [links]: bytes that passed each link, ``link_keys``: names of the links. ``traffic`` and
+    ``records`` (by row) only if they were requested.
     """
 
     workload: Workload
@@ -66,9 +66,9 @@ class WorkloadResult:
         return np.asarray(self.end_s.max(axis=1) - self.begin_s.min(axis=1))
 
     def timeline(self, ranks: Sequence[int] | None = None) -> Iterator[Span]:
-        """The operations of some ranks, by default of the first rank of each row, for a timeline file.
+        """Yield the operations of some ranks, by default of the first rank of each row, for a timeline file.
 
-        Each from when on it held its stream. Raises ValueError when they were not recorded.
+        Each begins when it held its stream. Raises ValueError if the operations were not recorded.
         """
         if self.records is None:
             raise ValueError("the operations' times were not recorded; ask for operations")
@@ -93,7 +93,7 @@ _SHOWN = ("stream", "name", "kind", "collective", "bytes")
 
 
 def purpose(name: str) -> str:
-    """What a communication is for: the first word of its name."""
+    """Return the purpose of a communication: the first word of its name."""
     return name.partition(" ")[0]
 
 
@@ -110,16 +110,17 @@ def simulate_workload(
     traffic: bool = False,
     bin_s: float | None = None,
 ) -> WorkloadResult:
-    """``iterations`` of the workload, rank i on ``gpus[i]``.
+    """Simulate ``iterations`` of the workload, with rank i on ``gpus[i]``, and return the outcome.
 
-    A rank begins an iteration when all of its operations of the one before have ended. A message begins
-    when both of its ends have come to it. ``cost``: of each step of a collective, and the setting up of each
+    A rank begins an iteration when all of its operations of the one before have ended. A message begins when
+    both of its ends have come to it. ``cost``: of each step of a collective, and the setting up of each
     message. ``splits``: each collective is done in so many equal parts, one after the other. ``operations``:
-    keep when each began and ended. ``traffic``: keep what passed each link over time, in intervals of
-    ``bin_s`` seconds, or in 100 of them.
+    keep when each began and ended. ``traffic``: keep the bytes that passed each link over time, in intervals
+    of ``bin_s`` seconds, or in 100 of them.
 
     Raises ValueError naming what does not fit: a GPU that is missing, an operation without seconds, a
-    transfer without a way, a network that is not simulated here; and who waits for each other in what.
+    transfer without a way, a network that is not simulated here. If ranks wait for each other, it names them
+    and their operations.
     """
     if bin_s is not None and not 0 < bin_s < np.inf:
         raise ValueError(f"bin_s is {bin_s}; it must be above 0")
@@ -147,7 +148,7 @@ class Execution:
 
     ``slower``: rank to the factor by which its computing takes longer. ``progress`` is called with a row (a
     rank, or a class) and an iteration at the end of each. ``disturbed``: others use its links. ``standing``:
-    no light is asked for or set anew meanwhile; otherwise a rank waits for all of a step before the next.
+    no light is asked for or set again meanwhile; otherwise a rank waits for all of a step before the next.
     Otherwise and for what is raised as :func:`simulate_workload`. The engine's links must have the network's
     numbers.
     """
@@ -200,11 +201,13 @@ class Execution:
         self.operations.begin()
 
     def remaining(self) -> FloatArray:
-        """Bytes under way that have yet to pass each of the network's links."""
+        """Return the bytes in progress that have yet to pass each of the network's links."""
         return self._moving.remaining()
 
     def moved(self) -> FloatArray:
-        """Bytes that have passed each of the network's links; rank by rank those of flows that have begun."""
+        """Return the bytes that have passed each of the network's links; rank by rank those of flows that
+        have begun.
+        """
         return self._moving.moved()
 
     def set_capacity(self, capacity_bps: FloatArray) -> None:
@@ -213,26 +216,30 @@ class Execution:
 
     @property
     def over(self) -> bool:
-        """Whether all ranks have ended."""
+        """Return whether all ranks have ended."""
         return not self.operations.unfinished
 
     def standstill(self) -> str | None:
-        """Ranks that wait, and in what, when nothing happens any more; None when all have ended."""
+        """Return which ranks wait, and in which operations, when nothing happens any more; None if all have
+        ended.
+        """
         return None if self.over else _standstill(self._workload, self.operations, self._firsts.tolist())
 
     def result(self, bin_s: float | None = None) -> WorkloadResult:
-        """Result once it is over; kept traffic is in intervals of ``bin_s`` seconds, or in 100 of them."""
+        """Return the result once the run is over. Kept traffic is in intervals of ``bin_s`` seconds, or in
+        100 of them.
+        """
         run, network, carrier = self.operations, self._network, self._carrier
         end_s = float(run.end_s.max())
         links, width_s = len(network.capacity_bps), bin_s or max(end_s, 1e-300) / BINS
-        found = None
+        traffic = None
         if isinstance(carrier, InClasses) and carrier.bundles.stretches is not None:
-            found = of_stretches(carrier.bundles.stretches, links, width_s, end_s)
+            traffic = of_stretches(carrier.bundles.stretches, links, width_s, end_s)
         elif isinstance(carrier, RankByRank) and self._engine.passed is not None:
-            found = of_flows(self._engine.passed, links, width_s, end_s)
+            traffic = of_flows(self._engine.passed, links, width_s, end_s)
         return WorkloadResult(
             self._workload, self._fidelity, self.row_of, run.begin_s, run.end_s, self._purposes, run.times(),
-            tuple(network.key(link) for link in range(links)), self.moved(), found,
+            tuple(network.key(link) for link in range(links)), self.moved(), traffic,
             tuple(run.records) if run.records is not None else None,
         )  # fmt: skip
 
@@ -256,7 +263,7 @@ def _check(
 
 
 def _communications(workload: Workload) -> Iterator[str]:
-    """Names of the operations that communicate."""
+    """Return the names of the operations that communicate."""
     used = np.zeros(len(workload.names), dtype=np.bool_)
     for program in workload.programs:
         local = (program.kind == Kind.COMPUTE) | (program.kind == Kind.MEMORY)
@@ -265,7 +272,9 @@ def _communications(workload: Workload) -> Iterator[str]:
 
 
 def _standstill(workload: Workload, run: Operations, firsts: Sequence[int]) -> str:
-    """Ranks that wait, and in what, when nothing happens any more."""
+    """Return a message that names the ranks that wait, and their operations, when nothing happens any
+    more.
+    """
     waits = [
         f"rank {firsts[row]} in operation {operation} ({_described(workload, firsts[row], operation)})"
         for row in run.unfinished

@@ -185,13 +185,14 @@ class WavelengthRingNetwork:
 def rotor_network(
     gpus: Sequence[str], rotor: Rotor, *, indirect: bool = False, latency_s: float = 0.0, share: float = 1.0
 ) -> CircuitNetwork | IdealNetwork:
-    """A rotor fabric as a fluid over many cycles: straight, or over one GPU in between (:class:`Rotor`).
+    """Return a rotor fabric as a fluid over many cycles: straight, or over one GPU in between
+    (:class:`Rotor`).
 
     Every transfer first waits for half a cycle, which is the mean until a light comes by. That is right for
-    what one light can take; more ends half a cycle late in the mean, and one and a half at most. Straight
-    each pair has a link of its own. Indirectly each GPU has one link out and one in, of what fits whoever
-    sends to whom; these count a byte once, though it passes two lights. Raises ValueError when the GPUs are
-    not as many as the rotor's.
+    transfers that one light can take; larger ones end half a cycle late in the mean, and one and a half at
+    most. Straight, each pair has a link of its own. Indirectly, each GPU has one link out and one in, with a
+    rate that suits any traffic pattern. These links count a byte once, though it passes two lights. Raises
+    ValueError if the number of GPUs is not the rotor's.
     """
     if len(gpus) != rotor.gpus:
         raise ValueError(f"a rotor fabric of {rotor.gpus} GPUs, and there are {len(gpus)}")

@@ -23,14 +23,16 @@ LIGHT_DBM, DARK_DBM = -10.0, -40.0
 
 
 def at_rest(rig: Rig) -> dict[int, int]:
-    """What every NIC has received, once nothing arrives any more of what was sent before."""
+    """Wait until packets that were sent before have arrived. Return the number received by every NIC, by
+    faceplate.
+    """
     deadline = time.monotonic() + 5
-    found: dict[int, int] = {}
-    while found != (now := {number: host.nic_received() for number, host in rig.hosts.items()}):
+    counts: dict[int, int] = {}
+    while counts != (now := {number: host.nic_received() for number, host in rig.hosts.items()}):
         expect(time.monotonic() < deadline, "packets keep coming")
-        found = now
+        counts = now
         time.sleep(0.1)
-    return found
+    return counts
 
 
 @check(39)
@@ -46,9 +48,9 @@ def power_is_told_where_there_is_a_meter(rig: Rig, driver: OpticalSwitchDriver) 
     unplugged = next((p for p in range(1, rig.pairs + 1) if p not in rig.plugged), None)
     idle = [rig.inputs[unplugged - 1]] if unplugged else []
     ingress, egress, other = rig.inputs[0], rig.outputs[1], rig.outputs[0]
-    found = driver.power_dbm([ingress, *idle, egress, other])
+    powers_dbm = driver.power_dbm([ingress, *idle, egress, other])
     # Without light there is a meter's floor, or nothing that it could say.
-    read = {port: -99.0 if value is None else value for port, value in found.items()}
+    read = {port: -99.0 if value is None else value for port, value in powers_dbm.items()}
     expect(read[egress] > LIGHT_DBM, f"egress {egress} with light has {read[egress]:.1f} dBm")
     expect(read[ingress] >= read[egress], f"{read[ingress]:.1f} dBm in, {read[egress]:.1f} dBm out: a gain")
     for port in idle:
@@ -57,7 +59,7 @@ def power_is_told_where_there_is_a_meter(rig: Rig, driver: OpticalSwitchDriver) 
 
 
 def must_tell_light(driver: OpticalSwitchDriver) -> None:
-    """Raises Lacks where the switch says nothing of light."""
+    """Check that the switch reports whether light is there. Raises Lacks if it does not."""
     if not driver.capabilities().light:
         lacks("anything that tells where light is missing")
 
@@ -165,13 +167,13 @@ def close_leaves_nothing(rig: Rig, driver: OpticalSwitchDriver) -> None:
     driver.close()
     before = held()
     for _ in range(10):
-        one = rig.driver(direct=True)
-        one.open()
-        one.snapshot()
-        one.close()
-        one.close()
+        session = rig.driver(direct=True)
+        session.open()
+        session.snapshot()
+        session.close()
+        session.close()
         with raises(Unreachable, "a reading after close"):
-            one.snapshot()
+            session.snapshot()
     # Threads of the rig that served earlier drivers may end meanwhile, so there can be fewer; those that
     # served these take a moment to notice.
     soon(

@@ -89,7 +89,7 @@ def another_writer_makes_a_plan_stale(rig: Rig, driver: OpticalSwitchDriver) -> 
 
 @contextlib.contextmanager
 def straight(rig: Rig) -> Iterator[OpticalSwitchDriver]:
-    """A driver with nothing between it and the switch, that could stumble over what the switch says."""
+    """Yield an open driver with nothing between it and the switch that could misread the switch's replies."""
     driver = rig.driver(direct=True)
     try:
         driver.open()
@@ -101,28 +101,28 @@ def straight(rig: Rig) -> Iterator[OpticalSwitchDriver]:
 
 @check(23)
 def half_of_a_batch_is_reported_circuit_by_circuit(rig: Rig, driver: OpticalSwitchDriver) -> None:
-    wanted = [rig.xc(p, p) for p in range(1, min(4, rig.pairs) + 1)]
-    plan = driver.plan(wanted)
+    target = [rig.xc(p, p) for p in range(1, min(4, rig.pairs) + 1)]
+    plan = driver.plan(target)
     with rig.fault("half", count=1):
         try:
             driver.apply(plan)
         except PartialApply as error:
-            said = error.result.results if error.result is not None else ()
-            done = {subject(r) for r in said if r.action == "add" and not r.reason}
+            results = error.result.results if error.result is not None else ()
+            done = {subject(r) for r in results if r.action == "add" and not r.reason}
             same(done, rig.truth(), "reported as done, and what stands")
-            same(len(said), len(wanted), "circuits in the report")
-            missing = [r for r in said if subject(r) not in done]
+            same(len(results), len(target), "circuits in the report")
+            missing = [r for r in results if subject(r) not in done]
             expect(all(r.reason for r in missing), "a circuit is missing without a reason")
         except Refused:
             same(rig.truth(), set(), "after a refusal of all, there stands")
         else:
             raise CheckFailed("half of a batch was refused, and it is called done")
-    rig.change(driver, wanted)
-    stands(rig, driver, set(wanted))
+    rig.change(driver, target)
+    stands(rig, driver, set(target))
 
 
 def subject(result: CrossConnectResult) -> CrossConnect:
-    """The cross-connect that a result is about."""
+    """Return the cross-connect that a result is about."""
     return CrossConnect(result.ingress, result.egress or 0, result.wavelength)
 
 
@@ -137,18 +137,18 @@ def an_idle_session_that_was_ended_is_made_anew(rig: Rig, driver: OpticalSwitchD
 
 @check(28)
 def reports_in_between_are_no_replies(rig: Rig, driver: OpticalSwitchDriver) -> None:
-    with straight(rig) as one, rig.fault("autonomous"):
-        rig.change(one, rig.cycle(1, 2))
-        rig.change(one, [rig.xc(1, 1), rig.xc(2, 2)])
-        stands(rig, one, {rig.xc(1, 1), rig.xc(2, 2)})
-        one.alarms()
+    with straight(rig) as direct, rig.fault("autonomous"):
+        rig.change(direct, rig.cycle(1, 2))
+        rig.change(direct, [rig.xc(1, 1), rig.xc(2, 2)])
+        stands(rig, direct, {rig.xc(1, 1), rig.xc(2, 2)})
+        direct.alarms()
 
 
 @check(29)
 def a_refusal_is_a_failure(rig: Rig, driver: OpticalSwitchDriver) -> None:
     rig.change(driver, [rig.xc(1, 1)])
-    for wanted, delete in (([rig.xc(2, 2)], ()), ([], [rig.inputs[0]])):
-        plan = driver.plan(wanted, delete=delete)
+    for added, delete in (([rig.xc(2, 2)], ()), ([], [rig.inputs[0]])):
+        plan = driver.plan(added, delete=delete)
         with rig.fault("deny", count=1), raises(Refused, "a write that the switch refuses"):
             driver.apply(plan)
         stands(rig, driver, {rig.xc(1, 1)})
@@ -158,29 +158,29 @@ def a_refusal_is_a_failure(rig: Rig, driver: OpticalSwitchDriver) -> None:
 def what_cannot_be_understood_is_no_answer(rig: Rig, driver: OpticalSwitchDriver) -> None:
     rig.change(driver, [rig.xc(1, 1)])
     for kind in ("garbage", "truncate"):
-        with straight(rig) as one:
+        with straight(rig) as direct:
             with rig.fault(kind):
                 with raises(OpticalError, f"a reading of {kind} bytes"):
-                    one.snapshot(timeout_s=0.5)
+                    direct.snapshot(timeout_s=0.5)
                 with raises(OpticalError, f"a change on {kind} bytes"):
-                    rig.change(one, [rig.xc(2, 2)], timeout_s=0.5)
-            same(rig.standing(one), rig.truth(), f"after {kind} bytes, the driver reads")
-            rig.change(one, [rig.xc(2, 2)])
-            stands(rig, one, {rig.xc(1, 1), rig.xc(2, 2)})
-            rig.change(one, (), delete=[rig.inputs[1]])
+                    rig.change(direct, [rig.xc(2, 2)], timeout_s=0.5)
+            same(rig.standing(direct), rig.truth(), f"after {kind} bytes, the driver reads")
+            rig.change(direct, [rig.xc(2, 2)])
+            stands(rig, direct, {rig.xc(1, 1), rig.xc(2, 2)})
+            rig.change(direct, (), delete=[rig.inputs[1]])
 
 
 @check(30, 36)
 def a_reply_that_drips_ends_at_the_deadline(rig: Rig, driver: OpticalSwitchDriver) -> None:
     rig.change(driver, [rig.xc(1, 1)])
-    with straight(rig) as one:
+    with straight(rig) as direct:
         with rig.fault("slow-drip", seconds=0.2):
             started = time.monotonic()
             with raises(OpticalError, "a reply of a byte every 0.2 s"):
-                one.snapshot(timeout_s=0.6)
+                direct.snapshot(timeout_s=0.6)
             took_s = time.monotonic() - started
         expect(took_s < 3.0, f"a timeout of 0.6 s took {took_s:.1f} s")
-        same(rig.standing(one), {rig.xc(1, 1)}, "afterwards the driver reads")
+        same(rig.standing(direct), {rig.xc(1, 1)}, "afterwards the driver reads")
 
 
 @check(31)

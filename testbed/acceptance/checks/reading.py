@@ -1,4 +1,4 @@
-"""Identity and reading: items 1 to 6, and 45 where a password could be seen."""
+"""Identity and reading: items 1 to 6, and 45 if a password could be seen."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ANY_PASSWORD = (
 
 @contextmanager
 def all_that_is_logged() -> Iterator[io.StringIO]:
-    """Every log line of this process meanwhile, at any level."""
+    """Yield a text that gets every log line of this process during the block, at any level."""
     text, root = io.StringIO(), logging.getLogger()
     handler, level = logging.StreamHandler(text), root.level
     root.addHandler(handler)
@@ -105,17 +105,17 @@ def an_empty_switch_reads_as_empty(rig: Rig, driver: OpticalSwitchDriver) -> Non
 def a_reading_is_the_truth(rig: Rig, driver: OpticalSwitchDriver) -> None:
     if not rig.out_of_band:
         lacks("a view of the switch besides its management protocol")
-    for wanted in ({rig.xc(1, 2)}, {rig.xc(1, 2), rig.xc(2, 1)}):
-        rig.change(driver, wanted)
+    for target in ({rig.xc(1, 2)}, {rig.xc(1, 2), rig.xc(2, 1)}):
+        rig.change(driver, target)
         same(rig.standing(driver), rig.truth(), "the driver reads")
-        same(rig.truth(), wanted, "there stands")
+        same(rig.truth(), target, "there stands")
 
 
 @check(5)
 def a_full_switch_reads_completely(rig: Rig, driver: OpticalSwitchDriver) -> None:
-    wanted = {rig.xc(p, p) for p in range(1, rig.pairs + 1)}
-    rig.change(driver, wanted, Mode.REPLACE, timeout_s=30)
-    same(rig.standing(driver), wanted, "the driver reads")
+    target = {rig.xc(p, p) for p in range(1, rig.pairs + 1)}
+    rig.change(driver, target, Mode.REPLACE, timeout_s=30)
+    same(rig.standing(driver), target, "the driver reads")
 
 
 @check(6)

@@ -28,7 +28,9 @@ check = collecting(CHECKS)
 
 
 def wait_for_light(rig: Rig, cross_connect: CrossConnect) -> None:
-    """A switch whose process was held up is later than it declares."""
+    """Wait until the cross-connect carries light, if the switch reports when. A switch whose process was held
+    up is later than it declares.
+    """
     try:
         since_s = rig.lit_since(cross_connect)
     except Lacks:
@@ -68,16 +70,16 @@ def kept_circuits_are_untouched(rig: Rig, driver: OpticalSwitchDriver) -> None:
 def dark_are_the_ports_of_the_plan_and_no_others(rig: Rig, driver: OpticalSwitchDriver) -> None:
     before = {rig.xc(1, 2), *rig.cycle(3, 4, 5)}
     rig.change(driver, before)
-    for one in before:
-        wait_for_light(rig, one)
+    for circuit in before:
+        wait_for_light(rig, circuit)
     # Where its age is what is asked for, a late answer makes light older: by less than half of this.
     time.sleep(LATE_S)
     started = time.monotonic() - LATE_S / 2
     after = {rig.xc(1, 2), rig.xc(3, 4), rig.xc(4, 3), rig.xc(5, 5)}
     result = rig.change(driver, after, Mode.REPLACE)
-    made = {one for one in after if rig.lit_since(one) > started}
+    made = {circuit for circuit in after if rig.lit_since(circuit) > started}
     went = before - after | made
-    ports = {port for one in went for port in (one.ingress, one.egress)}
+    ports = {port for circuit in went for port in (circuit.ingress, circuit.egress)}
     same(ports, set(result.plan.dark_ports), "ports that went dark")
     same(made, set(result.plan.add), "made anew")
 
@@ -86,9 +88,9 @@ def dark_are_the_ports_of_the_plan_and_no_others(rig: Rig, driver: OpticalSwitch
 def safe_refuses_a_busy_port(rig: Rig, driver: OpticalSwitchDriver) -> None:
     rig.change(driver, [rig.xc(1, 2)])
     rig.writes()
-    for wanted in ([rig.xc(1, 1)], [rig.xc(2, 2)]):
+    for target in ([rig.xc(1, 1)], [rig.xc(2, 2)]):
         with raises(PortBusy, "a busy port in SAFE mode") as caught:
-            rig.change(driver, wanted, Mode.SAFE)
+            rig.change(driver, target, Mode.SAFE)
         same(caught.of("holder"), rig.xc(1, 2), "named as what holds it")
     same(rig.writes(), [], "written")
     same(rig.truth(), {rig.xc(1, 2)}, "there stands")
@@ -96,10 +98,10 @@ def safe_refuses_a_busy_port(rig: Rig, driver: OpticalSwitchDriver) -> None:
 
 @check(19)
 def safe_refuses_all_when_one_is_busy(rig: Rig, driver: OpticalSwitchDriver) -> None:
-    wanted = ([rig.xc(3, 4), rig.xc(1, 5)], [rig.xc(3, 4), rig.xc(5, 2)])
+    requests = ([rig.xc(3, 4), rig.xc(1, 5)], [rig.xc(3, 4), rig.xc(5, 2)])
     rig.change(driver, [rig.xc(1, 2)])
     rig.writes()
-    for some in wanted:
+    for some in requests:
         with raises(PortBusy, "a busy port among others in SAFE mode"):
             rig.change(driver, some, Mode.SAFE)
     same(rig.writes(), [], "written")
@@ -107,32 +109,32 @@ def safe_refuses_all_when_one_is_busy(rig: Rig, driver: OpticalSwitchDriver) -> 
 
 
 def _rejected(
-    rig: Rig, driver: OpticalSwitchDriver, wanted: list[CrossConnect], error: type[OpticalError]
+    rig: Rig, driver: OpticalSwitchDriver, request: list[CrossConnect], error: type[OpticalError]
 ) -> None:
-    coloured = [replace(one, wavelength=rig.wavelength) for one in wanted]
-    said = ", ".join(map(str, wanted))
-    with raises(error, f"the request {said}"):
+    coloured = [replace(xc, wavelength=rig.wavelength) for xc in request]
+    text = ", ".join(map(str, request))
+    with raises(error, f"the request {text}"):
         rig.change(driver, coloured)
-    same(rig.writes(), [], f"written for {said}")
-    same(rig.truth(), set(), f"after {said}, there stands")
+    same(rig.writes(), [], f"written for {text}")
+    same(rig.truth(), set(), f"after {text}, there stands")
 
 
 @check(20)
 def clashes_write_nothing(rig: Rig, driver: OpticalSwitchDriver) -> None:
-    (one, other), (out, second) = rig.inputs[:2], rig.outputs[:2]
-    _rejected(rig, driver, [CrossConnect(one, out), CrossConnect(other, out)], PortClash)
-    _rejected(rig, driver, [CrossConnect(one, out), CrossConnect(one, second)], PortClash)
+    (first, other), (out, second) = rig.inputs[:2], rig.outputs[:2]
+    _rejected(rig, driver, [CrossConnect(first, out), CrossConnect(other, out)], PortClash)
+    _rejected(rig, driver, [CrossConnect(first, out), CrossConnect(first, second)], PortClash)
 
 
 @check(21)
 def wrong_ports_write_nothing(rig: Rig, driver: OpticalSwitchDriver) -> None:
     can = driver.capabilities()
-    one, out = rig.inputs[0], rig.outputs[0]
-    _rejected(rig, driver, [CrossConnect(one, max(can.ports) + 1)], NoSuchPort)
+    ingress, out = rig.inputs[0], rig.outputs[0]
+    _rejected(rig, driver, [CrossConnect(ingress, max(can.ports) + 1)], NoSuchPort)
     _rejected(rig, driver, [CrossConnect(0, out)], NoSuchPort)
     if can.ingress & can.egress:
         return  # each port has both sides
-    _rejected(rig, driver, [CrossConnect(one, rig.inputs[1])], WrongSide)
+    _rejected(rig, driver, [CrossConnect(ingress, rig.inputs[1])], WrongSide)
     _rejected(rig, driver, [CrossConnect(out, rig.outputs[1])], WrongSide)
 
 

@@ -63,11 +63,13 @@ def a_deadline_too_short_changes_nothing(rig: Rig, driver: OpticalSwitchDriver) 
 @check(35)
 def changes_of_many_threads_all_come_about(rig: Rig, driver: OpticalSwitchDriver) -> None:
     many = min(THREADS, rig.pairs)
-    wanted = [rig.xc(p, p % many + 1) for p in range(1, many + 1)]
+    target = [rig.xc(p, p % many + 1) for p in range(1, many + 1)]
     with ThreadPoolExecutor(many) as pool:
-        for done in [pool.submit(rig.change, driver, [one], Mode.SAFE, timeout_s=60) for one in wanted]:
+        for done in [
+            pool.submit(rig.change, driver, [circuit], Mode.SAFE, timeout_s=60) for circuit in target
+        ]:
             same(done.result(90).deviations, (), "deviations")
-    stands(rig, driver, set(wanted))
+    stands(rig, driver, set(target))
 
 
 @check(35)
@@ -165,23 +167,23 @@ def follow_the_model(
 ) -> None:
     """Make drawn changes to an empty switch and compare it with a set after each.
 
-    The set is changed alike. No more may be written than the change takes.
+    The set is changed in the same way. No more may be written than the change takes.
     """
     rig.change(driver, (), Mode.REPLACE, settle=False)
     model: set[CrossConnect] = set()
     for _ in range(changes):
         how = mode()
-        wanted = {rig.xc(a, b) for a, b in zip(inputs(), outputs(), strict=False)}
-        ports = {p for x in wanted for p in (x.ingress, x.egress)}
-        in_the_way = {x for x in model - wanted if x.ingress in ports or x.egress in ports}
+        target = {rig.xc(a, b) for a, b in zip(inputs(), outputs(), strict=False)}
+        ports = {p for x in target for p in (x.ingress, x.egress)}
+        in_the_way = {x for x in model - target if x.ingress in ports or x.egress in ports}
         rig.writes()
         if how is Mode.SAFE and in_the_way:
             with raises(PortBusy, "a busy port in SAFE mode"):
-                rig.change(driver, wanted, how)
+                rig.change(driver, target, how)
             same(rig.writes(), [], "written")
         else:
-            expected = wanted if how is Mode.REPLACE else (model - in_the_way) | wanted
-            rig.change(driver, wanted, how, settle=False)
+            expected = target if how is Mode.REPLACE else (model - in_the_way) | target
+            rig.change(driver, target, how, settle=False)
             removed, added = len(model - expected), len(expected - model)
             at_once = how is Mode.REPLACE and driver.capabilities().max_replace and removed and added
             most = 1 if at_once else writes_for(driver, removed, added)

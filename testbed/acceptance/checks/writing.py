@@ -14,15 +14,15 @@ check = collecting(CHECKS)
 
 
 def writes_for(driver: OpticalSwitchDriver, removed: int, added: int) -> int:
-    """How many writes it takes to remove and then add so many."""
+    """Return the number of writes that removing and then adding so many cross-connects takes."""
     can = driver.capabilities()
     return -(-removed // (can.max_remove or can.max_batch)) + -(-added // can.max_batch)
 
 
-def stands(rig: Rig, driver: OpticalSwitchDriver, wanted: set[CrossConnect]) -> None:
+def stands(rig: Rig, driver: OpticalSwitchDriver, target: set[CrossConnect]) -> None:
     """Exactly this stands, and the driver reads it."""
-    same(rig.truth(), wanted, "there stands")
-    same(rig.standing(driver), wanted, "the driver reads")
+    same(rig.truth(), target, "there stands")
+    same(rig.standing(driver), target, "the driver reads")
 
 
 @check(7, 9)
@@ -39,27 +39,29 @@ def adding_and_repeating(rig: Rig, driver: OpticalSwitchDriver) -> None:
 
 @check(8)
 def adding_many_in_few_writes(rig: Rig, driver: OpticalSwitchDriver) -> None:
-    wanted = {rig.xc(p, p) for p in range(1, rig.pairs + 1)}
-    rig.change(driver, wanted)
-    same(len(rig.writes()), writes_for(driver, 0, len(wanted)), f"writes for {len(wanted)} cross-connects")
-    stands(rig, driver, wanted)
+    target = {rig.xc(p, p) for p in range(1, rig.pairs + 1)}
+    rig.change(driver, target)
+    same(len(rig.writes()), writes_for(driver, 0, len(target)), f"writes for {len(target)} cross-connects")
+    stands(rig, driver, target)
 
 
 @check(10, 11)
 def deleting_by_ingress_and_what_is_absent(rig: Rig, driver: OpticalSwitchDriver) -> None:
     rig.change(driver, rig.cycle(1, 2))
     rig.writes()
-    one, other = rig.inputs[0], rig.inputs[1]
-    result = rig.change(driver, (), delete=[one])
+    first, other = rig.inputs[0], rig.inputs[1]
+    result = rig.change(driver, (), delete=[first])
     stands(rig, driver, {rig.xc(2, 1)})
-    same({r.ingress for r in result.results if r.state is CrossConnectState.ABSENT}, {one}, "reported ABSENT")
+    same(
+        {r.ingress for r in result.results if r.state is CrossConnectState.ABSENT}, {first}, "reported ABSENT"
+    )
     same(len(rig.writes()), 1, "writes for one deletion")
-    absent = rig.change(driver, (), delete=[one])
-    states = [r.state for r in absent.results if r.ingress == one]
+    absent = rig.change(driver, (), delete=[first])
+    states = [r.state for r in absent.results if r.ingress == first]
     same(states, [CrossConnectState.ABSENT], "reported of what was absent")
     same(rig.writes(), [], "written to delete what is absent")
-    both = rig.change(driver, (), delete=[one, other])
-    same({r.ingress for r in both.results if r.state is CrossConnectState.ABSENT}, {one, other}, "ABSENT")
+    both = rig.change(driver, (), delete=[first, other])
+    same({r.ingress for r in both.results if r.state is CrossConnectState.ABSENT}, {first, other}, "ABSENT")
     stands(rig, driver, set())
 
 
@@ -100,7 +102,7 @@ def making_anew_what_stands_where_that_is_asked(rig: Rig, driver: OpticalSwitchD
     stays, goes, comes = rig.xc(1, 2), rig.xc(3, 4), rig.xc(5, 1)
     rig.change(driver, [stays, goes])
     rig.writes()
-    # Where somebody else's stand, REPLACE would make them anew, too.
+    # REPLACE would make circuits of others again, too.
     if rig.others:
         plan = driver.plan([stays, comes], delete=[goes.ingress], anew=True)
     else:

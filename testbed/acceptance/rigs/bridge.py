@@ -113,8 +113,8 @@ class OpenFlowRig(Rig):
         return self._make(0xDEAD, self._plane)
 
     def _flows(self) -> dict[CrossConnect, tuple[float, int]]:
-        """Duration (s) and packets of each cross-connect's flow."""
-        found = {}
+        """Return duration (seconds) and packets of each cross-connect's flow."""
+        flows = {}
         for line in self._ofctl("dump-flows").splitlines():
             match = _FLOW.search(line)
             if match is None:
@@ -122,8 +122,8 @@ class OpenFlowRig(Rig):
             assert int(match[3]) == openflow.PRIORITY, line
             ingress, action = int(match[4]), match[5]
             out = ingress if action == "IN_PORT" else int(action.removeprefix("output:"))
-            found[CrossConnect(ingress, SIZE + out)] = (float(match[1]), int(match[2]))
-        return found
+            flows[CrossConnect(ingress, SIZE + out)] = (float(match[1]), int(match[2]))
+        return flows
 
     def truth(self) -> set[CrossConnect]:
         return set(self._flows())

@@ -36,7 +36,7 @@ SIZE, MAX_SIZE = 8, 1024
 #: Faceplates 1..HOSTS have a host; nothing is plugged into the others.
 HOSTS = 5
 PROFILE = "mems"
-#: A rig that is measured: two kept circuits beside 320 others, and only those two have hosts.
+#: A rig that is measured: two kept circuits next to 320 others, and only those two have hosts.
 MEASURED_SIZE, MEASURED_HOSTS = 324, 2
 #: Who may use the switch, by protocols with a login.
 USER, PASSWORD = "ann", "s3cr:t"
@@ -51,7 +51,7 @@ class Proxy:
     """Proxy between a client and a switch that counts writes and misbehaves on demand.
 
     ``seen``: the writes. ``lose``: whether the next one is lost, True after it has had its effect.
-    ``garble``: readings are spoilt. Each request has one reply; of SCPI both are lines (a set command comes
+    ``garble``: readings are damaged. Each request has one reply; of SCPI both are lines (a set command comes
     with a query behind it).
     """
 
@@ -97,7 +97,7 @@ class Proxy:
 
     @contextmanager
     def _with_switch(self, client: socket.socket) -> Iterator[socket.socket]:
-        """A connection to the switch for as long as the client's; its end is no error."""
+        """Yield a connection to the switch for as long as the client's. The end of either is not an error."""
         with (
             client,
             contextlib.suppress(OSError),
@@ -119,32 +119,32 @@ class Proxy:
             client.makefile("rb") as requests,
             switch.makefile("rb") as replies,
         ):
-            while (asked := self.request(requests)) and self._pass(asked, client, switch, replies):
+            while (request := self.request(requests)) and self._pass(request, client, switch, replies):
                 pass
 
     def request(self, file: BufferedReader) -> bytes:
-        """The next request; empty at the end."""
+        """Return the next request; empty at the end."""
         return file.readline()
 
-    def reply(self, file: BufferedReader, asked: bytes) -> bytes:
-        """The reply to a request; empty at the end."""
+    def reply(self, file: BufferedReader, request: bytes) -> bytes:
+        """Return the reply to a request; empty at the end."""
         return file.readline()
 
     def _pass(
-        self, asked: bytes, client: socket.socket, switch: socket.socket, replies: BufferedReader
+        self, request: bytes, client: socket.socket, switch: socket.socket, replies: BufferedReader
     ) -> bool:
-        write = self.WRITE.search(asked) is not None
+        write = self.WRITE.search(request) is not None
         lose, self.lose = (self.lose, None) if write else (None, self.lose)
         if write:
-            self.seen.append(asked.decode().strip())
+            self.seen.append(request.decode().strip())
         if lose is False:
             return False
-        switch.sendall(asked)
-        reply = self.reply(replies, asked)
+        switch.sendall(request)
+        reply = self.reply(replies, request)
         if lose:
             time.sleep(0.02)
             return False
-        spoilt = self.garble and self.READ.search(asked) is not None
+        spoilt = self.garble and self.READ.search(request) is not None
         client.sendall(reply[: len(reply) // 2] if spoilt else reply)
         return bool(reply) and not spoilt
 
@@ -163,7 +163,7 @@ class ScpiRig(Rig):
     wavelengths: ClassVar[int] = 0
     #: What the switch calls the protocol; the driver has the same name.
     protocol: ClassVar[str] = "scpi"
-    #: What the inventory says besides.
+    #: Further entries of the inventory.
     more: ClassVar[Mapping[str, Any]] = {}
     proxy_of: ClassVar[type[Proxy]] = Proxy
 
@@ -194,7 +194,7 @@ class ScpiRig(Rig):
             raise
 
     def _arguments(self) -> list[str]:
-        """What the switch is told besides."""
+        """Return the further arguments of the switch's process."""
         if self.protocol == "scpi":
             return []
         users = self._lab.state_dir / "users"
@@ -283,7 +283,7 @@ class ScpiRig(Rig):
         return None if self.protocol == "scpi" else self._make(self.address, "wrong")
 
     def truth(self) -> set[CrossConnect]:
-        return {CrossConnect(i, lit.egress, w) for (i, w), lit in self.maps.cross_connects().items()}
+        return {CrossConnect(i, circuit.egress, w) for (i, w), circuit in self.maps.cross_connects().items()}
 
     def lit_since(self, cross_connect: CrossConnect) -> float:
         spot = cross_connect.ingress, cross_connect.wavelength
@@ -332,8 +332,8 @@ class ScpiRig(Rig):
 
     @contextmanager
     def fault(self, kind: str, *, count: int | None = None, seconds: float | None = None) -> Iterator[None]:
-        asked = {"kind": kind, "protocol": self.protocol, "count": count, "seconds": seconds}
-        body = {key: value for key, value in asked.items() if value is not None}
+        parameters = {"kind": kind, "protocol": self.protocol, "count": count, "seconds": seconds}
+        body = {key: value for key, value in parameters.items() if value is not None}
         with httpx.Client(base_url=f"http://{self.rest}", trust_env=False, timeout=10) as switch:
             made = switch.post("/v1/faults", json=body)
             if made.status_code == 422:
@@ -390,7 +390,8 @@ class WssRig(ScpiRig):
 
 
 def _favour(pid: int) -> None:
-    """A switch's control shares its processor with nobody: ours goes before other programs where that may be.
+    """Run the switch's control before other programs if that is allowed, since a real one shares its
+    processor with none.
 
     It is in a session of its own, whose niceness counts before the process's (sched(7), autogroup).
     """

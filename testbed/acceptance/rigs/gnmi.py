@@ -41,7 +41,9 @@ class Frames:
 
 
 def told(request: bytes) -> str:
-    """What a Set asks for, in words; ``request`` has gRPC's five bytes before it."""
+    """Summarise a Set request and return the text, such as "delete 2, replace 1". ``request`` begins with
+    gRPC's five bytes.
+    """
     from pygnmi.spec.v080 import gnmi_pb2 as gnmi
 
     message = gnmi.SetRequest.FromString(request[5:])
@@ -134,12 +136,12 @@ class GnmiRig(ScpiRig):
 
     @classmethod
     def missing(cls) -> str:
-        found = all(importlib.util.find_spec(package) for package in ("pygnmi", "h2"))
-        return "" if found else "the extra gnmi is not installed: pip install 'ringlight[gnmi]'"
+        installed = all(importlib.util.find_spec(package) for package in ("pygnmi", "h2"))
+        return "" if installed else "the extra gnmi is not installed: pip install 'ringlight[gnmi]'"
 
 
 class SonicGnmiRig(GnmiRig):
-    """SONiC's models, whose switch says nothing of light."""
+    """SONiC's models, whose switch does not report light."""
 
     protocol = "sonic-ocs-gnmi"
     profile = "sonic-ocs"

@@ -1,4 +1,4 @@
-"""Rigs around the emulated switch where the driver speaks TL1."""
+"""Rigs around the emulated switch for drivers that use TL1."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ class Tl1Proxy(Proxy):
     """Passes commands and replies; a report goes before every reply."""
 
     def request(self, file: BufferedReader) -> bytes:
-        framer, asked = CommandFramer(), b""
+        framer, command = CommandFramer(), b""
         while byte := file.read(1):
-            asked += byte
+            command += byte
             if framer.feed(byte):
-                return asked
+                return command
         return b""
 
-    def reply(self, file: BufferedReader, asked: bytes) -> bytes:
-        framer, told = MessageFramer(), b""
-        (text,) = CommandFramer().feed(asked)
+    def reply(self, file: BufferedReader, request: bytes) -> bytes:
+        framer, received = MessageFramer(), b""
+        (text,) = CommandFramer().feed(request)
         ctag = parse_command(text or "").ctag
         while data := file.read1(1 << 16):
-            told += data
+            received += data
             for message in framer.feed(data):
                 if isinstance(message, Reply) and message.ctag == ctag and not message.more:
-                    return NOISE + told
+                    return NOISE + received
         return b""
 
 

@@ -26,7 +26,7 @@ class HttpProxy(Proxy):
         length = re.search(rb"\r\ncontent-length: (\d+)", head, re.IGNORECASE)
         return head + file.read(int(length[1]) if length else 0)
 
-    def reply(self, file: BufferedReader, asked: bytes) -> bytes:
+    def reply(self, file: BufferedReader, request: bytes) -> bytes:
         return self.request(file)
 
 

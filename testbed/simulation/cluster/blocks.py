@@ -24,8 +24,9 @@ class Blocks:
         self._round_ends = lattice.round_ends
 
     def find(self, orders: Sequence[Sequence[int]]) -> Cells | None:
-        """The first block of free GPUs that has one of some sides, the first first; None where there is
-        none."""
+        """Return the first block of free GPUs with the sides of one of ``orders``, tried in that order; None
+        if there is none.
+        """
         for order in orders:
             begins = self.free
             for axis, side in enumerate(order):

@@ -1,4 +1,4 @@
-"""What fails while jobs run, and what becomes of them: units that are repaired, or GPUs that are lost."""
+"""Failures while jobs run, and their effect on the jobs: units that are repaired, or GPUs that are lost."""
 
 from __future__ import annotations
 
@@ -29,23 +29,26 @@ class Faults:
     policies: FaultPolicies
 
     def outages(self, units: Sequence[Unit]) -> list[tuple[float, Unit, bool]]:
-        """When which unit goes down (True) or comes up; a unit is down while any of its servers is."""
+        """Return when which unit goes down (True) or comes up, in seconds and in order. A unit is down while
+        any of its servers is.
+        """
         per = self.policies.unit_gpus // self.policies.server_gpus
-        found = []
+        events = []
         columns = (self.trace.server, self.trace.begin_s, self.trace.end_s)
         for server, begin, end in zip(*(column.tolist() for column in columns), strict=True):
             # An outage of no length takes nothing down.
             if end > begin and server // per < len(units):
                 unit = units[server // per]
-                found += [(begin, unit, True), (end, unit, False)]
+                events += [(begin, unit, True), (end, unit, False)]
         # Of one moment the repairs first.
-        return sorted(found, key=lambda event: (event[0], event[2], event[1]))
+        return sorted(events, key=lambda event: (event[0], event[2], event[1]))
 
 
 @dataclass(frozen=True)
 class Losses:
-    """GPUs that are lost for good, when and by name. A job goes on from the last of its checkpoints, one
-    after every ``checkpoint_s`` of work, and needs ``restart_s`` for it."""
+    """GPUs that are lost for good, when and by name. A job continues from the last of its checkpoints, one
+    after every ``checkpoint_s`` of work, and needs ``restart_s`` for it.
+    """
 
     gpus: tuple[tuple[float, str], ...] = ()
     checkpoint_s: float = 1.0
@@ -53,8 +56,10 @@ class Losses:
 
 
 def kept_units(leaves: Sequence[int], policies: FaultPolicies) -> list[int]:
-    """GPUs of each leaf that are kept as spares, whole units: where a leaf's share is less than one, some
-    leaves have one for all."""
+    """Return how many GPUs of each leaf are kept as spares, in whole units.
+
+    If a leaf's share is less than one unit, some leaves keep one for several leaves.
+    """
     per = policies.unit_gpus
     ends = np.floor(np.cumsum(leaves) * policies.spares / per + 0.5).astype(np.int64)
     kept: list[int] = (np.diff(ends, prepend=0) * per).tolist()
@@ -65,11 +70,11 @@ class Sound:
     """Nothing fails."""
 
     def events(self) -> list[Event]:
-        """What happens when."""
+        """Return the failures and repairs with their times; none here."""
         return []
 
     def freed(self) -> None:
-        """GPUs have become free, which jobs that stand still may be waiting for."""
+        """Called when GPUs have become free, which jobs that stand still may be waiting for."""
 
 
 class Losing(Sound):
@@ -79,10 +84,10 @@ class Losing(Sound):
         self._run, self._holding, self._losses = run, holding, losses
 
     def events(self) -> list[Event]:
-        return [(at, lambda gpu=gpu: self._lose(gpu)) for at, gpu in sorted(self._losses.gpus)]  # type: ignore[misc]
+        return [(time_s, lambda gpu=gpu: self._lose(gpu)) for time_s, gpu in sorted(self._losses.gpus)]  # type: ignore[misc]
 
     def _lose(self, gpu: str) -> None:
-        """A GPU is lost for good; its job goes on once there are spares for all that it lost."""
+        """Lose a GPU for good. Its job continues once there are spares for all GPUs that it lost."""
         run = self._run
         job = self._holding.gpus.lose(gpu)
         if job is None:
@@ -120,18 +125,18 @@ class Failing(Sound):
 
     def events(self) -> list[Event]:
         return [
-            (at, lambda unit=unit, does=self._fail if down else self._mend: does(unit))  # type: ignore[misc]
-            for at, unit, down in self._faults.outages(self._units.all)
+            (time_s, lambda unit=unit, does=self._fail if down else self._mend: does(unit))  # type: ignore[misc]
+            for time_s, unit, down in self._faults.outages(self._units.all)
         ]
 
     def _fail(self, unit: Unit) -> None:
-        """A unit goes down."""
+        """Take a unit down."""
         run, policies = self._run, self._policies
         idle, jobs = self._units.fail(unit)
         self._free.take({unit[0]: idle})
         for job in jobs:
             if job <= SPARE:
-                # A spare of the pool: nobody had it.
+                # A spare of the pool: no job had it.
                 continue
             run.hit += 1
             if job in run.stalled:
@@ -147,23 +152,23 @@ class Failing(Sound):
         self.freed()
 
     def _mend(self, unit: Unit) -> None:
-        """A unit is repaired."""
+        """Repair a unit."""
         if (idle := self._units.mend(unit)) >= 0:
             self._free.give({unit[0]: idle})
             self.freed()
             self._keep(unit[0])
 
     def _keep(self, leaf: int) -> None:
-        """What is repaired becomes a spare again where some were used, before a job gets it."""
+        """Make a repaired unit a spare again if some spares were used, before a job gets it."""
         within, per = self._within(leaf), self._policies.unit_gpus
-        missing = sum(self._kept[one] - self._pool[one] for one in within)
+        missing = sum(self._kept[neighbour] - self._pool[neighbour] for neighbour in within)
         if more := min(missing, self._free.counts[leaf]) // per * per:
             self._pool[leaf] += more
             self._free.give(self._units.give(SPARE - leaf))
             self._hold(leaf)
 
     def freed(self) -> None:
-        """Jobs that stand still go on where all their GPUs are up, or spares are there for them."""
+        """Let jobs that stand still continue if all their GPUs are up, or spares are there for them."""
         for job in list(self._run.stalled):
             for unit, count in self._units.broken(job).items():
                 if self._policies.policy != "spare" or not self._swap(job, unit, count):
@@ -174,7 +179,10 @@ class Failing(Sound):
                 self._goes_on(job)
 
     def _swap(self, job: int, unit: Unit, count: int) -> bool:
-        """Light puts spares in the place of a job's GPUs; its switch, and so what it shares, stays."""
+        """Replace a job's GPUs by spares, to which light is moved. Return whether there were enough.
+
+        The job's switch, and so the links that it shares, stays.
+        """
         own = unit[0]
         for leaf in sorted(self._within(own), key=lambda leaf: (leaf != own, leaf)):
             keeper = SPARE - leaf
@@ -191,7 +199,7 @@ class Failing(Sound):
         return False
 
     def _within(self, own: int) -> Sequence[int]:
-        """The leaves from which spares may come to one."""
+        """Return the leaves from which spares for leaf ``own`` may come."""
         parts = self._run.cluster.parts
         if self._policies.pool == "switch":
             return [own]
@@ -208,7 +216,9 @@ class Failing(Sound):
         self._run.fibres += count
 
     def _hold(self, leaf: int) -> None:
-        """What is left of a switch's spares is kept, as far as it is up; what is not is so once it is."""
+        """Reserve the rest of a switch's spares as far as they are up. The other ones are reserved once they
+        are up.
+        """
         kept = self._pool[leaf] = min(self._pool[leaf], self._free.counts[leaf])
         if kept:
             placed: Placed = {leaf: kept}

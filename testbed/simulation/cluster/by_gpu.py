@@ -19,8 +19,10 @@ from ringlight.testbed.simulation.cluster.placing import Placed
 
 
 class Gpus:
-    """Who has which GPU, and where its light leads. ``edge_bytes``: what each job sends to the next rank in
-    an iteration."""
+    """GPUs by name: the job that has each, and the switch that its light leads to.
+
+    ``edge_bytes``: bytes that each job sends to the next rank in an iteration.
+    """
 
     def __init__(self, fabric: Fabric, cluster: Cluster, edge_bytes: Sequence[float]) -> None:
         self._fabric, self._cluster, self._edge_bytes = fabric, cluster, edge_bytes
@@ -31,7 +33,9 @@ class Gpus:
         self._lost: set[str] = set()
 
     def take(self, job: int, count: int) -> Placed:
-        """Give a job GPUs as the controller chooses them; there are enough."""
+        """Give a job ``count`` GPUs as the controller chooses them, and return how many are on which leaf.
+        There are enough.
+        """
         self._ranks[job] = list(gpus_together(self._free(), self._switch_of, count))
         return self.placed(job)
 
@@ -40,29 +44,33 @@ class Gpus:
         del self._ranks[job]
 
     def placed(self, job: int) -> Placed:
-        """How many of a job's GPUs are on which leaf."""
+        """Return how many of a job's GPUs are on which leaf."""
         return dict(Counter(self._leaf[self._switch_of[gpu]] for gpu in self._ranks[job]))
 
     def free(self) -> list[int]:
-        """Free GPUs of each leaf."""
-        found = Counter(self._leaf[self._switch_of[gpu]] for gpu in self._free())
-        return [found[leaf] for leaf in range(len(self._leaf))]
+        """Return the number of free GPUs of each leaf."""
+        counts = Counter(self._leaf[self._switch_of[gpu]] for gpu in self._free())
+        return [counts[leaf] for leaf in range(len(self._leaf))]
 
     def loads(self, job: int, once_round: bool = True) -> list[tuple[int, float]]:
-        """The links that a job shares, and how many GPUs' rates it puts on each while it sends: of a ring in
-        the order of its ranks. Otherwise as :meth:`fabric.clusters.Cluster.loads`."""
+        """Return the links that a job shares, with how many GPUs' rates it puts on each while it sends.
+
+        For a ring, the ranks' order counts. Otherwise the loads are those of
+        :meth:`fabric.clusters.Cluster.loads`.
+        """
         if not once_round:
             return self._cluster.loads(self.placed(job), once_round)
         return self._cluster.ring_loads([self._leaf[self._switch_of[gpu]] for gpu in self._ranks[job]])
 
     def lose(self, gpu: str) -> int | None:
-        """A GPU is lost: the job that has it, None where it was free."""
+        """Remove a GPU that is lost. Return the job that has it; None if it was free."""
         self._lost.add(gpu)
         return next((job for job, ranks in self._ranks.items() if gpu in ranks), None)
 
     def replace(self, job: int) -> int:
-        """Put spares in the place of a job's lost GPUs, as the controller chooses them; how many, 0 where
-        there are too few for all."""
+        """Replace a job's lost GPUs by spares, as the controller chooses them. Return how many, 0 if there
+        are too few for all.
+        """
         ranks = self._ranks[job]
         left = [gpu for gpu in ranks if gpu not in self._lost]
         spares = spares_for(left, self._free(), self._switch_of)[: len(ranks) - len(left)]
@@ -73,8 +81,10 @@ class Gpus:
         return len(spares)
 
     def regroup(self) -> tuple[Mapping[int, Placed], int]:
-        """Move fibres as the controller does for all jobs: where those are now of which one moved, and how
-        many moved."""
+        """Move fibres as the controller does for all jobs.
+
+        Return the new places of the jobs of which a GPU moved, and how many GPUs moved.
+        """
         rings = [RingJob(str(job), tuple(on), self._edge_bytes[job]) for job, on in self._ranks.items()]
         movable = [gpu for gpu in self._fabric.gpus if gpu not in self._fabric.onics]
         plan = regroup(self._fabric, self._circuits, rings, movable=movable)

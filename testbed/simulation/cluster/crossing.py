@@ -20,7 +20,7 @@ class Crossing:
     """
 
     def __init__(self, capacity: FloatArray, speeds: Speeds) -> None:
-        #: May be changed where light moves; rates are then found anew once ``changed`` is set.
+        #: May be changed where light moves; rates are then found again once ``changed`` is set.
         self.capacity, self._speeds = capacity.copy(), speeds
         self.jobs: list[int] = []
         self._here: set[int] = set()
@@ -39,7 +39,9 @@ class Crossing:
 
     @property
     def left(self) -> FloatArray:
-        """What is left of each of ``jobs`` at the moment ``since``, seconds at ideal speed."""
+        """Return the remaining work of each of ``jobs`` at the moment ``since``, in seconds at ideal
+        speed.
+        """
         return self._left[: len(self.jobs)]
 
     def _sync(self, now: float) -> None:
@@ -49,7 +51,9 @@ class Crossing:
             self.since = now
 
     def soonest(self) -> float:
-        """When the first is over at the speeds that held so far."""
+        """Return the time in seconds at which the first job reaches its next moment at the present speeds;
+        infinity without jobs.
+        """
         count = len(self.jobs)
         return self.since + float((self._to_go() / self._speed[:count]).min()) if count else math.inf
 
@@ -60,14 +64,14 @@ class Crossing:
         place = len(self.jobs)
         if place == len(self._left):
             self._left, self._speed, self._share, self._gpus = (
-                _longer(one) for one in (self._left, self._speed, self._share, self._gpus)
+                _longer(figures) for figures in (self._left, self._speed, self._share, self._gpus)
             )
             self._offsets = _longer(self._offsets)
         begin = int(self._offsets[place])
         end = begin + len(loads)
         while end > len(self._links):
             self._links, self._weights, self._level = (
-                _longer(one) for one in (self._links, self._weights, self._level)
+                _longer(figures) for figures in (self._links, self._weights, self._level)
             )
         self._links[begin:end], self._weights[begin:end] = zip(*loads, strict=True)
         self._level[begin:end] = 1.0
@@ -78,13 +82,13 @@ class Crossing:
         self.changed = True
 
     def remove(self, job: int, now: float) -> float:
-        """Take a job out; what is left of it."""
+        """Remove a job. Return its remaining work in seconds at ideal speed."""
         self._sync(now)
         place, count = self.jobs.index(job), len(self.jobs)
         left = float(self._left[place])
         for figures in (self._left, self._speed, self._share, self._gpus):
             figures[place : count - 1] = figures[place + 1 : count]
-        begin, end, last = (int(self._offsets[at]) for at in (place, place + 1, count))
+        begin, end, last = (int(self._offsets[index]) for index in (place, place + 1, count))
         for of_links in (self._links, self._weights, self._level):
             of_links[begin : begin + last - end] = of_links[end:last]
         self._offsets[place + 1 : count] = self._offsets[place + 2 : count + 1] - (end - begin)
@@ -94,20 +98,22 @@ class Crossing:
         return max(left, 0.0)
 
     def next_over(self) -> int:
-        """The job that is over first at the speeds that held so far."""
+        """Return the job that is first to reach its next moment at the present speeds."""
         count = len(self.jobs)
         return self.jobs[int((self._to_go() / self._speed[:count]).argmin())]
 
     def last_s(self) -> FloatArray:
-        """Seconds from ``since`` on that each job lasts at the speeds that held so far."""
+        """Return how many seconds from ``since`` on each job lasts at the present speeds."""
         return self.left / self._speed[: len(self.jobs)]
 
     def turn(self, job: int, now: float) -> bool:
-        """Whether a job is over whose next moment has come, or only does something else from now on."""
+        """Return whether a job that has reached its next moment has ended, or only does something else from
+        now on.
+        """
         return True
 
     def guess(self, loads: list[tuple[int, float]], share: float) -> float:
-        """Speed of one more job."""
+        """Return the speed that one more job would have, as a share of ideal speed."""
         offsets, links, weights = self._flat()
         return float(
             self._solve(
@@ -123,7 +129,7 @@ class Crossing:
         )
 
     def _flat(self) -> tuple[IntArray, IntArray, FloatArray]:
-        """Offsets, links and weights of all jobs end to end."""
+        """Return offsets, links and weights of all jobs, concatenated."""
         count = len(self.jobs)
         end = int(self._offsets[count])
         return self._offsets[: count + 1], self._links[:end], self._weights[:end]
@@ -136,14 +142,14 @@ class Crossing:
         return self._speeds(offsets, links, weights, self.capacity, shares, last)
 
     def _speeds_now(self) -> FloatArray:
-        """Speeds of all jobs from now on."""
+        """Return the speeds of all jobs from now on."""
         offsets, links, weights = self._flat()
         count = len(self.jobs)
         last = self._speed[:count], self._level[: len(links)]
         return self._solve(offsets, links, weights, self._share[:count], last)
 
     def _to_go(self) -> FloatArray:
-        """What each job has to do until its next moment, seconds at ideal speed."""
+        """Return the work of each job until its next moment, in seconds at ideal speed."""
         return self.left
 
     def settle(self, now: float) -> None:
@@ -185,8 +191,11 @@ class Alternating(Crossing):
         return super().remove(job, now)
 
     def last_s(self) -> FloatArray:
-        """As long as the rest of an iteration takes beside its sending at the present rate; who computes has
-        none, and its share is taken to go at full rate."""
+        """Return how many seconds from ``since`` on each job lasts, with the present rate for all of its
+        sending.
+
+        A job that computes has no rate, and is taken to send at full rate.
+        """
         share = self._share[: len(self.jobs)]
         return self.left * (1 - share + share / self._speed[: len(self.jobs)])
 
@@ -215,7 +224,7 @@ class Alternating(Crossing):
         return self.left - self._left_then()
 
     def _left_then(self) -> FloatArray:
-        """What is left of each job when its turn ends."""
+        """Return the work that remains of each job when its turn ends, in seconds at ideal speed."""
         turns = (self._turns[job] for job in self.jobs)
         share = self._share[: len(self.jobs)]
         return self._iteration_s * np.array([
@@ -228,5 +237,5 @@ def _ints(count: int) -> IntArray:
 
 
 def _longer(figures: Any) -> Any:
-    """Twice as much room."""
+    """Return the array with twice as much room."""
     return np.concatenate((figures, np.zeros_like(figures)))

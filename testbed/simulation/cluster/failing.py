@@ -1,4 +1,4 @@
-"""GPUs that fail: which jobs are on what fails, and what goes on in their place.
+"""GPUs that fail: which jobs are on failed units, and what replaces these.
 
 A cluster's GPUs are in units that fail whole: servers, or larger slices of which one server takes all. A
 job's GPUs on a switch are in the units that it fills most tightly.
@@ -39,7 +39,7 @@ class Units:
                 self._on[unit][job] = self._on[unit].get(job, 0) + taken
 
     def give(self, job: int) -> dict[int, int]:
-        """Take all GPUs from a job; those that are up by switch."""
+        """Take all GPUs from a job. Return how many of them are up, by switch."""
         back: dict[int, int] = defaultdict(int)
         for unit in list(self._of.pop(job, {})):
             leaf, count = self._leave(unit, job)
@@ -47,7 +47,7 @@ class Units:
         return back
 
     def _leave(self, unit: Unit, job: int) -> tuple[int, int]:
-        """A job leaves a unit; its switch, and how many GPUs are free there by that."""
+        """Take a job off a unit. Return the unit's switch, and how many GPUs become free there."""
         leaf, number = unit
         count = self._on[unit].pop(job)
         if self._down[unit]:
@@ -57,7 +57,11 @@ class Units:
         return leaf, count
 
     def fail(self, unit: Unit) -> tuple[int, dict[int, int]]:
-        """A unit goes down once more: how many free GPUs are lost by that, and the jobs that were on it."""
+        """Note one more failure of a unit. Return how many free GPUs are lost by it, and the GPUs of each job
+        on the unit.
+
+        Both are empty if the unit was down already.
+        """
         self._down[unit] += 1
         if self._down[unit] > 1:
             return 0, {}
@@ -66,8 +70,9 @@ class Units:
         return self._idle[unit], dict(self._on[unit])
 
     def mend(self, unit: Unit) -> int:
-        """A unit comes up, if nothing else is wrong with it: how many free GPUs it has; -1 where it stays
-        down."""
+        """Note one repair of a unit. Return how many free GPUs it has if it is up now; -1 if it stays
+        down.
+        """
         self._down[unit] -= 1
         if self._down[unit]:
             return -1
@@ -75,11 +80,11 @@ class Units:
         return self._free[unit[0]][unit[1]]
 
     def broken(self, job: int) -> dict[Unit, int]:
-        """A job's GPUs that are down."""
+        """Return how many GPUs of a job are down, by unit."""
         return {unit: count for unit, count in self._of.get(job, {}).items() if self._down[unit]}
 
     def replace(self, job: int, unit: Unit, leaf: int) -> None:
-        """Spares on a switch take the place of a job's GPUs on a unit that is down."""
+        """Replace a job's GPUs on a unit that is down by spares on a switch."""
         count = self._of[job].pop(unit)
         self._leave(unit, job)
         self.take(job, {leaf: count})

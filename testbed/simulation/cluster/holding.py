@@ -1,7 +1,8 @@
-"""Who has which of a cluster's GPUs: by switch alone, as blocks of a torus, by units that fail, or by name.
+"""Assignment of a cluster's GPUs to jobs: by switch alone, as blocks of a torus, by units that fail, or by
+name.
 
-All know how many GPUs of each leaf are free (``free``). A job's place is chosen first, and taken afterwards,
-since light may yet move it.
+All kinds know how many GPUs of each leaf are free (``free``). A job's place is chosen first, and taken
+afterwards, since light may yet move the job.
 """
 
 from __future__ import annotations
@@ -17,20 +18,20 @@ from ringlight.workloads.job_traces import JobTrace
 
 
 class Holding:
-    """GPUs of a switch are alike: any of those that are free."""
+    """Assignment by switch alone: a job gets any of a switch's free GPUs."""
 
     def __init__(self, cluster: Cluster, policies: Policies, seed: int) -> None:
         self.cluster = cluster
         self.free = Free(cluster, np.random.default_rng([seed, 3]))
         self._place = PLACEMENTS[policies.placement]
 
-    def fits(self, job: int, wanted: int) -> bool:
-        """Whether there is room for a job."""
-        return wanted <= self.free.total
+    def fits(self, job: int, count: int) -> bool:
+        """Return whether there is room for a job of ``count`` GPUs."""
+        return count <= self.free.total
 
-    def choose(self, job: int, wanted: int) -> Placed:
-        """Where a job is to be that fits."""
-        return self._place(self.free, wanted)
+    def choose(self, job: int, count: int) -> Placed:
+        """Return a place for a job that fits: how many of its GPUs are on which leaf."""
+        return self._place(self.free, count)
 
     def take(self, job: int, placed: Placed) -> None:
         """Give a job its GPUs."""
@@ -41,7 +42,7 @@ class Holding:
         self.free.give(placed)
 
     def loads(self, job: int, placed: Placed, once_round: bool) -> list[tuple[int, float]]:
-        """The links that a job shares, and what it puts on each while it sends."""
+        """Return the links that a job shares, with how many GPUs' rates it puts on each while it sends."""
         return self.cluster.loads(placed, once_round)
 
 
@@ -57,20 +58,20 @@ class InBlocks(Holding):
         self._found: Cells | None = None
         self._orders: dict[tuple[int, tuple[int, ...]], list[tuple[int, ...]]] = {}
 
-    def fits(self, job: int, wanted: int) -> bool:
-        if not super().fits(job, wanted):
+    def fits(self, job: int, count: int) -> bool:
+        if not super().fits(job, count):
             return False
-        kind = (wanted, self._trace.shapes[job] if self._trace.shapes else ())
+        kind = (count, self._trace.shapes[job] if self._trace.shapes else ())
         if kind not in self._orders:
             self._orders[kind] = self._lattice.orders(*kind)
         self._found = self._blocks.find(self._orders[kind])
         return self._found is not None
 
-    def choose(self, job: int, wanted: int) -> Placed:
+    def choose(self, job: int, count: int) -> Placed:
         # A queue starts the job that it has last asked about.
         assert self._found is not None
         self._cells[job] = self._found
-        return super().choose(job, wanted)
+        return super().choose(job, count)
 
     def take(self, job: int, placed: Placed) -> None:
         super().take(job, placed)
@@ -103,8 +104,8 @@ class ByName(Holding):
         super().__init__(cluster, policies, seed)
         self.gpus = gpus
 
-    def choose(self, job: int, wanted: int) -> Placed:
-        return self.gpus.take(job, wanted)
+    def choose(self, job: int, count: int) -> Placed:
+        return self.gpus.take(job, count)
 
     def give(self, job: int, placed: Placed) -> None:
         super().give(job, placed)
@@ -114,5 +115,5 @@ class ByName(Holding):
         return self.gpus.loads(job, once_round)
 
     def count(self) -> None:
-        """Count anew what is free, once fibres have moved or GPUs are lost."""
+        """Count the free GPUs again once fibres have moved or GPUs are lost."""
         self.free.set(self.gpus.free())

@@ -1,8 +1,8 @@
 """Moving light under jobs: which fibres lead to which switch when a job comes, so that it is on few switches.
 
 GPUs' fibres end at ports of switches through optical switches. A switch has as many ports as GPUs, and some
-to spare where the cluster has. A job that fits a switch but finds no room on one gets it by moving fibres: of
-idle GPUs to spare ports, then of running jobs, which go dark for a while. Only jobs that are whole on a
+to spare if the cluster has any. A job that fits a switch but finds no room on one gets it by moving fibres:
+of idle GPUs to spare ports, then of running jobs, which go dark for a while. Only jobs that are whole on a
 switch, and stay so elsewhere, make room.
 """
 
@@ -24,8 +24,9 @@ Lent = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Room:
-    """How a job gets onto few switches: where it is ``placed``, jobs that ``move``, and idle fibres that are
-    ``lent``."""
+    """Moves that bring a job onto few switches: the place where it is ``placed``, the jobs that ``move``, and
+    idle fibres that are ``lent``.
+    """
 
     placed: Placed
     move: tuple[Moved, ...] = ()
@@ -38,19 +39,19 @@ class Room:
 
 
 def room_for(
-    wanted: int, counts: Sequence[int], sizes: Sequence[int], spare: Sequence[int],
+    requested: int, counts: Sequence[int], sizes: Sequence[int], spare: Sequence[int],
     whole_on: Mapping[int, Mapping[int, int]], *, running: bool,
 ) -> Room | None:  # fmt: skip
-    """Room on one switch, or on whole ones and one more, for a job of ``wanted`` GPUs; None where there is no
-    way.
+    """Return room on one switch, or on whole ones and one more, for a job of ``requested`` GPUs; None if
+    there is none.
 
     ``counts``: free GPUs of each switch, ``sizes``: all, ``spare``: ports that have no fibre. ``whole_on``:
     the jobs that are whole on each switch, with their GPUs. ``running``: whether their fibres may be moved.
-    The switch for which the fewest fibres move wins, of equals the first.
+    The switch for which the fewest fibres move wins; of equal ones the first.
     """
-    if wanted > sum(counts):
+    if requested > sum(counts):
         return None
-    free, ports, left = list(counts), list(spare), wanted
+    free, ports, left = list(counts), list(spare), requested
     placed: Placed = {}
     moves: list[Moved] = []
     lent: list[Lent] = []
@@ -63,7 +64,7 @@ def room_for(
                 break
             way = None if leaf in placed else _way(leaf, here, free, ports, whole_on, moves, placed, running)
             if way is not None:
-                cost = sum(one[-1] for one in way[0]) + sum(one[-1] for one in way[1])
+                cost = sum(step[-1] for step in way[0]) + sum(step[-1] for step in way[1])
                 if best is None or cost < best[0]:
                     best = (cost, *way, leaf, here)
         if best is None:
@@ -86,11 +87,15 @@ def room_for(
 
 
 def _way(
-    leaf: int, wanted: int, free: Sequence[int], ports: Sequence[int],
+    leaf: int, requested: int, free: Sequence[int], ports: Sequence[int],
     whole_on: Mapping[int, Mapping[int, int]], moved: Sequence[Moved], placed: Placed, running: bool,
 ) -> tuple[list[Moved], list[Lent]] | None:  # fmt: skip
-    """How one switch gets so many free GPUs: jobs that move away, and idle GPUs that are lent to it."""
-    missing = wanted - free[leaf]
+    """Return how one switch gets ``requested`` free GPUs: jobs that move away, and idle GPUs that are lent to
+    it.
+
+    Returns None if there is no way.
+    """
+    missing = requested - free[leaf]
     if missing <= 0:
         return [], []
     lent: list[Lent] = []
@@ -111,8 +116,8 @@ def _way(
     jobs = sorted((n, job) for job, n in whole_on[leaf].items() if job not in gone)
     elsewhere = [other for other in range(len(free)) if other != leaf and other not in placed]
     # The smallest that is enough by itself, else the largest first.
-    enough = [one for one in jobs if one[0] >= missing]
-    rest = [one for one in jobs if one[0] < missing][::-1]
+    enough = [entry for entry in jobs if entry[0] >= missing]
+    rest = [entry for entry in jobs if entry[0] < missing][::-1]
     for order in (enough[:2], rest):
         moves: list[Moved] = []
         short, left = missing, list(room)
@@ -129,13 +134,13 @@ def _way(
 
 
 def pays(
-    room: Room, work_s: float, wanted: int, scattered: float, together: float, dark_s: float,
+    room: Room, work_s: float, requested: int, scattered: float, together: float, dark_s: float,
     gpus: Callable[[int], int],
 ) -> bool:  # fmt: skip
-    """Whether a job gains more GPU seconds over the time that it still takes than all that go dark lose.
+    """Return whether a job gains more GPU seconds over its remaining time than all dark jobs lose.
 
-    ``work_s``: what is left at ideal speed; ``scattered`` and ``together``: its speeds without and with the
-    move.
+    ``work_s``: remaining work in seconds at ideal speed. ``scattered`` and ``together``: the job's speeds
+    without and with the move.
     """
-    gained = wanted * work_s * (1 / scattered - 1 / together)
-    return gained > dark_s * (wanted + sum(gpus(job) for job, *_ in room.move))
+    gained = requested * work_s * (1 / scattered - 1 / together)
+    return gained > dark_s * (requested + sum(gpus(job) for job, *_ in room.move))

@@ -1,8 +1,8 @@
-"""What a replay shows: completion times of the jobs that count, and the cluster over time.
+"""Results of a replay: completion times of the jobs that count, and the cluster over time.
 
-Jobs that arrive while the cluster fills (``warm_up``) are replayed and do not count. What the cluster did is
-counted from there to the last arrival: later it only drains. A job that counts and has not ended is
-*censored*: its time so far is a lower bound, and it is left out of the completion times and counted.
+Jobs that arrive while the cluster fills (``warm_up``) are replayed and do not count. The cluster's figures
+count from there to the last arrival: later it only drains. A job that counts and has not ended is *censored*:
+its time so far is a lower bound. It is left out of the completion times and counted.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ CLASSES = (1, 8, 64)
 
 @dataclass(frozen=True)
 class Measured:
-    """``figures`` by name, None where nothing counts; ``curves``: points of each distribution, by share;
-    ``course``: over time, ``t`` in seconds; ``classes``: jobs by size."""
+    """``figures`` by name, None if nothing counts; ``curves``: points of each distribution, by share;
+    ``course``: over time, ``t`` in seconds; ``classes``: jobs by size.
+    """
 
     figures: dict[str, float | None]
     curves: Mapping[str, list[float]]
@@ -40,14 +41,16 @@ class Measured:
     classes: list[Mapping[str, Any]]
 
 
-def measured(cluster: Cluster, trace: JobTrace, found: Replay, warm_up: float) -> Measured:
-    """``warm_up``: as a share of the span of arrivals."""
+def measured(cluster: Cluster, trace: JobTrace, record: Replay, warm_up: float) -> Measured:
+    """Return the figures and curves of a replay. ``warm_up``: share of the span of arrivals that does not
+    count.
+    """
     begin, end = warm_up * trace.span_s, trace.span_s
     counts = trace.arrival_s >= begin
-    ended = np.isfinite(found.end_s)
+    ended = np.isfinite(record.end_s)
     mine = counts & ended
-    took, waited = found.end_s - trace.arrival_s, found.start_s - trace.arrival_s
-    ran = found.end_s - found.start_s
+    took, waited = record.end_s - trace.arrival_s, record.start_s - trace.arrival_s
+    ran = record.end_s - record.start_s
     slower = took / trace.duration_s
     window = end - begin
     figures: dict[str, float | None] = {
@@ -59,43 +62,43 @@ def measured(cluster: Cluster, trace: JobTrace, found: Replay, warm_up: float) -
         **_quantiles("waited", waited[mine]),
         **_quantiles("completion_slowdown", slower[mine]),
         "network_slowdown": _weighted(ran / trace.duration_s, trace.gpus * trace.duration_s, mine),
-        "gpus_held": _between(found, found.held, begin, end, cluster.size),
-        "goodput": _between(found, found.done, begin, end, cluster.size),
+        "gpus_held": _between(record, record.held, begin, end, cluster.size),
+        "goodput": _between(record, record.done, begin, end, cluster.size),
         "scattered": _share(
-            _during(found, found.scattered, begin, end), _during(found, found.held, begin, end)
+            _during(record, record.scattered, begin, end), _during(record, record.held, begin, end)
         ),
-        "fibres_moved_total": found.fibres,
-        "regroupings": found.regroupings,
-        "moves_per_100_jobs": 100 * found.regroupings / len(trace),
-        "dark_total": float(found.dark_s.sum()),
-        "little_gap": _little(trace, found),
-        "rates_solved": found.solved,
-        "trace_events": found.events,
+        "fibres_moved_total": record.fibres,
+        "regroupings": record.regroupings,
+        "moves_per_100_jobs": 100 * record.regroupings / len(trace),
+        "dark_total": float(record.dark_s.sum()),
+        "little_gap": _little(trace, record),
+        "rates_solved": record.solved,
+        "trace_events": record.events,
     }
     # What a cluster without end would have done meanwhile.
     alone = np.minimum(end, trace.arrival_s + trace.duration_s) - np.maximum(begin, trace.arrival_s)
     could = float(trace.gpus @ np.maximum(alone, 0.0))
-    figures["sustained"] = _share(_during(found, found.done, begin, end), could)
+    figures["sustained"] = _share(_during(record, record.done, begin, end), could)
     return Measured(
         figures,
         {name: _points(values[mine]) for name, values in zip(CURVES, (took, waited, slower), strict=True)},
-        _course(cluster, found),
+        _course(cluster, record),
         [
-            one
+            row
             for low, high in zip((0, *CLASSES), (*CLASSES, None), strict=True)
-            if (one := _class(low, high, trace, found, mine, took, slower)) is not None
+            if (row := _class(low, high, trace, record, mine, took, slower)) is not None
         ],
     )  # fmt: skip
 
 
 def of_faults(
-    faults: Faults, found: Replay, trace: JobTrace, warm_up: float, servers: int
+    faults: Faults, record: Replay, trace: JobTrace, warm_up: float, servers: int
 ) -> dict[str, float | None]:
-    """What faults did: how often they met a job, the share of the held GPU time of jobs that stood still, and
-    how much of the cluster was up. ``servers``: of a slice that is only of use when it is whole.
+    """Return the effects of faults: how often they met a job, the share of the held GPU time of jobs that
+    stood still, and the share of the cluster that was up.
 
-    Slices are counted over all that was recorded, beside what the same availability gives where servers fail
-    independently (binomial).
+    ``servers``: number of servers in a slice, which is only of use when it is whole. Slices are counted over
+    all records, next to the count that the same availability gives if servers fail independently (binomial).
     """
     begin, end = warm_up * trace.span_s, trace.span_s
     up = faults.trace.available
@@ -103,9 +106,11 @@ def of_faults(
     slices = int(counts[-1])
     least = counts[np.searchsorted(np.cumsum(shares), 0.05)] if slices else None
     return {
-        "fault_hits": found.hit,
-        "gpus_swapped": found.swapped,
-        "stalled": _share(_during(found, found.stalled, begin, end), _during(found, found.held, begin, end)),
+        "fault_hits": record.hit,
+        "gpus_swapped": record.swapped,
+        "stalled": _share(
+            _during(record, record.stalled, begin, end), _during(record, record.held, begin, end)
+        ),
         "servers_up": up,
         "slices_whole": _share(float(counts @ shares), slices),
         "slices_whole_95": _share(float(least or 0.0), slices),
@@ -114,13 +119,14 @@ def of_faults(
 
 
 def sure_slices(slices: int, whole: float, confidence: float = 0.95) -> int:
-    """How many of some slices are whole with this confidence, each of which is with probability ``whole``,
-    independently."""
-    at_least, found = 0.0, slices + 1
-    while found > 0 and at_least < confidence:
-        found -= 1
-        at_least += math.comb(slices, found) * whole**found * (1 - whole) ** (slices - found)
-    return found
+    """Return how many of ``slices`` slices are whole with this confidence, if each is whole with probability
+    ``whole``, independently.
+    """
+    at_least, count = 0.0, slices + 1
+    while count > 0 and at_least < confidence:
+        count -= 1
+        at_least += math.comb(slices, count) * whole**count * (1 - whole) ** (slices - count)
+    return count
 
 
 def _share(part: float, whole: float) -> float | None:
@@ -131,55 +137,58 @@ def _quantiles(name: str, values: FloatArray) -> dict[str, float | None]:
     keys = [f"{name}_{what}" for what in ("mean", "p50", "p95", "p99")]
     if not len(values):
         return dict.fromkeys(keys)
-    found = [float(values.mean()), *np.quantile(values, [0.5, 0.95, 0.99]).tolist()]
-    return dict(zip(keys, found, strict=True))
+    figures = [float(values.mean()), *np.quantile(values, [0.5, 0.95, 0.99]).tolist()]
+    return dict(zip(keys, figures, strict=True))
 
 
 def _weighted(values: FloatArray, weights: FloatArray, chosen: Any) -> float | None:
     return float(np.average(values[chosen], weights=weights[chosen])) if chosen.any() else None
 
 
-def _during(found: Replay, sums: FloatArray, begin: float, end: float) -> float:
-    """What was added to a sum between two moments; between steps it grows evenly."""
-    a, b = np.interp([begin, end], found.steps_s, sums)
+def _during(record: Replay, sums: FloatArray, begin: float, end: float) -> float:
+    """Return the increase of a cumulative sum between two times, interpolating linearly between steps."""
+    a, b = np.interp([begin, end], record.steps_s, sums)
     return float(b - a)
 
 
-def _between(found: Replay, sums: FloatArray, begin: float, end: float, gpus: int) -> float | None:
-    return _share(_during(found, sums, begin, end), (end - begin) * gpus)
+def _between(record: Replay, sums: FloatArray, begin: float, end: float, gpus: int) -> float | None:
+    return _share(_during(record, sums, begin, end), (end - begin) * gpus)
 
 
-def _little(trace: JobTrace, found: Replay) -> float:
-    """How far the integral of the jobs in the system is from the sum of their times in it (Little's law,
-    which is exact for whole sample paths), relative."""
-    until = float(found.steps_s[-1])
-    ends = np.where(np.isfinite(found.end_s), found.end_s, until)
+def _little(trace: JobTrace, record: Replay) -> float:
+    """Return the relative difference between the integral of the jobs in the system and the sum of their
+    times in it.
+
+    By Little's law, which is exact for whole sample paths, it is 0.
+    """
+    until = float(record.steps_s[-1])
+    ends = np.where(np.isfinite(record.end_s), record.end_s, until)
     total = float((ends - trace.arrival_s)[trace.arrival_s <= until].sum())
-    return abs(found.in_system - total) / total if total else 0.0
+    return abs(record.in_system - total) / total if total else 0.0
 
 
 def _points(values: FloatArray) -> list[float]:
-    """A distribution as values at equal steps of its share."""
+    """Return a distribution as values at equal steps of its share; empty if it has no values."""
     if not len(values):
         return []
-    found: list[float] = np.quantile(values, np.linspace(0, 1, POINTS)).tolist()
-    return found
+    points: list[float] = np.quantile(values, np.linspace(0, 1, POINTS)).tolist()
+    return points
 
 
-def _course(cluster: Cluster, found: Replay) -> dict[str, list[float]]:
-    edges = np.linspace(0, float(found.steps_s[-1]), POINTS + 1)
+def _course(cluster: Cluster, record: Replay) -> dict[str, list[float]]:
+    edges = np.linspace(0, float(record.steps_s[-1]), POINTS + 1)
     width = float(edges[1]) or 1.0
     held, done, scattered = (
-        np.diff(np.interp(edges, found.steps_s, sums)) / width
-        for sums in (found.held, found.done, found.scattered)
+        np.diff(np.interp(edges, record.steps_s, sums)) / width
+        for sums in (record.held, record.done, record.scattered)
     )
-    at = np.searchsorted(found.steps_s, edges[1:], side="right") - 1
+    indices = np.searchsorted(record.steps_s, edges[1:], side="right") - 1
     return {
         "t": edges[1:].tolist(),
         "held": (held / cluster.size).tolist(),
         "done": (done / cluster.size).tolist(),
         "scattered": (scattered / np.maximum(held, 1e-9)).tolist(),
-        "waiting": found.waiting[at].tolist(),
+        "waiting": record.waiting[indices].tolist(),
     }  # fmt: skip
 
 
@@ -187,12 +196,12 @@ def _class(
     low: int,
     high: int | None,
     trace: JobTrace,
-    found: Replay,
+    record: Replay,
     mine: Any,
     took: FloatArray,
     slower: FloatArray,
 ) -> Mapping[str, Any] | None:
-    """Jobs above ``low`` GPUs and up to ``high``."""
+    """Return the figures of jobs above ``low`` GPUs and up to ``high``; None if there are no such jobs."""
     here = mine & (trace.gpus > low)
     if high is not None:
         here &= trace.gpus <= high
@@ -204,5 +213,5 @@ def _class(
         "work": float(work[here].sum() / work[mine].sum()),
         "completion_mean": float(took[here].mean()),
         "slowdown_mean": float(slower[here].mean()),
-        "several_switches": float((found.switches[here] > 1).mean()),
+        "several_switches": float((record.switches[here] > 1).mean()),
     }  # fmt: skip

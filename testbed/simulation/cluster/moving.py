@@ -1,4 +1,4 @@
-"""Who moves light while jobs come and go: nobody, a policy that makes room, or the controller."""
+"""Policies that move light while jobs come and go: none, one that makes room, or the controller's."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Still:
     every_s = math.inf
 
     def arranged(self, job: int, placed: Placed) -> Placed:
-        """Where a job is put in the end that is about to start, once fibres have been moved for it."""
+        """Return where a job that is about to start is placed, once fibres have been moved for it."""
         return placed
 
     def began(self, job: int) -> None:
-        """A job has started, or goes on after it stood still."""
+        """Called when a job has started, or continues after it stood still."""
 
     def at_interval(self) -> None:
         """So much time has passed."""
@@ -47,7 +47,7 @@ class Moving(Still):
         return placed if room is None else self._move(room)
 
     def _room(self, job: int, placed: Placed, left_s: float) -> Room | None:
-        """Fewer switches for a job than it has, where that is worth it."""
+        """Return room on fewer switches than a job has, if there is any that is worth the move; else None."""
         run, policies = self._run, self._policies
         room = room_for(
             run.gpus[job], self._free.counts, run.cluster.gpus, self._spare,
@@ -62,13 +62,13 @@ class Moving(Still):
         return room
 
     def _guess(self, job: int, placed: Placed) -> float:
-        """Speed of a job beside those that share links now."""
+        """Return the speed of a job next to those that share links now."""
         run = self._run
         loads = run.cluster.loads(placed, run.once_round[job])
         return run.crossing.guess(loads, run.share[job]) if loads and run.share[job] else 1.0
 
     def _move(self, room: Room) -> Placed:
-        """Move other jobs' fibres and lend idle ones, so that a job that has no GPUs gets its place."""
+        """Move other jobs' fibres and lend idle ones for a job that has no GPUs. Return the job's place."""
         run, dark_s = self._run, self._policies.dark_s
         for other, _, to, _ in room.move:
             left_s = run.remove(other) + run.wait_s(other, dark_s)
@@ -103,7 +103,7 @@ class Moving(Still):
 
 
 class Dividing(Still):
-    """Circuits between parts are divided anew by what jobs send, when one starts or from time to time.
+    """Divides circuits between parts again by the jobs' traffic, when one starts or from time to time.
 
     A job whose light was moved is dark for a while: one that has a pair of parts without a circuit that
     stays.
@@ -122,7 +122,7 @@ class Dividing(Still):
             self.at_interval()
 
     def _pairs(self, job: int) -> list[tuple[int, float]]:
-        """The pairs of parts between which a job sends, and how much."""
+        """Return the pairs of parts between which a job sends, with the mean load of each in GPUs' rates."""
         run, first = self._run, self._cluster.first_pair
         placed = run.placed[job]
         if len(placed) < 2 or not run.share[job]:
@@ -142,22 +142,22 @@ class Dividing(Still):
         if not jobs:
             return
         counts = single_shot(demand, cluster.ports).counts
-        wanted = np.minimum(counts, counts.T)[tuple(np.array(cluster.pairs).T)]
-        # Where nobody sends, what is lit stays as far as there are ports for it.
+        circuits = np.minimum(counts, counts.T)[tuple(np.array(cluster.pairs).T)]
+        # If no job sends, what is lit stays as far as there are ports for it.
         free = np.full(len(demand), cluster.ports)
-        for (a, b), count in zip(cluster.pairs, wanted.tolist(), strict=True):
+        for (a, b), count in zip(cluster.pairs, circuits.tolist(), strict=True):
             free[[a, b]] -= count
-        for pair in np.flatnonzero((wanted == 0) & (self._lit > 0)).tolist():
+        for pair in np.flatnonzero((circuits == 0) & (self._lit > 0)).tolist():
             ends = list(cluster.pairs[pair])
-            wanted[pair] = min(int(self._lit[pair]), int(free[ends].min()))
-            free[ends] -= wanted[pair]
-        changed = int(np.maximum(wanted - self._lit, 0).sum())
+            circuits[pair] = min(int(self._lit[pair]), int(free[ends].min()))
+            free[ends] -= circuits[pair]
+        changed = int(np.maximum(circuits - self._lit, 0).sum())
         if not changed:
             return
-        stays = np.minimum(wanted, self._lit)
-        self._lit = wanted
+        stays = np.minimum(circuits, self._lit)
+        self._lit = circuits
         first = cluster.first_pair
-        run.crossing.capacity[first:] = wanted * cluster.circuit
+        run.crossing.capacity[first:] = circuits * cluster.circuit
         run.crossing.changed = True
         run.fibres += changed
         run.regroupings += 1

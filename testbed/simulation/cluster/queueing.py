@@ -1,7 +1,7 @@
-"""Which waiting job is next: queueing policies by name.
+"""Choice of the waiting job that is next: queueing policies by name.
 
-A queue is asked again whenever a job has come or gone. It gives the numbers of jobs that may start now, one
-by one.
+A queue is queried whenever a job has come or gone. It returns the numbers of jobs that may start now, one by
+one.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ class Queue(Protocol):
     def __len__(self) -> int: ...
 
     def add(self, job: int) -> None:
-        """A job has come."""
+        """Add a job that has arrived."""
         ...
 
     def again(self, job: int) -> None:
-        """A job that ran is back, and is before all that have not."""
+        """Add a job that ran and is back, before all jobs that have not run."""
         ...
 
     def next(self, now_s: float, free: int, fits: Callable[[int], bool], ends: Ends) -> int | None:
-        """Take the job that starts now; None where none does."""
+        """Remove the job that starts now from the queue and return it; None if none does."""
         ...
 
 
 class FirstCome:
-    """Strictly in the order of arrival: nobody starts before the first has room."""
+    """Strictly in the order of arrival: no job starts before the first has room."""
 
     def __init__(self, trace: JobTrace) -> None:
         self._waiting: deque[int] = deque()
@@ -59,7 +59,7 @@ class FirstCome:
 
 
 class ShortestFirst:
-    """The shortest first, by the trace's durations; nobody starts before the shortest has room (SJF)."""
+    """The shortest first, by the trace's durations; no job starts before the shortest has room (SJF)."""
 
     def __init__(self, trace: JobTrace) -> None:
         self._duration_s: Sequence[float] = trace.duration_s.tolist()
@@ -128,12 +128,14 @@ class Backfill:
         return None
 
     @staticmethod
-    def _start(now_s: float, wanted: int, free: int, ends: Ends) -> tuple[float, int]:
-        """When so many GPUs will be free, and how many more then."""
+    def _start(now_s: float, requested: int, free: int, ends: Ends) -> tuple[float, int]:
+        """Return when ``requested`` GPUs will be free, in seconds, and how many more then; infinity and 0 if
+        they never are.
+        """
         for end_s, gpus in sorted(ends()):
             free += gpus
-            if free >= wanted:
-                return max(end_s, now_s), free - wanted
+            if free >= requested:
+                return max(end_s, now_s), free - requested
         return float("inf"), 0
 
 

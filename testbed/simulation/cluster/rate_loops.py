@@ -1,5 +1,4 @@
-"""The arithmetic of ``rates`` as loops that numba compiles where it is installed; the same figures to
-rounding.
+"""The arithmetic of ``rates`` as loops that numba compiles if it is installed; the same figures to rounding.
 
 Constants are arguments: numba keeps what it compiled, and with it what they were then.
 """
@@ -28,10 +27,13 @@ from ringlight.testbed.simulation.loops import compiled
 def shared(
     offsets: IntArray, links: IntArray, weights: FloatArray, capacity: FloatArray, caps: FloatArray
 ) -> FloatArray:
-    """Max-min fair rates as ``rates.shared``. The links' jobs are listed once, so that a link that is full is
-    looked at once, and each job's links once more when it stops."""
+    """Return max-min fair rates like ``rates.shared``.
+
+    The links' jobs are listed once, so that a link that is full is looked at once, and each job's links once
+    more when it stops.
+    """
     jobs, count = len(caps), len(capacity)
-    found, left, load = caps.copy(), capacity.copy(), np.zeros(count)
+    rates, left, load = caps.copy(), capacity.copy(), np.zeros(count)
     users = np.zeros(count + 1, dtype=np.int64)
     for j in range(len(links)):
         load[links[j]] += weights[j]
@@ -39,13 +41,13 @@ def shared(
     begins = np.zeros(count + 1, dtype=np.int64)
     for link in range(count):
         begins[link + 1] = begins[link] + users[link]
-    at, of_link = begins.copy(), np.zeros(len(links), dtype=np.int64)
+    cursor, of_link = begins.copy(), np.zeros(len(links), dtype=np.int64)
     opened = np.zeros(jobs, dtype=np.bool_)
     for k in range(jobs):
         opened[k] = offsets[k + 1] > offsets[k]
         for j in range(offsets[k], offsets[k + 1]):
-            of_link[at[links[j]]] = k
-            at[links[j]] += 1
+            of_link[cursor[links[j]]] = k
+            cursor[links[j]] += 1
     by_cap = np.argsort(caps)
     capped = 0
     for _ in range(jobs + count + 1):
@@ -73,12 +75,12 @@ def shared(
             k = of_link[i]
             if opened[k]:
                 opened[k] = False
-                found[k] = lowest
+                rates[k] = lowest
                 for j in range(offsets[k], offsets[k + 1]):
                     left[links[j]] -= weights[j] * lowest
                     load[links[j]] -= weights[j]
                     users[links[j]] -= 1
-    return found
+    return rates
 
 
 @compiled
@@ -86,7 +88,7 @@ def always(
     offsets: IntArray, links: IntArray, weights: FloatArray, capacity: FloatArray, shares: FloatArray,
     last: Last | None = None,
 ) -> FloatArray:  # fmt: skip
-    """Speeds as ``rates.always``."""
+    """Return speeds like ``rates.always``, as shares of ideal speed."""
     rates = shared(offsets, links, weights, capacity, np.ones(len(shares)))
     return 1 / (1 - shares + shares / rates)
 
@@ -96,7 +98,7 @@ def interleaved(
     offsets: IntArray, links: IntArray, weights: FloatArray, capacity: FloatArray, shares: FloatArray,
     last: Last | None = None,
 ) -> FloatArray:  # fmt: skip
-    """Speeds as ``rates.interleaved``."""
+    """Return speeds like ``rates.interleaved``, as shares of ideal speed."""
     caps, weighs = np.ones(len(shares)), weights.copy()
     for k in range(len(shares)):
         for j in range(offsets[k], offsets[k + 1]):
@@ -109,7 +111,9 @@ def interleaved(
 def load_at(
     level: float, weight: float, mean: float, varies: float, elsewhere: float, on: float, sign: float
 ) -> float:
-    """What a link carries when a job goes at a rate on it; ``mean`` and ``varies`` are of all jobs."""
+    """Return the load of a link when a job has rate ``level`` on it. ``mean`` and ``varies`` are of all
+    jobs.
+    """
     put = weight * min(elsewhere, level)
     spread = np.sqrt(max(varies - on * (1 - on) * put**2, 0.0))
     load: float = weight * level + max(mean - on * put + sign * spread, 0.0)
@@ -121,33 +125,37 @@ def full_at(
     levels: FloatArray, weight: float, mean: FloatArray, varies: FloatArray, roomy: npt.NDArray[np.bool_],
     elsewhere: float, on: float, room: float, sign: float,
 ) -> float:  # fmt: skip
-    """The rate at which a job finds a link full that carries ``mean``, with variance ``varies``, of all jobs
-    at each of ``levels``; ``elsewhere``: what its other links allow it, and ``on``: how much of the time it
-    sends, which are in these sums. ``roomy``: at which levels the link is full for nobody."""
+    """Return the rate at which a job finds a link full that carries ``mean``, with variance ``varies``, of
+    all jobs at each of ``levels``.
+
+    ``elsewhere``: rate that the job's other links allow it. ``on``: share of the time in which it sends. Both
+    are included in these sums. ``roomy``: whether the link has room for all jobs at a level. ``room``: the
+    link's capacity. Returns 1 if the job never finds it full.
+    """
     last = len(levels) - 1
     most = load_at(levels[last], weight, mean[last], varies[last], elsewhere, on, sign)
     if most <= room:
         return 1.0
     before, below, load = 0.0, 0.0, most
-    found: float = 1.0
-    for at in range(last):
-        if roomy[at] and roomy[at + 1]:
+    rate: float = 1.0
+    for index in range(last):
+        if roomy[index] and roomy[index + 1]:
             continue
-        found = levels[at]
-        load = load_at(found, weight, mean[at], varies[at], elsewhere, on, sign)
+        rate = levels[index]
+        load = load_at(rate, weight, mean[index], varies[index], elsewhere, on, sign)
         if load > room:
             break
-        before, below = load, found
+        before, below = load, rate
     else:
-        found, load = levels[last], most
-    return below + (found - below) * (room - before) / (load - before)
+        rate, load = levels[last], most
+    return below + (rate - below) * (room - before) / (load - before)
 
 
 def duty(
     offsets: IntArray, links: IntArray, weights: FloatArray, capacity: FloatArray, shares: FloatArray,
     last: Last | None = None,
 ) -> FloatArray:  # fmt: skip
-    """Speeds as ``rates.duty``."""
+    """Return speeds like ``rates.duty``, as shares of ideal speed."""
     speed, level = (np.ones(len(shares)), np.ones(len(links))) if last is None else last
     return mean_field(
         offsets, links, weights, capacity, shares, rates_of(speed, shares), level,
@@ -161,7 +169,7 @@ def mean_field(
     rates: FloatArray, level: FloatArray, levels: FloatArray, more: float, further: int, equal: float,
     still: float, rounds: int, swings: int,
 ) -> FloatArray:  # fmt: skip
-    """Speeds; ``rates`` and ``level`` are where the search begins, and where it ends."""
+    """Return the speeds. The search begins at ``rates`` and ``level``, which hold its end afterwards."""
     jobs, steps = len(shares), len(levels)
     on = np.ones(jobs)
     elsewhere, busy, calm = np.ones(len(links)), np.ones(len(links)), np.ones(len(links))
@@ -184,16 +192,16 @@ def mean_field(
                     second = level[j]
             for j in range(offsets[k], offsets[k + 1]):
                 elsewhere[j] = second if level[j] <= least else least
-                for at in range(steps):
-                    put = weights[j] * min(elsewhere[j], levels[at])
+                for index in range(steps):
+                    put = weights[j] * min(elsewhere[j], levels[index])
                     sent = on[k] * put
-                    mean[links[j], at] += sent
-                    varies[links[j], at] += (1 - on[k]) * sent * put
+                    mean[links[j], index] += sent
+                    varies[links[j], index] += (1 - on[k]) * sent * put
         moved = 0.0
         for link in range(len(capacity)):
-            for at in range(steps):
-                most = largest[link] * levels[at] + mean[link, at] + np.sqrt(varies[link, at])
-                roomy[link, at] = most <= capacity[link]
+            for index in range(steps):
+                most = largest[link] * levels[index] + mean[link, index] + np.sqrt(varies[link, index])
+                roomy[link, index] = most <= capacity[link]
         for k in range(jobs):
             worst, best = 1.0, 1.0
             for j in range(offsets[k], offsets[k + 1]):

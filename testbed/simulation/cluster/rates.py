@@ -1,16 +1,17 @@
-"""How fast jobs go that share links: rates that hold until the next job comes, goes or is moved.
+"""Speeds of jobs that share links: rates that hold until the next job comes, goes or is moved.
 
 A job computes and sends in turn; at ideal speed it sends for a share ``f`` of the time, each GPU at its full
 rate. A job's links are given as ``offsets`` [jobs + 1], ``links`` and ``weights``: how many GPUs' rates leave
-over each of its links. ``capacity`` of a link is in GPUs' rates, too. All GPUs of a job send at one rate,
-since a collective waits for its slowest flow, so what is shared max-min fairly is the jobs' rates (Bertsekas
-and Gallager, Data Networks, 6.5.2).
+over each of its links. The ``capacity`` of a link is also in GPUs' rates. All GPUs of a job send at one rate,
+since a collective waits for its slowest flow, so the jobs' rates are shared max-min fairly (Bertsekas and
+Gallager, Data Networks, 6.5.2).
 
-Whether jobs send at the same moments is not in a trace. Two bounds hold the truth, and a model lies between:
+A trace does not show whether jobs send at the same moments. Two bounds hold the truth, and a model lies
+between:
 
-- ``always``: everybody sends all the time, so that jobs always meet. A rate r makes the speed 1 / (1 - f + f
+- ``always``: all jobs send all the time, so that they always meet. A rate r makes the speed 1 / (1 - f + f
   / r).
-- ``interleaved``: nobody sends while another needs the link, as far as the link has time for all.
+- ``interleaved``: no job sends while another needs the link, as far as the link has time for all.
 - ``duty``: each job finds the others sending for their shares of the time, at independent moments (a mean
   field).
 """
@@ -43,19 +44,19 @@ Last = tuple[FloatArray, FloatArray]
 
 
 def rates_of(speed: FloatArray, shares: FloatArray) -> FloatArray:
-    """The rates at which jobs have these speeds."""
+    """Return the rates at which jobs have these speeds, as shares of the full rate."""
     return shares / (1 / speed - 1 + shares)
 
 
 def shared(
     offsets: IntArray, links: IntArray, weights: FloatArray, capacity: FloatArray, caps: FloatArray
 ) -> FloatArray:
-    """Max-min fair rate of each job, at most its cap.
+    """Return the max-min fair rate of each job, at most its cap.
 
-    Rates rise together; a job's stops at its cap, or where one of its links is full. Each round stops at
-    least one job, so rounds are bounded by their number. Jobs without links have their caps.
+    Rates rise together; a job's rate stops at its cap, or when one of its links is full. Each round stops at
+    least one job, so rounds are bounded by the number of jobs. Jobs without links have their caps.
     """
-    found, open_ = caps.copy(), np.diff(offsets) > 0
+    rates, open_ = caps.copy(), np.diff(offsets) > 0
     owner = np.repeat(np.arange(len(caps)), np.diff(offsets))
     left = capacity.astype(np.float64)
     while open_.any():
@@ -66,31 +67,31 @@ def shared(
         lowest = float(level.min())
         stopped = open_ & (caps <= lowest)
         if stopped.any():
-            found[stopped] = caps[stopped]
+            rates[stopped] = caps[stopped]
         else:
-            # Sums that are equal but for rounding are full together.
+            # Sums that are equal except for rounding are full together.
             full = level <= lowest * (1 + 1e-12)
             stopped = np.zeros(len(caps), dtype=np.bool_)
             stopped[owner[mine & full[links]]] = True
             stopped &= open_
-            found[stopped] = lowest
+            rates[stopped] = lowest
         gone = stopped[owner]
-        left -= np.bincount(links[gone], (weights * found[owner])[gone], len(capacity))
+        left -= np.bincount(links[gone], (weights * rates[owner])[gone], len(capacity))
         open_ &= ~stopped
-    return found
+    return rates
 
 
 def always(
     offsets: IntArray, links: IntArray, weights: FloatArray, capacity: FloatArray, shares: FloatArray,
     last: Last | None = None,
 ) -> FloatArray:  # fmt: skip
-    """Speeds where everybody sends all the time."""
+    """Return the speeds if all jobs send all the time, as shares of ideal speed."""
     rates = shared(offsets, links, weights, capacity, np.ones(len(shares)))
     return 1 / (1 - shares + shares / rates)
 
 
 def alone(offsets: IntArray, links: IntArray, weights: FloatArray, capacity: FloatArray) -> FloatArray:
-    """Rate of each job as if it were the only one."""
+    """Return the rate of each job as if it were the only one, as a share of the full rate."""
     own = np.append(capacity[links] / weights, np.inf)
     empty = np.diff(offsets) == 0
     narrowest = np.minimum.reduceat(own, offsets[:-1]) if len(offsets) > 1 else np.zeros(0)
@@ -101,7 +102,10 @@ def interleaved(
     offsets: IntArray, links: IntArray, weights: FloatArray, capacity: FloatArray, shares: FloatArray,
     last: Last | None = None,
 ) -> FloatArray:  # fmt: skip
-    """Speeds where nobody sends while another needs the link: a link has to have time for all."""
+    """Return the speeds if no job sends while another needs the link, as shares of ideal speed.
+
+    A link must have time for all jobs.
+    """
     most = 1 / (1 - shares + shares / alone(offsets, links, weights, capacity))
     owner = np.repeat(np.arange(len(shares)), np.diff(offsets))
     return shared(offsets, links, weights * shares[owner], capacity, most)
@@ -111,32 +115,33 @@ def duty(
     offsets: IntArray, links: IntArray, weights: FloatArray, capacity: FloatArray, shares: FloatArray,
     last: Last | None = None,
 ) -> FloatArray:  # fmt: skip
-    """Speeds in a mean field: to each job the others are sending for their share of the time, independently.
+    """Return the speeds in a mean field: to each job the others are sending for their share of the time,
+    independently.
 
-    At a rate r, a job's link also carries of every other job what that puts there: r of each of its GPUs, or
-    less where another link holds it back. That varies with who sends. A link is taken as busy, with its mean
-    load and one standard deviation more, or as calm, with one less, both for half of the time, and rates at
-    which it is full are the geometric mean of both: the arithmetic one is right where others come and go
-    quickly beside a job's own sending, the harmonic one where they stay. A job goes at the rate of its worst
-    link, and where one is calm, another is busy with the probability ``MORE``.
+    At a rate r, a job's link also carries the load of every other job: r of each of its GPUs, or less if
+    another link holds that job back. The load varies with the jobs that send. A link is taken as busy, with
+    its mean load and one standard deviation more, or as calm, with one less, both for half of the time. The
+    rate at which it is full is the geometric mean of both: the arithmetic one is right if others come and go
+    quickly next to a job's own sending, the harmonic one if they stay. A job has the rate of its worst link,
+    and if one link is calm, another is busy with the probability ``MORE``.
 
-    With ``last`` the search begins where the last one ended, which is near where few jobs came or went.
+    With ``last`` the search begins where the last one ended, which is near if few jobs came or went.
     """
     lengths = np.diff(offsets)
     owner, some = np.repeat(np.arange(len(shares)), lengths), lengths > 0
     firsts, room = offsets[:-1][some], capacity[links]
     cells = (links[:, None] * len(LEVELS) + np.arange(len(LEVELS))).ravel()
 
-    def others(puts: FloatArray) -> FloatArray:
-        """What all others put on each job's link."""
+    def of_others(puts: FloatArray) -> FloatArray:
+        """Return the load of all other jobs on each job's link, in GPUs' full rates."""
         sums = np.bincount(cells, puts.ravel(), len(capacity) * len(LEVELS))
         return sums.reshape(-1, len(LEVELS))[links] - puts
 
     def least(values: FloatArray) -> FloatArray:
-        """The least of each job's links; 1 without any."""
-        found = np.ones(len(shares))
-        found[some] = np.minimum.reduceat(values, firsts)
-        return found
+        """Return the least value of each job's links; 1 without any."""
+        lowest = np.ones(len(shares))
+        lowest[some] = np.minimum.reduceat(values, firsts)
+        return lowest
 
     speed, level = (np.ones(len(shares)), np.ones(len(links))) if last is None else last
     rates = rates_of(speed, shares)
@@ -148,8 +153,8 @@ def duty(
         several = np.bincount(owner, own, len(shares)) > 1
         elsewhere = np.where(own & ~several[owner], second[owner], narrowest[owner])
         puts = weights[:, None] * np.minimum(elsewhere[:, None], LEVELS)
-        mean = others(on[owner, None] * puts)
-        spread = np.sqrt(np.maximum(others((on * (1 - on))[owner, None] * puts**2), 0.0))
+        mean = of_others(on[owner, None] * puts)
+        spread = np.sqrt(np.maximum(of_others((on * (1 - on))[owner, None] * puts**2), 0.0))
         mine = weights[:, None] * LEVELS
         busy = _full_at(mine + mean + spread, room)
         calm = _full_at(mine + np.maximum(mean - spread, 0.0), room)
@@ -170,15 +175,17 @@ def duty(
 
 
 def _full_at(loads: FloatArray, room: FloatArray) -> FloatArray:
-    """The rate at which a link is full whose ``loads`` are known at ``LEVELS`` of it: linear between them."""
-    at = np.arange(len(room))
+    """Return the rate at which each link is full. ``loads`` are known at ``LEVELS`` and taken as linear in
+    between.
+    """
+    rows = np.arange(len(room))
     over = loads > room[:, None]
     after = np.argmax(over, 1)
-    low = np.where(after, loads[at, after - 1], 0.0)
+    low = np.where(after, loads[rows, after - 1], 0.0)
     below = np.where(after, LEVELS[after - 1], 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        found = below + (LEVELS[after] - below) * (room - low) / (loads[at, after] - low)
-    return np.where(over[:, -1], found, 1.0)
+        levels = below + (LEVELS[after] - below) * (room - low) / (loads[rows, after] - low)
+    return np.where(over[:, -1], levels, 1.0)
 
 
 class Speeds(Protocol):

@@ -1,4 +1,4 @@
-"""Replays a trace on a cluster in virtual time: rates hold between events and are found anew where something
+"""Replays a trace on a cluster in virtual time: rates hold between events and are found again when something
 changed.
 
 Jobs on one switch share no link and go at ideal speed, so only those on several are looked at when rates
@@ -37,15 +37,18 @@ TOLD_EVERY = 2048
 
 @dataclass(frozen=True)
 class Replay:
-    """What happened. By job: ``start_s``, ``end_s`` (NaN: not before the end of the replay), ``dark_s`` in
-    which it waited for its light, and ``switches``, the most it was on.
+    """Record of a replay.
 
-    Sums since the beginning at each of ``steps_s``, GPU seconds all: ``held`` by jobs, of that ``scattered``,
-    by jobs that were on more switches than they need, and ``done`` at ideal speed. ``waiting`` jobs at these
-    moments; ``stalled``: GPU seconds of jobs that stood still for a fault. ``hit``: how often a fault met a
-    job; ``swapped``: GPUs that spares replaced; ``fibres``: those moved, in ``regroupings`` changes.
-    ``in_system``: integral of the jobs in the system over time, job seconds. ``solved``: how often rates were
-    found, at ``events`` moments. ``seen``: at some moments, the GPUs that each job has on each switch.
+    By job: ``start_s``, ``end_s`` (NaN: not before the end of the replay), ``dark_s`` in which the job waited
+    for its light, and ``switches``, the most that it was on.
+
+    Sums since the beginning at each of ``steps_s``, all in GPU seconds: ``held`` by jobs, of that
+    ``scattered``, by jobs that were on more switches than they need, and ``done`` at ideal speed. ``waiting``
+    jobs at these moments; ``stalled``: GPU seconds of jobs that stood still for a fault. ``hit``: how often a
+    fault met a job; ``swapped``: GPUs that spares replaced; ``fibres``: those moved, in ``regroupings``
+    changes. ``in_system``: integral of the jobs in the system over time, job seconds. ``solved``: how often
+    rates were found, at ``events`` moments. ``seen``: at some moments, the GPUs that each job has on each
+    switch.
     """
 
     start_s: FloatArray
@@ -69,7 +72,9 @@ class Replay:
 
 
 def _crossing(cluster: Cluster, sharing: Sharing, jobs: int, iteration_s: float) -> Crossing:
-    """Raises ValueError where jobs are to send in turn and it is not known when."""
+    """Return the model of jobs that share links. Raises ValueError if jobs send in turn and the iteration
+    time is unknown.
+    """
     if sharing != "on-off":
         return Crossing(cluster.links, _speeds(sharing, jobs))
     if iteration_s <= 0:
@@ -89,7 +94,10 @@ def _holding(
     cluster: Cluster, trace: JobTrace, policies: Policies, seed: int, faults: Faults | None,
     by_gpu: Gpus | None,
 ) -> Holding:  # fmt: skip
-    """Raises ValueError for policies that do not fit each other, the cluster or the trace."""
+    """Return the assignment of GPUs to jobs that the policies need.
+
+    Raises ValueError for policies that do not fit each other, the cluster or the trace.
+    """
     if ("controller" in (policies.placement, policies.light)) != (by_gpu is not None):
         raise ValueError("placement and light: the controller decides about both, GPU by GPU")
     if by_gpu is not None:
@@ -111,14 +119,15 @@ def replay(
     start_up_s: float | Sequence[float] = 0.0, by_gpu: Gpus | None = None, losses: Losses = Losses(),
     iteration_s: float = 0.0, told: Callable[[float], None] | None = None,
 ) -> Replay:  # fmt: skip
-    """Replay a trace; jobs that have not ended at ``until_s`` are left as they are.
+    """Replay a trace and return its record. Jobs that have not ended at ``until_s`` are left as they are.
 
-    ``shares`` and ``rings``: what each job sends (``workloads.job_traces.shares_of``). ``see_s``: moments at
-    which who is where is kept. ``start_up_s``: for which a job, each or all, has its GPUs before it
-    begins. ``by_gpu``: who has which GPU where the controller's own functions decide, without which none is
-    lost by name. ``iteration_s``: of all jobs at ideal speed, where they send in turn (``on-off``).
-    ``told`` is called now and then with the share that is done, of all arrivals and ends. Raises ValueError
-    for a job that is larger than the cluster.
+    ``shares`` and ``rings``: share of the time for which each job sends, and whether it sends round a ring
+    (``workloads.job_traces.shares_of``). ``see_s``: moments at which the places of all jobs are kept.
+    ``start_up_s``: seconds for which a job, each or all, has its GPUs before it begins. ``by_gpu``: the GPUs
+    by name, if the controller's own functions decide, without which none is lost by name. ``iteration_s``:
+    seconds of an iteration of all jobs at ideal speed, if they send in turn (``on-off``). ``told`` is called
+    now and then with the share that is done, of all arrivals and ends. Raises ValueError for a job that is
+    larger than the cluster.
     """
     if len(trace) and int(trace.gpus.max()) > cluster.size:
         raise ValueError(f"a job wants {int(trace.gpus.max())} GPUs; the cluster has {cluster.size}")
@@ -172,7 +181,7 @@ def replay(
             over = run.when_over(soonest)
             then = min(arrives, over, broken_at)
         while to_see[len(seen)] < then < math.inf:
-            where = tuple((job, leaf, n) for job, at in run.placed.items() for leaf, n in at.items())
+            where = tuple((job, leaf, n) for job, leaves in run.placed.items() for leaf, n in leaves.items())
             seen.append((to_see[len(seen)], where))
         if then == math.inf or then > until_s:
             break

@@ -46,7 +46,7 @@ class Running:
         self.end = np.full(count, np.nan)
         self.dark = np.zeros(count)
         self.switches = np.ones(count, dtype=np.int64)
-        #: Most switches that so many GPUs need, where all are alike, and GPUs of jobs that are on more.
+        #: Most switches that so many GPUs need, where all are equal, and GPUs of jobs that are on more.
         self._each = max(cluster.gpus)
         self.scattered = self.held = 0
         #: What is left of jobs that wait again, once they have started once more for so long; and ideal GPU
@@ -60,11 +60,11 @@ class Running:
         self.stalled_gpus = self.hit = self.swapped = self.fibres = self.regroupings = 0
 
     def _is_scattered(self, job: int, placed: Placed) -> bool:
-        """Whether a job is on more switches than its GPUs need."""
+        """Return whether a job is on more switches than its GPUs need."""
         return len(placed) > -(-self.gpus[job] // self._each)
 
     def fits(self, job: int) -> bool:
-        """Whether a job has room."""
+        """Return whether a job has room."""
         return self.holding.fits(job, self.gpus[job])
 
     def begin(self, job: int, placed: Placed) -> None:
@@ -78,13 +78,13 @@ class Running:
         self.put(job, placed, left_s)
 
     def put(self, job: int, placed: Placed, left_s: float) -> None:
-        """Give a job its GPUs and let it go on."""
+        """Give a job its GPUs and let it continue."""
         self.holding.take(job, placed)
         self.held += self.gpus[job]
         self.go(job, placed, left_s)
 
     def go(self, job: int, placed: Placed, left_s: float) -> None:
-        """Let a job go on that has its GPUs."""
+        """Let a job that has its GPUs continue."""
         self.placed[job] = placed
         several = len(placed) > 1
         if several:
@@ -103,7 +103,7 @@ class Running:
             heapq.heappush(self._ends, (end, job))
 
     def remove(self, job: int) -> float:
-        """Take a job off its GPUs; what is left of it at ideal speed."""
+        """Take a job off its GPUs. Return its remaining work in seconds at ideal speed."""
         placed = self.placed[job]
         left = self.halt(job)
         self.give(job, placed)
@@ -116,7 +116,7 @@ class Running:
         self.borrowing.discard(job)
 
     def halt(self, job: int) -> float:
-        """Let a job stand still where it is; what is left of it at ideal speed."""
+        """Stop a job where it is. Return its remaining work in seconds at ideal speed."""
         placed = self.placed.pop(job)
         if len(placed) == 1:
             (leaf,) = placed
@@ -128,8 +128,9 @@ class Running:
         return self._end_of.pop(job) - self.now
 
     def finish(self, job: int) -> bool:
-        """Whether a job is over whose next moment has come; one that only paused, or whose turn is over, goes
-        on."""
+        """Return whether a job has ended that has reached its next moment. A job that only paused, or whose
+        turn is over, continues.
+        """
         if job in self.crossing and not self.crossing.turn(job, self.now):
             return False
         if (left_s := self.pausing.pop(job, None)) is not None:
@@ -142,7 +143,7 @@ class Running:
         return True
 
     def pause(self, job: int, placed: Placed, seconds: float, left_s: float) -> None:
-        """Let a job that stands still send nothing for a while, and then go on."""
+        """Let a job that stands still send nothing for a while, and then continue."""
         if seconds:
             self.pausing[job] = left_s
             left_s = self.wait_s(job, seconds)
@@ -154,39 +155,45 @@ class Running:
         self.stalled_gpus += self.gpus[job]
 
     def revived(self, job: int) -> tuple[Placed, float]:
-        """Where a job is that stood still, and what is left of it."""
+        """Remove a job from those that stand still. Return its place and its remaining work in seconds at
+        ideal speed.
+        """
         self.stalled_gpus -= self.gpus[job]
         return self.stalled.pop(job)
 
     def broken(self, job: int, checkpoint_s: float) -> float:
-        """Let a job stand still some of whose GPUs are gone; what is left of it from its last checkpoint."""
+        """Stop a job of which some GPUs are gone. Return its remaining work from its last checkpoint, in
+        seconds at ideal speed.
+        """
         left_s = self.halt(job)
         if job in self.pausing:
-            # What is left of the pause nobody waits for: the restart comes in its place.
+            # The rest of the pause is not awaited: the restart replaces it.
             self.wait_s(job, -left_s)
             left_s = self.pausing.pop(job)
         done = self.work_s[job] - left_s
         return left_s + (self.wait_s(job, done % checkpoint_s) if done > 0 else 0.0)
 
     def wait_s(self, job: int, seconds: float) -> float:
-        """Seconds at ideal speed that a job has to do once more, or only waits for."""
+        """Count seconds at ideal speed that a job has to repeat, or only waits for. Return ``seconds``."""
         self.repeated += self.gpus[job] * seconds
         return seconds
 
     def when_over(self, crossing: float) -> float:
-        """When the next job is over; ``crossing``: the next of those that share links."""
+        """Return when the next job ends, in seconds. ``crossing``: time of the next job that shares links."""
         while self._ends and self._end_of.get(self._ends[0][1]) != self._ends[0][0]:
             heapq.heappop(self._ends)
         return min(self._ends[0][0] if self._ends else math.inf, crossing)
 
     def over(self, crossing: float) -> int:
-        """The job that is over now."""
+        """Return the job that ends now. ``crossing``: time of the next job that shares links."""
         if self._ends and self._ends[0][0] <= crossing:
             return heapq.heappop(self._ends)[1]
         return self.crossing.next_over()
 
     def promised(self) -> list[tuple[float, int]]:
-        """When running jobs should end at the speeds that held so far, and what they give back."""
-        found = [(end + self.pausing.get(job, 0.0), self.gpus[job]) for job, end in self._end_of.items()]
+        """Return when running jobs should end at the present speeds, in seconds, and how many GPUs each gives
+        back.
+        """
+        ends = [(end + self.pausing.get(job, 0.0), self.gpus[job]) for job, end in self._end_of.items()]
         last = zip(self.crossing.jobs, self.crossing.last_s().tolist(), strict=True)
-        return found + [(self.crossing.since + last_s, self.gpus[job]) for job, last_s in last]
+        return ends + [(self.crossing.since + last_s, self.gpus[job]) for job, last_s in last]
