@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from ringlight.controller.circuits.transaction import Taken, standing
-from ringlight.controller.optical.base import Plan, Snapshot
+from ringlight.controller.optical.model import Plan, Snapshot
 from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, Mode, PortState
 
 _BROKEN = (CrossConnectState.FAILED, CrossConnectState.INVALID)

@@ -38,8 +38,8 @@ from ringlight.controller.circuits.transaction import (
     taken_back,
 )
 from ringlight.controller.errors import ConflictError, InvalidError, UnavailableError
-from ringlight.controller.optical.base import CrossConnectResult, Plan, Snapshot
 from ringlight.controller.optical.errors import NotAsPlanned, OpticalError, PortBusy, Rejected
+from ringlight.controller.optical.model import CrossConnectResult, Plan, Snapshot
 from ringlight.controller.packets.attachment import attachments
 from ringlight.controller.packets.following import Followers
 from ringlight.controller.packets.forwarding import Forwarding, ForwardingPlan, Stages

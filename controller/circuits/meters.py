@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from prometheus_client import Counter, Histogram
 from prometheus_client.core import Metric
 
-from ringlight.controller.optical.base import CrossConnectResult
 from ringlight.controller.optical.errors import OpticalError
+from ringlight.controller.optical.model import CrossConnectResult
 
 #: From an ideal switch's millisecond to a robot's minutes, seconds.
 _BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 60.0, 300.0)

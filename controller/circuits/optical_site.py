@@ -19,15 +19,7 @@ from ringlight.controller.errors import (
     UnavailableError,
     UnsupportedError,
 )
-from ringlight.controller.optical.base import (
-    Alarm,
-    ApplyResult,
-    Identity,
-    OpticalSwitchDriver,
-    Plan,
-    PortStatus,
-    Snapshot,
-)
+from ringlight.controller.optical.base import OpticalSwitchDriver
 from ringlight.controller.optical.errors import (
     Busy,
     Indeterminate,
@@ -37,6 +29,7 @@ from ringlight.controller.optical.errors import (
     Refused,
     Unsupported,
 )
+from ringlight.controller.optical.model import Alarm, ApplyResult, Identity, Plan, PortStatus, Snapshot
 from ringlight.fabric.crossconnect import CrossConnect
 
 

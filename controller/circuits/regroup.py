@@ -19,7 +19,7 @@ from ringlight.controller.circuits.transaction import Leftover, LeftoverDocument
 from ringlight.controller.errors import ControllerError, InvalidError, NotFoundError
 from ringlight.controller.jobs.job import Job
 from ringlight.controller.jobs.manager import JobManager
-from ringlight.controller.optical.base import CrossConnectResult
+from ringlight.controller.optical.model import CrossConnectResult
 from ringlight.controller.packets.attachment import attachments, circuit_pairs, port_name
 from ringlight.controller.store import Store
 from ringlight.fabric.cost import RingJob, predict

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from ringlight.controller.optical.base import Plan, Snapshot
+from ringlight.controller.optical.model import Plan, Snapshot
 from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, Mode
 
 _LIT = (CrossConnectState.CONNECTED, CrossConnectState.PENDING_CONNECTION, CrossConnectState.UNKNOWN)

@@ -14,8 +14,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ringlight.controller.optical.base import OpticalSwitchDriver, PortStatus, Snapshot
+from ringlight.controller.optical.base import OpticalSwitchDriver
 from ringlight.controller.optical.errors import ProtocolError, Refused
+from ringlight.controller.optical.model import PortStatus, Snapshot
 from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, PortState
 
 #: Circuits of a bulk write: a whole S320.

@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ringlight.controller.optical import calient
-from ringlight.controller.optical.base import Capabilities, Deadline, Identity, PortStatus, Snapshot
+from ringlight.controller.optical.base import Deadline
 from ringlight.controller.optical.calient import (
     GROUP,
     MAX_BATCH,
@@ -37,6 +37,7 @@ from ringlight.controller.optical.calient import (
 from ringlight.controller.optical.errors import Indeterminate, ProtocolError, Refused
 from ringlight.controller.optical.http import Reply, http_client
 from ringlight.controller.optical.inventory import Entry, secrets_of
+from ringlight.controller.optical.model import Capabilities, Identity, PortStatus, Snapshot
 from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, PortState
 
 LIST = "/rest/crossconnects/?id=list"

@@ -30,14 +30,7 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
-from ringlight.controller.optical.base import (
-    Capabilities,
-    Deadline,
-    Identity,
-    PortStatus,
-    Snapshot,
-    after_others,
-)
+from ringlight.controller.optical.base import Deadline, after_others
 from ringlight.controller.optical.calient import (
     GROUP,
     MAX_BATCH,
@@ -50,6 +43,7 @@ from ringlight.controller.optical.calient import (
 )
 from ringlight.controller.optical.errors import Indeterminate, OpticalError, ProtocolError, Refused
 from ringlight.controller.optical.inventory import Entry, secrets_of
+from ringlight.controller.optical.model import Capabilities, Identity, PortStatus, Snapshot
 from ringlight.controller.optical.tl1 import Command, Tl1Error, parse_values, quoted
 from ringlight.controller.optical.tl1_client import Denied, Tl1Client
 from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, PortState

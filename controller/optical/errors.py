@@ -11,12 +11,8 @@ The classes fall into four groups:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from ringlight.controller.optical.model import ApplyResult
 from ringlight.fabric.crossconnect import CrossConnect
-
-if TYPE_CHECKING:
-    from ringlight.controller.optical.base import ApplyResult
 
 
 class OpticalError(Exception):

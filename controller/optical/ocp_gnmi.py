@@ -32,20 +32,14 @@ from typing import Any
 
 from pygnmi.spec.v080 import gnmi_pb2 as gnmi
 
-from ringlight.controller.optical.base import (
-    Capabilities,
-    Deadline,
-    Identity,
-    OpticalSwitchDriver,
-    PortStatus,
-    Snapshot,
-)
+from ringlight.controller.optical.base import Deadline, OpticalSwitchDriver
 from ringlight.controller.optical.errors import (
     ProtocolError,
     StaleRevision,
 )
 from ringlight.controller.optical.gnmi import GnmiClient, access_of, path_of, updates_of
 from ringlight.controller.optical.inventory import Entry, secrets_of
+from ringlight.controller.optical.model import Capabilities, Identity, PortStatus, Snapshot
 from ringlight.controller.optical.yang import bare, branch, entries, number, text
 from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, PortState
 

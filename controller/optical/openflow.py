@@ -22,23 +22,22 @@ from ringlight.controller.openflow.errors import (
     SwitchTimeoutError,
 )
 from ringlight.controller.openflow.messages import FlowEntry, FlowMod
-from ringlight.controller.optical.base import (
-    Alarm,
-    Capabilities,
-    Deadline,
-    Identity,
-    OpticalSwitchDriver,
-    PortStatus,
-    Snapshot,
-    Timing,
-    dual_sided,
-)
+from ringlight.controller.optical.base import Deadline, OpticalSwitchDriver
 from ringlight.controller.optical.errors import (
     DeadlineExceeded,
     Indeterminate,
     ProtocolError,
     Refused,
     Unreachable,
+)
+from ringlight.controller.optical.model import (
+    Alarm,
+    Capabilities,
+    Identity,
+    PortStatus,
+    Snapshot,
+    Timing,
+    dual_sided,
 )
 from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, PortState
 

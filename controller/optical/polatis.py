@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 
-from ringlight.controller.optical.base import PortStatus, Snapshot
 from ringlight.controller.optical.errors import ProtocolError
+from ringlight.controller.optical.model import PortStatus, Snapshot
 from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, PortState
 
 _ENABLED = ("E", "OPEN", "ENABLED", "PO_ENABLED", "UNSUPPORTED", "")

@@ -49,14 +49,7 @@ from ncclient.operations import RaiseMode, RPCError, TimeoutExpiredError
 from ncclient.transport import AuthenticationError, SSHSession, SSHUnknownHostError
 
 from ringlight.controller.optical import polatis
-from ringlight.controller.optical.base import (
-    Alarm,
-    Capabilities,
-    Deadline,
-    Identity,
-    OpticalSwitchDriver,
-    Snapshot,
-)
+from ringlight.controller.optical.base import Deadline, OpticalSwitchDriver
 from ringlight.controller.optical.connection import ask_again
 from ringlight.controller.optical.errors import (
     AuthFailed,
@@ -70,6 +63,7 @@ from ringlight.controller.optical.errors import (
     Unreachable,
 )
 from ringlight.controller.optical.inventory import Credentials, Entry, secrets_of
+from ringlight.controller.optical.model import Alarm, Capabilities, Identity, Snapshot
 from ringlight.fabric.crossconnect import CrossConnect
 
 log = logging.getLogger(__name__)

@@ -34,10 +34,11 @@ from dataclasses import replace
 from typing import Any
 
 from ringlight.controller.optical import polatis
-from ringlight.controller.optical.base import Capabilities, Deadline, Identity, OpticalSwitchDriver, Snapshot
+from ringlight.controller.optical.base import Deadline, OpticalSwitchDriver
 from ringlight.controller.optical.errors import ProtocolError, StaleRevision
 from ringlight.controller.optical.http import Reply, http_client
 from ringlight.controller.optical.inventory import Entry, secrets_of
+from ringlight.controller.optical.model import Capabilities, Identity, Snapshot
 from ringlight.controller.optical.restconf import MEDIA_TYPE, check_write, headers_of
 from ringlight.fabric.crossconnect import CrossConnect
 

@@ -22,9 +22,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ringlight.controller.optical import polatis
-from ringlight.controller.optical.base import Capabilities, Deadline, Identity, OpticalSwitchDriver, Snapshot
+from ringlight.controller.optical.base import Deadline, OpticalSwitchDriver
 from ringlight.controller.optical.errors import ProtocolError
 from ringlight.controller.optical.inventory import Entry, secrets_of
+from ringlight.controller.optical.model import Capabilities, Identity, Snapshot
 from ringlight.controller.optical.tl1 import Command, format_numbers
 from ringlight.controller.optical.tl1_client import Tl1Client
 from ringlight.fabric.crossconnect import CrossConnect

@@ -27,14 +27,7 @@ from dataclasses import replace
 from typing import Any
 
 from ringlight.controller.optical import polatis
-from ringlight.controller.optical.base import (
-    Capabilities,
-    Deadline,
-    Identity,
-    OpticalSwitchDriver,
-    Snapshot,
-    Verb,
-)
+from ringlight.controller.optical.base import Deadline, OpticalSwitchDriver, Verb
 from ringlight.controller.optical.connection import Connection, ask_again
 from ringlight.controller.optical.errors import (
     Indeterminate,
@@ -44,6 +37,7 @@ from ringlight.controller.optical.errors import (
     Unreachable,
 )
 from ringlight.controller.optical.inventory import Entry
+from ringlight.controller.optical.model import Capabilities, Identity, Snapshot
 from ringlight.fabric.crossconnect import CrossConnect
 
 log = logging.getLogger(__name__)

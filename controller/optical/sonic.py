@@ -27,8 +27,8 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
-from ringlight.controller.optical.base import Identity, PortStatus, Snapshot
 from ringlight.controller.optical.errors import ProtocolError
+from ringlight.controller.optical.model import Identity, PortStatus, Snapshot
 from ringlight.controller.optical.yang import bare_keys, number, text
 from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, PortState
 

@@ -33,17 +33,11 @@ from dataclasses import replace
 from typing import Any
 
 from ringlight.controller.optical import sonic
-from ringlight.controller.optical.base import (
-    Capabilities,
-    Deadline,
-    Identity,
-    OpticalSwitchDriver,
-    Snapshot,
-    after_others,
-)
+from ringlight.controller.optical.base import Deadline, OpticalSwitchDriver, after_others
 from ringlight.controller.optical.errors import ProtocolError, Refused
 from ringlight.controller.optical.http import Reply, http_client
 from ringlight.controller.optical.inventory import Entry, secrets_of
+from ringlight.controller.optical.model import Capabilities, Identity, Snapshot
 from ringlight.controller.optical.restconf import MEDIA_TYPE, check_write, headers_of, parse_error
 from ringlight.fabric.crossconnect import CrossConnect
 

@@ -27,17 +27,11 @@ from typing import Any
 from pygnmi.spec.v080 import gnmi_pb2 as gnmi
 
 from ringlight.controller.optical import sonic
-from ringlight.controller.optical.base import (
-    Capabilities,
-    Deadline,
-    Identity,
-    OpticalSwitchDriver,
-    Snapshot,
-    after_others,
-)
+from ringlight.controller.optical.base import Deadline, OpticalSwitchDriver, after_others
 from ringlight.controller.optical.errors import ProtocolError, Refused
 from ringlight.controller.optical.gnmi import Elem, GnmiClient, NotThere, access_of, path_of, updates_of
 from ringlight.controller.optical.inventory import Entry, secrets_of
+from ringlight.controller.optical.model import Capabilities, Identity, Snapshot
 from ringlight.controller.optical.yang import bare_keys
 from ringlight.fabric.crossconnect import CrossConnect
 

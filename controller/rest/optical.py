@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 
 from ringlight.controller.circuits.manager import Change, Target
 from ringlight.controller.circuits.transaction import LeftoverDocument
-from ringlight.controller.optical.base import Alarm, CrossConnectResult, Identity, Timing
+from ringlight.controller.optical.model import Alarm, CrossConnectResult, Identity, Timing
 from ringlight.controller.rest.common import PlainRoute, Who, answers
 from ringlight.controller.rest.requests import (
     CrossConnectEntry,

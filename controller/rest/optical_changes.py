@@ -10,7 +10,7 @@ from fastapi import APIRouter
 from ringlight.controller.circuits.drift import Policy
 from ringlight.controller.circuits.intent import AuditEntry
 from ringlight.controller.circuits.manager import Target
-from ringlight.controller.optical.base import Alarm
+from ringlight.controller.optical.model import Alarm
 from ringlight.controller.rest.common import PlainRoute, Who, answers
 from ringlight.controller.rest.optical import CircuitsChange, answer, entries
 from ringlight.controller.rest.requests import (

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from ringlight.controller.optical.base import ApplyResult, OpticalSwitchDriver
+from ringlight.controller.optical.base import OpticalSwitchDriver
 from ringlight.controller.optical.errors import Indeterminate, StaleRevision
+from ringlight.controller.optical.model import ApplyResult
 from ringlight.fabric.crossconnect import CrossConnect, Mode
 
 #: How often an unknown outcome is followed by another try.

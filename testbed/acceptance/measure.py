@@ -23,8 +23,9 @@ from typing import Any
 
 import numpy as np
 
-from ringlight.controller.optical.base import ApplyResult, OpticalSwitchDriver
+from ringlight.controller.optical.base import OpticalSwitchDriver
 from ringlight.controller.optical.errors import NotAsPlanned, OpticalError
+from ringlight.controller.optical.model import ApplyResult
 from ringlight.fabric.crossconnect import CrossConnect, Mode
 from ringlight.testbed.acceptance.numbered_frames import (
     Arrived,

@@ -13,7 +13,8 @@ from collections.abc import Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import ClassVar, Literal, NoReturn
 
-from ringlight.controller.optical.base import ApplyResult, OpticalSwitchDriver
+from ringlight.controller.optical.base import OpticalSwitchDriver
+from ringlight.controller.optical.model import ApplyResult
 from ringlight.fabric.crossconnect import CrossConnect, Mode
 from ringlight.testbed.acceptance.changing import converge
 from ringlight.testbed.acceptance.network import Host

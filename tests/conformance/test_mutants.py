@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from ringlight.controller.optical import calient_rest, scpi, sonic, sonic_ocs, tl1, tl1_client
-from ringlight.controller.optical.base import OpticalSwitchDriver, Plan, PortStatus, Snapshot
+from ringlight.controller.optical.base import OpticalSwitchDriver
 from ringlight.controller.optical.errors import OpticalError
+from ringlight.controller.optical.model import Plan, PortStatus, Snapshot
 from ringlight.fabric.crossconnect import CrossConnectState, PortState
 from ringlight.testbed.acceptance.checks import CHECKS
 from ringlight.testbed.acceptance.rig import Rig

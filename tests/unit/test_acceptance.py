@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringlight.controller.optical.base import Identity
+from ringlight.controller.optical.model import Identity
 from ringlight.experiments.acceptance.page import render
 from ringlight.fabric.crossconnect import CrossConnect, check_matching
 from ringlight.testbed.acceptance import numbered_frames

@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringlight.controller.optical import base
-from ringlight.controller.optical.base import Identity, OpticalSwitchDriver, PortStatus
+from ringlight.controller.optical.base import OpticalSwitchDriver
 from ringlight.controller.optical.calient import Circuit, Half, parse_power
 from ringlight.controller.optical.calient_tl1 import bulk_outcome, parse_circuit, parse_port, parse_powers
 from ringlight.controller.optical.errors import PartialApply, ProtocolError, Refused
+from ringlight.controller.optical.model import Identity, PortStatus
 from ringlight.controller.optical.registry import make_driver
 from ringlight.fabric.crossconnect import CrossConnect as XC
 from ringlight.fabric.crossconnect import CrossConnectState, Mode, PortState

@@ -19,17 +19,9 @@ from ringlight.controller.circuits.reconciler import Reconciler
 from ringlight.controller.circuits.transaction import Found
 from ringlight.controller.errors import ConflictError, InvalidError, UnavailableError
 from ringlight.controller.openflow.messages import FlowMod, PortDescription, SwitchEvent
-from ringlight.controller.optical.base import (
-    Bounds,
-    Capabilities,
-    Deadline,
-    OpticalSwitchDriver,
-    PortStatus,
-    Snapshot,
-    Timing,
-    dual_sided,
-)
+from ringlight.controller.optical.base import Deadline, OpticalSwitchDriver
 from ringlight.controller.optical.errors import Refused, Unreachable
+from ringlight.controller.optical.model import Bounds, Capabilities, PortStatus, Snapshot, Timing, dual_sided
 from ringlight.controller.packets.forwarding import Forwarding
 from ringlight.controller.packets.watching import TableWatch
 from ringlight.controller.store import Store

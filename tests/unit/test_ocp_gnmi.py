@@ -29,7 +29,7 @@ from h2.events import StreamReset
 from pygnmi.client import gNMIclient, gNMIException
 from pygnmi.spec.v080 import gnmi_pb2 as gnmi
 
-from ringlight.controller.optical.base import OpticalSwitchDriver, PortStatus
+from ringlight.controller.optical.base import OpticalSwitchDriver
 from ringlight.controller.optical.errors import (
     AuthFailed,
     Indeterminate,
@@ -39,6 +39,7 @@ from ringlight.controller.optical.errors import (
     StaleRevision,
     Unreachable,
 )
+from ringlight.controller.optical.model import PortStatus
 from ringlight.controller.optical.ocp_gnmi import (
     Group,
     Port,

@@ -18,22 +18,7 @@ from ringlight.controller.bus import EventBus
 from ringlight.controller.circuits.optical_site import OpticalSite
 from ringlight.controller.errors import RefusedError, UnavailableError
 from ringlight.controller.optical import base
-from ringlight.controller.optical.base import (
-    Alarm,
-    Bounds,
-    Capabilities,
-    Deadline,
-    Identity,
-    OpticalSwitchDriver,
-    Plan,
-    PortStatus,
-    Snapshot,
-    Timing,
-    Verb,
-    dual_sided,
-    los_alarms,
-    make_plan,
-)
+from ringlight.controller.optical.base import Deadline, OpticalSwitchDriver, Verb, los_alarms, make_plan
 from ringlight.controller.optical.errors import (
     DeadlineExceeded,
     Indeterminate,
@@ -52,6 +37,17 @@ from ringlight.controller.optical.errors import (
     Unreachable,
     Unsupported,
     WrongSide,
+)
+from ringlight.controller.optical.model import (
+    Alarm,
+    Bounds,
+    Capabilities,
+    Identity,
+    Plan,
+    PortStatus,
+    Snapshot,
+    Timing,
+    dual_sided,
 )
 from ringlight.controller.optical.registry import make_driver
 from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, Mode, PortState, check_matching

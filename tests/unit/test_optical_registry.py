@@ -14,7 +14,8 @@ from ringlight.fabric.optical_drivers import DRIVERS
 from ringlight.testbed.emulation.optical.session import personality
 
 _THIRD_PARTY = """
-from ringlight.controller.optical.base import Capabilities, OpticalSwitchDriver, Snapshot, dual_sided
+from ringlight.controller.optical.base import OpticalSwitchDriver
+from ringlight.controller.optical.model import Capabilities, Snapshot, dual_sided
 
 class Acme(OpticalSwitchDriver):
     def _read(self, deadline): return Snapshot(self.name, {}, {})

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ringlight.controller.bus import EventBus
 from ringlight.controller.circuits.optical_site import OpticalSite
 from ringlight.controller.errors import UnavailableError
-from ringlight.controller.optical.base import Bounds, Deadline, Identity, Timing
+from ringlight.controller.optical.base import Deadline
 from ringlight.controller.optical.errors import (
     DeadlineExceeded,
     Indeterminate,
@@ -25,6 +25,7 @@ from ringlight.controller.optical.errors import (
     ReadBackMismatch,
     Refused,
 )
+from ringlight.controller.optical.model import Bounds, Identity, Timing
 from ringlight.controller.optical.registry import make_driver
 from ringlight.controller.optical.scpi import (
     LineBuffer,

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from ringlight.controller.optical.base import Identity, PortStatus
 from ringlight.controller.optical.errors import AuthFailed, PartialApply, ProtocolError, Refused
+from ringlight.controller.optical.model import Identity, PortStatus
 from ringlight.controller.optical.polatis import port_status
 from ringlight.controller.optical.polatis_tl1 import parse_patches, parse_ports, parse_power
 from ringlight.controller.optical.registry import make_driver

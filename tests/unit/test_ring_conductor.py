@@ -22,8 +22,9 @@ from ringlight.controller.light.conducting import RingConductor
 from ringlight.controller.light.documents import quantile
 from ringlight.controller.light.ring import RingProvider, plan_light
 from ringlight.controller.light.switches import Lights
-from ringlight.controller.optical.base import Deadline, Snapshot
+from ringlight.controller.optical.base import Deadline
 from ringlight.controller.optical.errors import Unreachable
+from ringlight.controller.optical.model import Snapshot
 from ringlight.fabric.crossconnect import CrossConnect
 from ringlight.fabric.planes.ring.ring import Reconfigure
 from ringlight.fabric.planes.ring.wdm import RingPlan

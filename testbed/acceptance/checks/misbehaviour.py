@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Iterator
 
-from ringlight.controller.optical.base import CrossConnectResult, OpticalSwitchDriver
+from ringlight.controller.optical.base import OpticalSwitchDriver
 from ringlight.controller.optical.errors import (
     Indeterminate,
     OpticalError,
@@ -15,6 +15,7 @@ from ringlight.controller.optical.errors import (
     Refused,
     StaleRevision,
 )
+from ringlight.controller.optical.model import CrossConnectResult
 from ringlight.fabric.crossconnect import CrossConnect
 from ringlight.testbed.acceptance.checking import Check, CheckFailed, collecting, expect, raises, same, soon
 from ringlight.testbed.acceptance.checks.writing import stands
