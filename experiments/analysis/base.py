@@ -23,7 +23,8 @@ class AtBase:
         self._values: dict[str, Any] = {}
 
     def value(self, path: str) -> Any:
-        """What the file has at a dotted path; None where it has nothing."""
+        """Return what the file has at a dotted path, with its parameters resolved; None if the file has
+        nothing there."""
         if path not in self._values:
             found: Any = self._raw
             for word in path.split("."):
@@ -40,8 +41,12 @@ class AtBase:
         subject: str | None = None,
         published: bool = False,
     ) -> Row | None:
-        """The first figure of all repeats where only these dotted paths have other values: of any subject
-        where none is named, the run's own or the ``published`` one."""
+        """Return the first row of ``metric`` over all repeats at a point that differs from the file only by
+        ``changed``.
+
+        The row may be of any subject if ``subject`` is None. It is the published row if ``published`` is set,
+        else the run's own. None if there is no such row.
+        """
         for at in self.table.of(arm):
             if changed.items() <= at.point.items() and self._is_there(at.point, changed):
                 for row in at.each(metric):
@@ -50,12 +55,14 @@ class AtBase:
         return None
 
     def number(self, arm: str, metric: str, changed: Mapping[str, Any] = AS_WRITTEN) -> float | None:
-        """The run's own figure as :meth:`at` finds it, if it is a number."""
+        """Return the number of the run's own row that :meth:`at` finds, in the unit of the metric; None if
+        there is no number."""
         row = self.at(arm, metric, changed)
         return row.value if row is not None and is_number(row.value) else None
 
     def along(self, arm: str, metric: str, *paths: str) -> dict[Any, float]:
-        """An arm's own numbers by the value of a swept path: of the first of these that is swept there."""
+        """Return an arm's own numbers by the value of a swept path, which is the first of ``paths`` that
+        is swept."""
         found = {}
         for row in self.table.each(arm, metric):
             values = [row.point[path] for path in paths if path in row.point]

@@ -1,8 +1,8 @@
-"""What the messages of a plan ask of the processors that emulate it, before anything runs.
+"""Estimate the load of a plan's messages on the processors that emulate the plan, before anything runs.
 
 A container per GPU sends real messages over TCP, and Open vSwitch forwards each frame in one program. So
-small messages, or many of them, cost processor time that no rate of a link tells of. The costs below are
-those of one class of machine: they say whether a plan is far from what it can carry, and no more.
+small messages, or many of them, cost processor time that no link rate shows. The costs below are those of one
+class of machine. They only show whether a plan is far from what the machine can carry.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Costs:
     wake: float = 0.7e-3
 
     def fast(self) -> Costs:
-        """The same where the fast path carries frames in place of Open vSwitch."""
+        """Return the costs if the fast path carries frames in place of Open vSwitch."""
         return replace(self, switched=self.carried, port=0.0)
 
 
@@ -77,9 +77,13 @@ LATE = 0.1
 
 @dataclass(frozen=True)
 class Traffic:
-    """What an iteration of a job sends: of each kind of transfer how often (``calls``), its ``sizes`` in
-    bytes and the packet ``switches`` on its way. ``most_bytes``: that one rank sends; ``steps``: that follow
-    each other. ``seconds``: of the iteration, ``compute_s`` of its computing."""
+    """Messages that a job sends in an iteration.
+
+    ``calls``, ``sizes``, ``switches`` [kinds of transfer]: how often a transfer occurs, its size in bytes,
+    and the number of packet switches on its way. ``most_bytes``: bytes of the rank that sends most.
+    ``steps``: number of steps that follow each other. ``seconds``: length of the iteration, of which
+    ``compute_s`` is computing.
+    """
 
     calls: FloatArray
     sizes: FloatArray
@@ -98,8 +102,10 @@ class Traffic:
         return float((self.calls * self.sizes).sum())
 
     def frames(self, mtu_bytes: int, payload: float = 1.0) -> tuple[float, float]:
-        """How many frames are sent, and how often a packet switch forwards one, acknowledgements too, where
-        sizes are divided by ``payload``."""
+        """Return (number of frames sent, how often a packet switch forwards a frame).
+
+        The second number includes acknowledgements. Sizes are divided by ``payload``.
+        """
         in_frames = np.maximum(1, np.ceil(self.sizes / payload / (mtu_bytes - IN_PACKET_BYTES)))
         sent = self.calls * in_frames
         return float(sent.sum()), float((sent * self.switches).sum()) * (1 + 1 / ACKED)
@@ -107,11 +113,11 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Demand:
-    """What all jobs of a run ask for together: numbers a second, and what an average message is like.
+    """Load of all jobs of a run together: rates per second, and the average message.
 
-    ``processors``: that sending and forwarding keep busy, averaged over the run; ``lab``: that the lab itself
-    keeps busy. ``late``: the part of an iteration's time that steps take besides their bytes, in the job with
-    the most.
+    ``processors``: processors that sending and forwarding keep busy, averaged over the run. ``lab``:
+    processors that the lab itself keeps busy. ``late``: the part of an iteration's time that steps take in
+    addition to their bytes, in the job with the largest part.
     """
 
     messages_per_s: float
@@ -128,12 +134,16 @@ class Demand:
         return self.processors + self.lab
 
     def too_much(self, processors: int) -> bool:
-        """Whether so many processors are too few, or steps too short for any number of them."""
+        """Return whether this number of processors is too small, or steps are too short for any number of
+        processors."""
         return self.in_all > BUSY * processors or self.late > LATE
 
 
 def pairs(job: JobPlan, gpus: Sequence[str]) -> set[tuple[str, str]]:
-    """Pairs of a job's GPUs (given in rank order) that send to each other; of a container all pairs."""
+    """Return the pairs (sender, receiver) of a job's GPUs that exchange data; all pairs for a container.
+
+    ``gpus``: in rank order.
+    """
     if job.container is not None:
         return set(itertools.permutations(gpus, 2))
     # After a loss the job may have fewer.
@@ -146,9 +156,9 @@ def pairs(job: JobPlan, gpus: Sequence[str]) -> set[tuple[str, str]]:
 
 
 def demand_of(plan: RunPlan, costs: Costs = MEASURED) -> Demand | None:
-    """Load of the jobs that run from the start; None if what they send is unknown.
+    """Return the load of the jobs that run from the start; None if what they send is unknown.
 
-    Where all come later and the controller places them, as many run together as there are GPUs for.
+    If all jobs come later and the controller places them, as many run together as there are GPUs for.
     """
     together = [job for job in plan.jobs if job.start.at_once] or list(plan.jobs)
     traffics = traffics_of(plan, together)
@@ -179,16 +189,20 @@ def ports_of(plan: RunPlan) -> int:
 
 
 def traffics_of(plan: RunPlan, jobs: Sequence[JobPlan]) -> dict[str, Traffic]:
-    """What jobs send in an iteration at the plan's scale, by name; without containers, averaged gradients and
-    jobs of more than ``MOST_GPUS`` ranks."""
+    """Return what each job sends in an iteration at the plan's scale, by name.
+
+    Containers, jobs with averaged gradients and jobs of more than ``MOST_GPUS`` ranks are left out.
+    """
     switches, iterations_s = _Switches(plan), _modelled_s(plan)
     found = {job.name: _traffic(plan, job, switches, iterations_s.get(job.name)) for job in jobs}
     return {name: traffic for name, traffic in found.items() if traffic is not None}
 
 
 def left_by_tcp(plan: RunPlan) -> float:
-    """Share of payload's rate that TCP leaves to the job to which it leaves least; 1 where a simulation is
-    not to take what it gives away."""
+    """Return the share (0..1) of the payload's rate that TCP leaves, in the job with the smallest share.
+
+    Return 1 if the simulation must not deduct what TCP leaves unused (``tcp.full_load`` is off).
+    """
     if not plan.setting.tcp.full_load:
         return 1.0
     return min((left(_flows(job)) for job in plan.jobs if job.container is None), default=1.0)
@@ -270,7 +284,7 @@ def _of_messages(workload: Workload) -> Iterator[_Sends]:
 
 
 class _Switches:
-    """How many packet switches are on the way of a frame: 0 over light alone, or where there is no way."""
+    """Number of packet switches on the way of a frame: 0 over light alone, or if there is no way."""
 
     def __init__(self, plan: RunPlan) -> None:
         fabric = plan.setting.fabric
@@ -281,7 +295,10 @@ class _Switches:
         self._known: dict[tuple[str, str], int] = {}
 
     def between(self, gpus: Sequence[str], sources: IntArray, destinations: IntArray) -> FloatArray:
-        """Counts for each transfer between these GPUs of a job, by rank."""
+        """Return the number of packet switches of each transfer between these GPUs of a job.
+
+        ``sources``, ``destinations``: ranks [transfers].
+        """
         pairs = zip(sources.tolist(), destinations.tolist(), strict=True)
         return np.array([self._of(gpus[i], gpus[j]) for i, j in pairs], dtype=np.float64)
 
@@ -319,7 +336,10 @@ def _modelled_s(plan: RunPlan) -> dict[str, float]:
 
 
 def alike(lines: Iterable[tuple[str, str]], most: int = 4) -> Iterator[str]:
-    """``who: text``, one line for all who have the same text; of many the first, the last and the count."""
+    """Yield ``who: text`` lines, one for all names that share a text.
+
+    Of more than ``most`` names, a line has the first ones, the last one and the count.
+    """
     of_text: dict[str, list[str]] = {}
     for who, text in lines:
         of_text.setdefault(text, []).append(who)

@@ -37,7 +37,7 @@ def _pairs(spec: CompareSpec, table: Table) -> Iterator[tuple[At, At]]:
 
 
 def comparison_rows(spec: CompareSpec, table: Table) -> Iterator[Row]:
-    """All rows of a comparison. ``table``: rows of one label's runs, or published."""
+    """Yield all rows of a comparison. ``table``: rows of the runs of one label, or published rows."""
     for mine, base in _pairs(spec, table):
         for number, metric in enumerate(spec.metrics):
             for row in _figures(spec, metric, mine):
@@ -47,7 +47,8 @@ def comparison_rows(spec: CompareSpec, table: Table) -> Iterator[Row]:
 
 
 def _figures(spec: CompareSpec, metric: str, at: At) -> list[Row]:
-    """What a comparison takes of a metric: of the one job, where it names one."""
+    """Return the rows of a metric that a comparison uses, without those of other jobs if the comparison
+    names a job."""
     return [
         row
         for row in at.defined(metric)
@@ -56,8 +57,10 @@ def _figures(spec: CompareSpec, metric: str, at: At) -> list[Row]:
 
 
 def not_compared(spec: CompareSpec, table: Table) -> Iterator[str]:
-    """A line for each metric of a comparison of which there is no row, and why. Nothing where only one side
-    ran."""
+    """Yield a line with the reason for each metric of a comparison that has no row.
+
+    Yield a single line if no arm ran at a point of the baseline, and nothing if only one side ran.
+    """
     pairs = list(_pairs(spec, table))
     if (
         not pairs
@@ -87,7 +90,8 @@ def _why_not(spec: CompareSpec, mine: Sequence[Row], base: Sequence[Row]) -> str
 
 
 def _instead(spec: CompareSpec, pairs: Iterable[tuple[At, At]]) -> str:
-    """What jobs of workloads have, which have no all-reduce of a gradient."""
+    """Return a hint at metrics of jobs with workloads, which have no gradient all-reduce; empty without
+    such jobs."""
     of_workloads = any(_figures(spec, "exposed", at) for pair in pairs for at in pair)
     return "; jobs with a workload have iteration, jct and exposed" if of_workloads else ""
 
@@ -134,9 +138,10 @@ def _window(row: Row, mine: At, base: At) -> Iterator[Row]:
 
 
 def equality_rows(spec: CompareSpec, table: Table, plans: Iterable[RunPlan]) -> Iterator[Row]:
-    """Whether an arm and the baseline ended with the same parameters bit by bit, where both trained the same.
+    """Yield whether an arm and the baseline ended with bitwise equal parameters, if both trained the same.
 
-    The order in which a collective adds decides the last bits, so only the same one gives the same.
+    The order in which a collective adds decides the last bits, so only the same collective gives the same
+    parameters.
     """
     trained = {
         (plan.arm, key_of(plan.point), f"job {job.name}"): _trained(job)
@@ -164,16 +169,23 @@ def _trained(job: JobPlan) -> tuple[Any, ...]:
 
 
 def laps(run: Run, job: JobRun) -> list[float]:
-    """Seconds from the end of one iteration of a job to that of the next, last rank each."""
+    """Return the seconds from the end of one iteration of a job to the end of the next, by the last rank of
+    each.
+
+    The first value counts from the release of the job.
+    """
     ends = [max(it.allreduce_end for it in group) for group in job.by_index]
     released = run.released if job.released is None else job.released
     return [end - before for before, end in itertools.pairwise([released, *ends])]
 
 
 def told_apart_rows(spec: CompareSpec, table: Table, runs: Sequence[Run]) -> Iterator[Row]:
-    """How small a slowdown measured runs could have shown, by the spread of iterations and of all-reduces:
-    the half width of the ratio's 95 % interval. ``setup_told_apart``: the set-up of a flow, in real time,
-    that would make so small a difference to the training."""
+    """Yield the smallest slowdown that measured runs could have shown: the half width of the ratio's 95 %
+    interval.
+
+    The interval follows from the spread of iterations and of all-reduces. ``setup_told_apart``: set-up time
+    of a flow, in real time, that would make so small a difference to the training.
+    """
     groups: dict[tuple[str, str], list[Run]] = {}
     for run in runs:
         groups.setdefault((run.plan.arm, key_of(run.plan.point)), []).append(run)
@@ -208,11 +220,12 @@ def _told_apart(name: str, mine: Sequence[Ran], base: Sequence[Ran]) -> Iterator
 
 
 def break_even_rows(spec: BreakEvenSpec, table: Table, runs: Sequence[Run]) -> Iterator[Row]:
-    """Rows of the line through an arm's times over its set-ups, and its break-even, by baseline's point.
+    """Yield the rows of the line through an arm's times over its set-up times, and its break-even, by
+    baseline's point.
 
-    A slowdown is over what the line gives without any set-up, so it is the set-ups' and not that of a
-    baseline which is slow for reasons of its own. Nothing for a point where longer set-ups seem to cost
-    nothing: so disturbed that there is nothing to conclude.
+    A slowdown is relative to the value of the line without any set-up, so it is due to the set-ups and not to
+    a baseline that is slow for other reasons. A point at which longer set-ups seem to cost nothing is too
+    disturbed for a conclusion and has no rows.
     """
     for base in table.of(spec.baseline):
         mine = [at for at in table.of(spec.arm) if table.under(spec.baseline, at.point) is base]

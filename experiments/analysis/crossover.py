@@ -34,8 +34,10 @@ class _Line:
 
 
 def crossover_rows(spec: CrossoverSpec, rows: Sequence[Row], plans: Sequence[RunPlan]) -> Iterator[Row]:
-    """``faster_up_to.OTHER`` of each arm, in the unit of the path, or ``always`` or ``never``; in its place
-    ``faster_from.OTHER`` where the other is ahead only at first."""
+    """Yield ``faster_up_to.OTHER`` of each arm, in the unit of the path, or ``always`` or ``never``.
+
+    Yield ``faster_from.OTHER`` instead if the other arm is ahead only at first.
+    """
     found = list(_lines(spec, rows, plans))
     for mine in (line for line in found if line.arm in spec.arms):
         for other in found:
@@ -56,7 +58,8 @@ def _lines(spec: CrossoverSpec, rows: Sequence[Row], plans: Sequence[RunPlan]) -
 
 
 def _alike(mine: _Line, other: _Line) -> bool:
-    """Whether two lines differ only in the arm and in swept values of a fabric that just one of them has."""
+    """Return whether two lines differ only in the arm and in swept values of a fabric that just one of
+    them has."""
     if mine.gpus != other.gpus or mine.row.subject != other.row.subject:
         return False
     apart = {
@@ -91,7 +94,10 @@ def _crossing(mine: _Line, other: _Line) -> Iterator[Row]:
 
 
 def crossing(difference: Series) -> tuple[str, float]:
-    """``up_to`` (0: never, infinity: always) or ``from``, and where a difference changes its sign."""
+    """Return (``up_to`` or ``from``, the value at which a difference changes its sign).
+
+    With ``up_to``, 0 is never and infinity always.
+    """
     first, last = difference[0], difference[-1]
     for (a, low), (b, high) in itertools.pairwise(difference):
         if (low < 0) != (high < 0):

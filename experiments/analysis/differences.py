@@ -1,7 +1,7 @@
-"""How far the simulation of a run is from its emulation, and why. Pure functions.
+"""Compare the simulation of a run with its emulation, and explain the difference. Pure functions.
 
-The cross-check asks this, and so does the verdict of a run. All times are seconds of the emulation.
-Differences are of the simulated figure from the emulated one, in per cent of the emulated one.
+The cross-check uses this module, and so does the verdict of a run. All times are seconds of the emulation.
+Differences are those of the simulated figure from the emulated figure, in per cent of the emulated figure.
 """
 
 from __future__ import annotations
@@ -44,8 +44,11 @@ Entry = dict[str, Any]
 
 @dataclass(frozen=True)
 class Known:
-    """What else bears on a difference: the ``links`` that the emulation measured, the ``reasons`` of its
-    verdict on itself, and the share of a link's rate that the simulation takes for payload."""
+    """Facts of the emulation that bear on a difference.
+
+    ``links``: link rates that the emulation measured. ``reasons``: reasons of the emulation's verdict on
+    itself. ``payload_share``: share of a link's rate that the simulation takes for payload.
+    """
 
     links: Sequence[LinkRate]
     reasons: Sequence[Mapping[str, Any]]
@@ -53,7 +56,8 @@ class Known:
 
 
 def link_range(links: Iterable[LinkRate]) -> dict[str, float] | None:
-    """Least, median and greatest measured rate of a link over its setting; None where none was measured."""
+    """Return the least, median and greatest ratio of a measured link rate to its setting; None if none was
+    measured."""
     ratios = [link.measured_bps / link.set_bps for link in links]
     if not ratios:
         return None
@@ -61,7 +65,7 @@ def link_range(links: Iterable[LinkRate]) -> dict[str, float] | None:
 
 
 def mean_of(jobs: Sequence[JobRun], of: Callable[[Iteration], float]) -> float:
-    """Mean of a time over all iterations of all ranks, seconds."""
+    """Return the mean of a time over all iterations of all ranks, seconds."""
     return statistics.fmean(of(it) for job in jobs for it in job.iterations)
 
 
@@ -71,9 +75,11 @@ def _pair(emulated: float, simulated: float) -> dict[str, float]:
 
 
 def compared(ours: Sequence[Run], theirs: Run, job: str, known: Known) -> Entry:
-    """A job's figures on both sides, ``causes`` of the differences, which side is ``off``, and ``why``.
+    """Return a job's figures on both sides, the ``causes`` of differences, which side is ``off``, and
+    ``why``.
 
-    ``ours``: the emulated repetitions of the run ``theirs``; the job succeeded in all and has iterations.
+    ``ours``: emulated repetitions of the run ``theirs``. The job must have succeeded and have iterations in
+    all runs.
     """
     real, ideal = [run.jobs[job] for run in ours], [theirs.jobs[job]]
     completion = (statistics.fmean(one.jct_s or 0.0 for one in jobs) for jobs in (real, ideal))
@@ -89,31 +95,34 @@ def compared(ours: Sequence[Run], theirs: Run, job: str, known: Known) -> Entry:
 
 
 def series(job: JobRun) -> list[float]:
-    """Seconds of each iteration, on its slowest rank."""
+    """Return the seconds of each iteration of a job, on its slowest rank."""
     return [max(it.whole_s for it in ranks) for ranks in job.by_index]
 
 
 def _causes(ours: Sequence[Run], theirs: Run, job: str, known: Known) -> dict[str, Any]:
-    """What is known of where the difference comes from.
+    """Return the known causes of the difference in a job's times, by name.
 
-    Seconds of an iteration by which the emulation is longer: ``gap_s`` all of it, ``timers_s`` compute
-    timers that woke late (on the iteration's slowest rank, for which the others wait), ``links_s`` links
-    that gave less payload than the simulation takes, ``set_up_s`` light that was longer in coming,
-    ``rest_s`` none of these. ``queues_s``: what the steps of a collective wait in queues beyond their own
-    time, where another job fills these, by TCP's own round trips; ``turns_s``: what its frames wait for those
-    of others on links that they share; ``cold_s``: by how much the first all-reduce is longer than others,
-    beyond what it is in the simulation; ``work_s``: what ranks work at each step of exchanges; ``bursts_s``:
-    what light passes sooner than at its rate, below 0; ``events_s``: how late events came, by iteration;
-    ``meetings_s``: what other jobs took of its links during its all-reduces, beyond what they take in the
-    simulation; these seven are among the rest. ``between_s``: seconds of a completion time in no iteration,
-    on both sides: before the first, and after a loss. ``met_s``:
-    seconds of an all-reduce in which another job that shares a link all-reduced, on both sides. ``never``:
-    events that took place in the simulation alone. ``light_s``: seconds of an iteration in which a rank waits
-    for light (of a ring, all of them), or None where light stays; ``light_by``: whether the agents or the
-    controller switch it; ``dark_in``: the iterations, from 1 on, in whose all-reduces moved light was dark.
-    ``verdict``: reasons of the emulation's verdict on itself about links, and about processors during the
-    run. ``contended``: whether there were other jobs in the run. ``busy``: mean busy share of the processors
-    meanwhile.
+    Seconds of an iteration by which the emulation is longer: ``gap_s`` in total, ``timers_s`` because compute
+    timers woke late (on the iteration's slowest rank, for which the others wait), ``links_s`` because links
+    gave less payload than the simulation takes, ``set_up_s`` because light came later, ``rest_s`` for other
+    reasons.
+
+    Parts of the rest, seconds: ``queues_s``: time that the steps of a collective wait in queues beyond their
+    own time, if another job fills the queues, by TCP's own round trips. ``turns_s``: time that frames of the
+    job wait for frames of other jobs on shared links. ``cold_s``: time by which the first all-reduce is
+    longer than others, beyond the same in the simulation. ``work_s``: time that ranks work at each step of
+    exchanges. ``bursts_s``: time by which light passes frames sooner than at its rate, below 0. ``events_s``:
+    delay of events, by iteration. ``meetings_s``: time that other jobs took of the job's links during its
+    all-reduces, beyond the same in the simulation.
+
+    ``between_s``: seconds of a completion time outside iterations, on both sides: before the first iteration,
+    and after a loss. ``met_s``: seconds of an all-reduce in which another job that shares a link all-reduced,
+    on both sides. ``never``: events that took place in the simulation alone. ``light_s``: seconds of an
+    iteration in which a rank waits for light (on a ring, all ranks), or None if light stays. ``light_by``:
+    whether the agents or the controller switch light. ``dark_in``: iterations, counted from 1, in whose
+    all-reduces moved light was dark. ``verdict``: reasons of the emulation's verdict on itself about links,
+    and about processors during the run. ``contended``: whether there were other jobs in the run. ``busy``:
+    mean busy share of the processors during the run.
     """
     real, ideal = [run.jobs[job] for run in ours], [theirs.jobs[job]]
     gap_s = mean_of(real, lambda it: it.whole_s) - mean_of(ideal, lambda it: it.whole_s)
@@ -188,7 +197,8 @@ def _meetings(runs: Sequence[Run], job: str) -> dict[str, float]:
 
 
 def _most_on_a_link(links: Mapping[str, set[Port]], job: str, others: Collection[str]) -> int:
-    """How many of the other jobs one link of the job has at most; all where links are not known."""
+    """Return the largest number of the other jobs on one link of the job; all of them if links are not
+    known."""
     if job not in links:
         return len(others)
     users = Counter(link for name in others for link in links[name] & links[job])
@@ -359,7 +369,7 @@ def _dark_in(ours: Sequence[Run], theirs: Run, job: str) -> dict[str, list[int]]
 
 
 def light_moved(run: Run) -> bool:
-    """Whether circuits changed while jobs trained."""
+    """Return whether circuits changed while jobs trained."""
     return any(action.plan.do in LIGHT for action in run.later)
 
 
@@ -376,7 +386,7 @@ def _ends(run: Run, job: JobRun) -> set[str]:
 
 
 def _joins(direction: str, ends: set[str]) -> bool:
-    """Whether the direction of a measured link (``A to B``) has one of the nodes at an end."""
+    """Return whether the direction of a measured link (``A to B``) has one of the nodes at an end."""
     return bool(ends & set(direction.split(" to ")))
 
 
@@ -402,10 +412,11 @@ def _slowest_compute_s(jobs: Sequence[JobRun]) -> float:
 
 
 def light_s(runs: Sequence[Run], job: str) -> float | None:
-    """Seconds of an iteration in which a rank waits for light, mean; None where its light is not switched.
+    """Return the mean seconds of an iteration in which a rank waits for light; None if the job's light is not
+    switched.
 
-    With an agent's flows: from the worker's wish to the light, all flows of a rank one after the other. On a
-    ring: from a step's end to the light of the next, all changes of an all-reduce.
+    With an agent's flows: from the worker's request to the light, summed over all flows of a rank. On a ring:
+    from the end of a step to the light of the next step, summed over all changes of an all-reduce.
     """
     waits = list[float]()
     for run in runs:
@@ -417,12 +428,12 @@ def light_s(runs: Sequence[Run], job: str) -> float | None:
 
 
 def which_is_off(entry: Mapping[str, Any]) -> str:
-    """``neither``, ``emulation`` or ``simulation``: whose part of the difference is the greater.
+    """Return ``neither``, ``emulation`` or ``simulation``: the side with the greater part of the difference.
 
-    The emulation's: links and timers below what the scenario says, and the time of kernel, software switches,
-    workers and agents, which share this machine's processors and stand for hardware. The simulation's: what
-    the scenario has and it leaves out, TCP and the controller. Where the emulation says of itself that its
-    links or processors failed it, it is off.
+    The emulation's part: links and timers below the scenario's settings, and the time of kernel, software
+    switches, workers and agents, which share this machine's processors and stand for hardware. The
+    simulation's part: TCP and the controller, which the scenario has and the simulation leaves out. An
+    emulation whose own verdict blames links or processors is off.
     """
     near = zip(JUDGED, (AGREE_PERCENT, AGREE_ALL_REDUCE_PERCENT), strict=True)
     if all(abs(entry[figure]["difference_percent"]) < most for figure, most in near):
@@ -439,12 +450,15 @@ def which_is_off(entry: Mapping[str, Any]) -> str:
 
 
 def _names_what_is_left_out(causes: Mapping[str, Any]) -> bool:
-    """Whether TCP or the controller had a hand in what is not explained otherwise."""
+    """Return whether TCP or the controller contributed to a difference that is not explained otherwise."""
     return bool(causes["retransmits_per_rank_and_iteration"] >= MANY_RETRANSMITS or causes["light_moved"])
 
 
 def reasons(entry: Mapping[str, Any]) -> list[str]:
-    """Why the two differ, as far as the runs tell: sentences without a full stop, the weightiest first."""
+    """Return the reasons for the difference, as far as the runs show them.
+
+    The reasons are sentences without a full stop, the weightiest first.
+    """
     if entry["off"] == "neither":
         return ["they agree"]
     causes = entry["causes"]
@@ -461,7 +475,7 @@ def reasons(entry: Mapping[str, Any]) -> list[str]:
 
 
 def signed(value: float) -> str:
-    """Format a number with its sign, one digit and a proper minus."""
+    """Return a number as text with its sign, one decimal and a proper minus."""
     return f"{value:+.1f}".replace("-", "−")
 
 
@@ -526,12 +540,12 @@ def _pauses(entry: Mapping[str, Any]) -> str | None:
 
 
 def cause_of(entry: Mapping[str, Any]) -> str | None:
-    """The cause of half of the difference, in words, if the run itself names one.
+    """Return the cause of half of the difference, in words; None if the run itself shows no such cause.
 
-    Late timers, slow links, late light and late events are measured, so are waits in queues that another job
-    fills, segments that TCP sent again and all-reduces that moved light has met, and a run has a verdict
-    against itself; waits for turns follow from its plan. That kernel and workers take time is known and says
-    nothing of how much.
+    Late timers, slow links, late light and late events are measured. So are waits in queues that another job
+    fills, segments that TCP sent again, all-reduces during which light moved, and a run's verdict against
+    itself. Waits for turns follow from the run's plan. That kernel and workers take time is known, but not
+    how much.
     """
     causes = entry["causes"]
     gap_s = causes["gap_s"]

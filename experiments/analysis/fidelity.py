@@ -1,4 +1,4 @@
-"""Whether a testbed gave what it was set to give, and so whether its figures can be believed."""
+"""Judge whether a testbed gave what it was set to give, and so whether its figures can be believed."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a run is doubtful or bad: a code, and the data that its sentence is made of."""
+    """Reason for which a run is doubtful or bad: a code, and the data of its sentence."""
 
     code: str
     level: Level
@@ -146,12 +146,12 @@ class Reason:
         return f"{said}, in {self.data['arm']}" if "arm" in self.data else said
 
     def as_json(self) -> dict[str, Any]:
-        """For result.json: ``code``, ``level``, the data, and the sentence as ``text``."""
+        """Return the reason for result.json: ``code``, ``level``, the data, and the sentence as ``text``."""
         return {"code": self.code, "level": self.level, **self.data, "text": self.text}
 
 
 def over(value: float, limits: tuple[float, float], code: str, **data: Any) -> Iterator[Reason]:
-    """A reason where the value is over the first limit (doubtful) or the second (bad)."""
+    """Yield a reason if the value is over the first limit (doubtful) or the second (bad)."""
     if value > limits[0]:
         yield Reason(code, "bad" if value > limits[1] else "doubtful", data)
 
@@ -164,9 +164,10 @@ def judged(
     baselines: Collection[str],
     untimed: Collection[str],
 ) -> dict[str, Any]:
-    """The verdict on measured runs and on each arm, and what it rests on. ``rates``: the ports' throughput.
+    """Return the verdict on measured runs and on each arm, and its grounds. ``rates``: throughput of the
+    ports.
 
-    ``baselines``: arms that others are compared with. ``untimed``: arms of whose computing no figure is made.
+    ``baselines``: arms with which others are compared. ``untimed``: arms whose computing has no figure.
     """
     records, runs = list(records), [context.run for context in contexts]
     links = [_link(record) for record in records if type(record) is LinkRate]
@@ -263,7 +264,7 @@ def _link(rate: LinkRate) -> dict[str, Any]:
 
 
 def missed_links(rates: Iterable[Mapping[str, Any]]) -> list[Reason]:
-    """A reason for each rate that missed its setting."""
+    """Return a reason for each rate that missed its setting."""
     found: list[Reason] = []
     for rate in rates:
         said = {key: rate[key] for key in ("fabric", "link", "direction") if key in rate}
@@ -273,7 +274,10 @@ def missed_links(rates: Iterable[Mapping[str, Any]]) -> list[Reason]:
 
 
 def timers(runs: Iterable[Run]) -> dict[str, float | None]:
-    """How late the timers that stand for computation woke: seconds, and shares of the computation."""
+    """Return how late the timers that stand for computation woke: seconds, and shares of the computation.
+
+    A value is None if there is nothing to count.
+    """
     jobs = [job for run in runs for job in run.jobs.values()]
     times = [it.lateness_s for job in jobs for it in job.iterations]
     shares = [it.lateness_s / it.compute_s for job in jobs for it in job.iterations if it.compute_s]
@@ -286,20 +290,22 @@ def timers(runs: Iterable[Run]) -> dict[str, float | None]:
 
 
 def late(timer: Mapping[str, float | None], **whose: str) -> Iterator[Reason]:
-    """A reason where timers woke late. ``whose``: the arm, where the reason is about one."""
+    """Yield a reason if timers woke late. ``whose``: the arm, if the reason is about an arm."""
     share = timer["p99_share_of_compute"] or 0.0
     yield from over(share, LATENESS_SHARE, "timers_late", p99_s=timer["p99_s"], share=share, **whose)
 
 
 def loads(run: Run) -> list[ProcessorLoad]:
-    """The processors' load while jobs ran."""
+    """Return the records of the processors' load while jobs ran."""
     return [load for load in run.of(ProcessorLoad) if run.released <= load.t <= run.ended]
 
 
 def processors(run: Run) -> dict[str, float | None]:
-    """Shares of the processors in a run: how busy they were, and what the hypervisor and others took.
+    """Return shares (0..1) of the processors in a run: busy, stolen by the hypervisor, taken by other
+    programs.
 
-    What others took is no reason by itself: it shows in links and timers, whose reason it may be.
+    Mean and 95th percentile of each; None if unknown, empty without records. The share of other programs is
+    not a reason by itself: its effects show in links and timers, and it may explain them.
     """
     found: dict[str, float | None] = {}
     for what in ("busy", "stolen", "others") if loads(run) else ():
@@ -310,23 +316,24 @@ def processors(run: Run) -> dict[str, float | None]:
 
 
 def busy(run: Run) -> Iterator[Reason]:
-    """A reason where the lab itself took nearly all of the processors."""
+    """Yield a reason if the lab itself took nearly all of the processors."""
     if found := loads(run):
         own = statistics.mean(load.busy - (load.others or 0.0) for load in found)
         yield from over(own, CPU_BUSY, "processors_busy", run=run.name, busy=own)
 
 
 def taken(run: Run) -> float:
-    """Share (0..1) of the processors' time that the lab could not have in a run: stolen, or others'."""
+    """Return the share (0..1) of the processors' time in a run that the hypervisor or other programs took."""
     shares = processors(run)
     return sum(shares.get(f"mean_{what}") or 0.0 for what in ("stolen", "others"))
 
 
 def machines_fault(run: Run, expected_s: Mapping[str, float]) -> list[Reason]:
-    """Why a run should be made once more: what it missed while others had the processors. Else nothing.
+    """Return the reasons to repeat a run: what the run missed while other programs had the processors; else
+    empty.
 
-    ``expected_s``: what the model says of its jobs. A run that shows a fault of ours is never made again: it
-    is evidence.
+    ``expected_s``: seconds that the model gives each job. A run that shows a fault of the emulator is never
+    repeated, because it is evidence.
     """
     if taken(run) < TAKEN or any((*died(run), *drifted(run), *stood_still(run), *differing(run))):
         return []
@@ -336,7 +343,10 @@ def machines_fault(run: Run, expected_s: Mapping[str, float]) -> list[Reason]:
 
 
 def deaths(run: Run) -> list[dict[str, Any]]:
-    """Every process of the lab that died, planned or not, with ``away_s``: None where it was not back."""
+    """Return every process of the lab that died, planned or not.
+
+    ``away_s``: seconds until the process was back; None if it did not come back.
+    """
     backs, found = run.of(ProcessBack), []
     for death in run.of(ProcessEnded):
         back = next(
@@ -348,7 +358,10 @@ def deaths(run: Run) -> list[dict[str, Any]]:
 
 
 def died(run: Run) -> Iterator[Reason]:
-    """Processes and workers that died though no event of the run killed them, and what came late for it."""
+    """Yield reasons for processes and workers that died though no event of the run killed them.
+
+    Also yield a reason for each event that came late because of a death.
+    """
     unasked = {(d["kind"], d["name"]): d for d in deaths(run) if not d["planned"]}
     for (kind, name), death in unasked.items():
         code = "process_gone" if death["away_s"] is None else "process_restarted"
@@ -374,7 +387,8 @@ def died(run: Run) -> Iterator[Reason]:
 
 
 def drifted(run: Run) -> Iterator[Reason]:
-    """Switches that were not as set while jobs ran, though no event of the run was done to them."""
+    """Yield a reason for each switch that was not as set while jobs ran, though no event of the run
+    changed it."""
     for drift, mended in run.drifts:
         if drift.planned or drift.t > run.ended or (mended is not None and mended.t < run.released):
             continue
@@ -384,13 +398,16 @@ def drifted(run: Run) -> Iterator[Reason]:
 
 
 def stood_still(run: Run) -> Iterator[Reason]:
-    """A reason for each process that stood still for longer than its work bears."""
+    """Yield a reason for each process that stood still for longer than its work tolerates."""
     for one in standstills(run.records):
         yield Reason("process_frozen", "doubtful", {"run": run.name, **one.told()})
 
 
 def between_runs(records: Sequence[Record], runs: Sequence[Run]) -> Iterator[Reason]:
-    """What stood still, or was not as the testbed left it, in link tests and in runs that were broken off."""
+    """Yield reasons for faults in link tests and in runs that were broken off.
+
+    The faults are processes that stood still, and switches that were not as the testbed left them.
+    """
     aside = [r.set_aside for r in records if isinstance(r, Repeated) and r.set_aside is not None]
     found = outside(records, runs, aside)
     for one in standstills(found):
@@ -402,8 +419,10 @@ def between_runs(records: Sequence[Record], runs: Sequence[Run]) -> Iterator[Rea
 
 
 def failed(run: Run) -> Iterator[Reason]:
-    """A reason for each job that failed and was not killed, where nothing was made to happen and the job was
-    not meant to fail. What a container's command ends with is its own."""
+    """Yield a reason for each job that failed and was not killed, if no event disturbed the run.
+
+    Jobs that were allowed to fail are left out. So are containers, whose exit code is their own affair.
+    """
     if any(action.plan.do not in PLAIN_EVENTS for action in run.actions):
         return
     for job in run.jobs.values():
@@ -413,8 +432,10 @@ def failed(run: Run) -> Iterator[Reason]:
 
 
 def without_bytes(context: Context) -> Iterator[Reason]:
-    """A reason for each rank to which nothing moved for longer than its job explains, where nothing was made
-    to happen and the model knows how long an iteration takes."""
+    """Yield a reason for each rank at which no byte moved for longer than its job explains.
+
+    Yield nothing if an event disturbed the run, or if the model does not know the time of an iteration.
+    """
     run = context.run
     if any(action.plan.do not in PLAIN_EVENTS for action in run.actions):
         return
@@ -432,14 +453,15 @@ def _was_killed(job: JobRun) -> bool:
 
 
 def broken_off(records: Sequence[Record]) -> Iterator[Reason]:
-    """A reason where the experiment ended early, and nobody has gone on with it since."""
+    """Yield a reason if the experiment ended early and has not been resumed since."""
     last = next((record for record in reversed(records) if isinstance(record, Aborted | RunEnded)), None)
     if isinstance(last, Aborted):
         yield Reason("aborted", "doubtful", {"reason": last.reason})
 
 
 def _was_asked(run: Run, loss: WorkerLost) -> bool:
-    """Whether an event of the run may explain a lost worker: it took it, its GPU, a link or a switch."""
+    """Return whether an event of the run may explain a lost worker: it took the worker, its GPU, a link or
+    a switch."""
     targets = [action.plan.target for action in run.actions if action.plan.do in ("lose", "kill", "cut")]
     return any(
         target.kind in ("link", "switch") or target.names in ((loss.gpu,), (loss.job, str(loss.rank)))
@@ -449,7 +471,10 @@ def _was_asked(run: Run, loss: WorkerLost) -> bool:
 
 
 def samples_missing(runs: Sequence[Run], rates: Iterable[PortRate]) -> dict[str, float]:
-    """Share of each run's throughput samples that are missing, where any run has some."""
+    """Return the share (0..1) of throughput samples that are missing, by run.
+
+    Empty if no run has samples. Runs on fabrics without packet switches are left out.
+    """
     times: dict[str, set[float]] = {}
     for rate in rates:
         times.setdefault(rate.run, set()).add(rate.t)
@@ -463,8 +488,12 @@ def samples_missing(runs: Sequence[Run], rates: Iterable[PortRate]) -> dict[str,
 
 
 def beside_model(context: Context, limits: tuple[float, float] | None) -> Iterator[Reason]:
-    """Jobs that had their links for themselves while nothing happened, against the model: there it is exact
-    but for headers, losses and what a machine takes by itself. ``limits``: of a baseline."""
+    """Yield reasons for jobs that differ from the model, though they had their links for themselves and
+    nothing happened.
+
+    The model is exact there, except for headers, losses and the machine's own time. ``limits``: limits of a
+    baseline; None for other arms.
+    """
     run = context.run
     if any(action.begun > run.released for action in run.actions):
         return
@@ -492,9 +521,9 @@ def beside_model(context: Context, limits: tuple[float, float] | None) -> Iterat
 def beside_simulation(
     context: Context, links: Sequence[LinkRate], known: Sequence[Reason]
 ) -> dict[str, Compared]:
-    """Each job of a run beside the simulation of the run, by name; nothing where there is none.
+    """Return each job of a run compared with the simulation of the run, by name; empty without a simulation.
 
-    ``links``: what they gave; ``known``: reasons that were found before.
+    ``links``: measured link rates. ``known``: reasons that were found before.
     """
     run, foretold = context.run, context.foretold
     if foretold is None or foretold.run is None:
@@ -511,7 +540,7 @@ def beside_simulation(
 
 
 def unlike_simulation(run: Run, beside: Mapping[str, Compared], known: Sequence[Reason]) -> Iterator[Reason]:
-    """Reasons for jobs of which a figure is beyond the simulation's reach, or that ended otherwise."""
+    """Yield reasons for jobs that have a figure beyond the simulation's reach, or that ended otherwise."""
     for name, job in beside.items():
         said: dict[str, Any] = {"run": run.name, "job": name}
         if SUCCEEDED in (job.state, job.simulated) and job.state != job.simulated:
@@ -541,7 +570,7 @@ def unlike_simulation(run: Run, beside: Mapping[str, Compared], known: Sequence[
 
 
 def _other_reason(run: Run, known: Sequence[Reason]) -> str | None:
-    """What else is known to have gone wrong in a run, in words."""
+    """Return another known fault of a run, in words; None if no other is known."""
     mine = (
         reason
         for reason in known
@@ -567,14 +596,19 @@ def _figures(run: Run, jobs: Mapping[str, Compared]) -> dict[str, Any]:
 
 
 def differing(run: Run) -> Iterator[Reason]:
-    """Succeeded training jobs whose parameters differ between ranks, or from the one-process reference."""
+    """Yield a reason for each succeeded training job whose parameters differ between ranks or from the
+    reference.
+
+    The reference is the same training in one process.
+    """
     for job in run.jobs.values():
         if job.state == SUCCEEDED and job.plan.training is not None and not identical(job):
             yield Reason("parameters_differ", "bad", {"run": run.name, "job": job.name})
 
 
 def astray(context: Context) -> Iterator[Reason]:
-    """Reasons for light between jobs, lost payload, and counters of kernel and agents that must stay 0."""
+    """Yield reasons for light between jobs, lost payload, and counters of kernel and agents that must stay
+    0."""
     run, counted = context.run, counters(context)
 
     def light(level: Level, counter: str, count: float) -> Iterator[Reason]:

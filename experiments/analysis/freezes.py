@@ -1,4 +1,4 @@
-"""Which processes stood still while runs were measured, from their records."""
+"""List the processes that stood still while runs were measured, from the records of the runs."""
 
 from __future__ import annotations
 
@@ -31,13 +31,15 @@ class Standstill:
     for_s: float
 
     def told(self) -> dict[str, Any]:
-        """The data of a reason."""
+        """Return the data of a reason."""
         return {"process": process_called(self.kind, self.name), **vars(self)}
 
 
 def standstills(records: Sequence[Record]) -> list[Standstill]:
-    """Each process that stood still in records of one run. One that does not go on in them stood still to
-    their end."""
+    """Return each process that stood still in records of one run.
+
+    A process that does not resume in the records stood still to their end.
+    """
     last_s = max((record.t for record in records), default=0.0)
     since: dict[tuple[str, str], ProcessFrozen] = {}
     found: dict[tuple[str, str], list[tuple[str, float]]] = {}
@@ -57,8 +59,11 @@ def standstills(records: Sequence[Record]) -> list[Standstill]:
 
 
 def outside(records: Iterable[Record], runs: Iterable[Run], aside: Iterable[str]) -> list[Record]:
-    """Records of freezes and of the network that belong to no whole run: of link tests, and of runs that were
-    broken off. ``aside``: runs that do not count."""
+    """Return the records of freezes and of the network that belong to no whole run.
+
+    These are records of link tests, and of runs that were broken off. ``aside``: names of runs that do not
+    count.
+    """
     elsewhere = {run.name for run in runs} | set(aside)
     kinds = (ProcessFrozen, ProcessThawed, SwitchDrifted)
     return [record for record in records if isinstance(record, kinds) and record.run not in elsewhere]

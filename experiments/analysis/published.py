@@ -20,7 +20,8 @@ _COMPUTING = "gpu_utilisation.compute"
 
 
 def published_rows(spec: FileSpec, plans: Sequence[RunPlan]) -> list[Row]:
-    """The figures that a file says are published, in their metrics' units; of a range two rows, its ends."""
+    """Return the figures that a file gives as published, in their metrics' units; for a range two rows,
+    its ends."""
     made = []
     for figure in spec.published:
         known = metrics().get(figure.metric)
@@ -37,7 +38,7 @@ def published_rows(spec: FileSpec, plans: Sequence[RunPlan]) -> list[Row]:
 
 
 def standing_of(figure: PublishedSpec, spec: FileSpec) -> Standing:
-    """What agreement with a published figure is worth."""
+    """Return the standing of a published figure: what agreement with it is worth."""
     return "fitted" if spec.fitted_by(figure) else figure.standing or "unjudged"
 
 
@@ -47,18 +48,21 @@ def _in(unit: str, figure: Figure) -> float:
 
 
 def mean_name(figure: PublishedSpec) -> str:
-    """Name of the metric that is a published figure's mean over points."""
+    """Return the name of the metric that is a published figure's mean over points."""
     return f"{name_of(figure)}.{figure.over or 'mean'}"
 
 
 def mean_over(at: Mapping[str, Sequence[Any]]) -> dict[str, str]:
-    """The point of a row that is a mean over several points."""
+    """Return the point of a row that is a mean over several points, by swept path."""
     return {path: "mean of " + ", ".join(map(str, values)) for path, values in at.items()}
 
 
 def mean_rows(spec: FileSpec, table: Table, plans: Sequence[RunPlan]) -> Iterator[Row]:
-    """The run's own of each published figure that is a mean over points: one for every value of what else is
-    swept there, of the ratio to the other arm where there is one."""
+    """Yield the run's counterpart of each published mean over points: a row for each combination of other
+    swept values.
+
+    The row is a ratio to the other arm if the figure names one.
+    """
     for figure in spec.published:
         if not figure.at:
             continue
@@ -117,12 +121,12 @@ class Mean:
 
     @property
     def reproduced(self) -> bool:
-        """Whether one of our ratios equals the published one to the printed digits."""
+        """True if one of our ratios equals the published ratio to the printed digits."""
         return any(f"{saved(ratio):.2f}" == f"{saved(self.ratio):.2f}" for ratio, _ in self.ours)
 
 
 def means(spec: FileSpec, table: Table) -> Iterator[Mean]:
-    """Each published mean beside what :func:`mean_rows` made of the run's rows."""
+    """Yield each published mean with the rows that :func:`mean_rows` made of the run's rows."""
     for figure in spec.published:
         if not figure.at or figure.over is None or figure.value is None:
             continue
@@ -133,12 +137,13 @@ def means(spec: FileSpec, table: Table) -> Iterator[Mean]:
 
 
 def saved(ratio: float) -> float:
-    """Per cent that one takes less than the other."""
+    """Return the per cent that an arm with this ratio to another arm saves."""
     return 100 * (1 - ratio)
 
 
 def _same(mine: Mapping[str, Any], other: Mapping[str, Any], apart: Collection[str]) -> bool:
-    """Whether two points agree; with fabrics ``apart``, in everything but the values of one fabric alone."""
+    """Return whether two points agree; with fabrics ``apart``, without paths of fabrics that only one
+    point has."""
     if not apart:
         return mine == other
     return all(
@@ -149,12 +154,14 @@ def _same(mine: Mapping[str, Any], other: Mapping[str, Any], apart: Collection[s
 
 
 def name_of(figure: PublishedSpec) -> str:
-    """Name of a published figure's metric; of a figure over another arm's, that of the ratio."""
+    """Return the name of a published figure's metric; the name of the ratio if the figure is over another
+    arm's."""
     return f"{figure.metric}_ratio" if figure.over else figure.metric
 
 
 def subject_of(figure: PublishedSpec, plans: Sequence[RunPlan]) -> str:
-    """The subject of a published figure: its job, by default the only one, the fabric or the run."""
+    """Return the subject of a published figure: its job (by default the first of the plan), the fabric or
+    the run."""
     plan = next(plan for plan in plans if plan.arm == figure.arm)
     known = metrics().get(figure.metric)
     if figure.job is not None or known is None or known.of == "job":
@@ -163,17 +170,19 @@ def subject_of(figure: PublishedSpec, plans: Sequence[RunPlan]) -> str:
 
 
 def standings(rows: Iterable[Row], published: Sequence[Row]) -> list[Row]:
-    """The run's rows; those that a published figure stands beside have its standing."""
+    """Return the run's rows; each row that has a published counterpart with the standing of the published
+    figure."""
     known = {(row.arm, row.subject, row.metric.removesuffix("_from")): row.standing for row in published}
     found = ((row, known.get((row.arm, row.subject, row.metric))) for row in rows)
     return [row if standing is None else replace(row, standing=standing) for row, standing in found]
 
 
 def agreement_rows(spec: FileSpec, rows: Sequence[Row], plans: Sequence[RunPlan]) -> Iterator[Row]:
-    """Whether the run's figures are within a published range, each definition of a metric by itself.
+    """Yield whether the run's figures are within a published range, each definition of a metric by itself.
 
-    With the standing ``range`` also which share (0..1) of them is. For a published gain of GPU utilisation
-    also from and to which share (0..1) of the time without computing must count for it.
+    With the standing ``range`` also yield the share (0..1) of definitions within it. For a published gain of
+    GPU utilisation also yield the least and greatest share (0..1) of the time without computing that must
+    count for it.
     """
     for figure in spec.published:
         if figure.range is None:

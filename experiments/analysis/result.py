@@ -60,9 +60,12 @@ def analyse(
     latency_s: float = 0.0,
     foretell: Foretell | None = None,
 ) -> Analysis:
-    """``rates``: ports' throughput, which a run folder keeps by itself. ``latency_s``: emulated seconds that
-    the simulation was asked to add to each transfer. ``foretell``: what simulates a run, for comparison with
-    measured ones. Raises ScenarioError."""
+    """Return all figures of an experiment, with the verdict on them.
+
+    ``rates``: throughput of ports, which a run folder keeps in a file of its own. ``latency_s``: emulated
+    seconds that the simulation was set to add to each transfer. ``foretell``: function that simulates a run,
+    for comparison with measured runs. Raises ScenarioError.
+    """
     records, spec = list(records), experiment.spec
     contexts = [Context(run, label, foretell) for run in runs_of(records, experiment.plans)]
     for context in contexts:
@@ -123,7 +126,8 @@ def _named(compare: CompareSpec, found: Iterable[Row], before: Sequence[Row]) ->
 
 
 def _link_rows(records: Iterable[Record], label: Label) -> Iterator[Row]:
-    """What links gave before the runs, of no arm. Each lab of a fabric is a repeat."""
+    """Yield rows of the rates of links before the runs, which are of no arm. Each lab of a fabric is a
+    repeat."""
     measured: Counter[str] = Counter()
     for rate in records:
         if type(rate) is LinkRate:
@@ -135,12 +139,12 @@ def _link_rows(records: Iterable[Record], label: Label) -> Iterator[Row]:
 
 
 def label_of(environment: Mapping[str, Any]) -> Label:
-    """How the figures of a run folder are known."""
+    """Return how the figures of a run folder are known: ``simulated`` or ``measured``."""
     return "simulated" if environment.get("label") == "simulated" else "measured"
 
 
 def read_result(path: Path) -> dict[str, Any]:
-    """The object of result.json of a run folder. Raises ScenarioError, one line naming the file."""
+    """Return the object of result.json of a run folder. Raises ScenarioError, one line naming the file."""
     found = read_json(path / "result.json")
     if found.get("schema") != SCHEMA_VERSION:
         raise ScenarioError(
@@ -151,8 +155,11 @@ def read_result(path: Path) -> dict[str, Any]:
 
 
 def document(found: Analysis, records: Iterable[Record], environment: Mapping[str, Any]) -> dict[str, Any]:
-    """The object of result.json. ``environment``: the run's environment.json; of it ``run``, ``backend``,
-    ``arms``, ``points``, ``not_run`` and facts on machine and code are used."""
+    """Return the object of result.json.
+
+    ``environment``: the run's environment.json, of which ``run``, ``backend``, ``arms``, ``points``,
+    ``not_run`` and facts on machine and code are used.
+    """
     experiment = found.experiment
     whole = {run.plan.name for run in found.runs}
     asked = experiment.plans_of(environment.get("arms") or (), environment.get("points") or ())

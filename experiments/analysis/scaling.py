@@ -46,7 +46,8 @@ class _Sending:
     ports: int
 
     def work(self, costs: Costs, payload: float) -> tuple[float, float]:
-        """Processors that all of it takes at real speed, and Open vSwitch's part of them."""
+        """Return the processors that all jobs need at real speed, and Open vSwitch's part of these
+        processors."""
         total = switching = 0.0
         for traffic, seconds in self.jobs:
             frames, switched = traffic.frames(LARGEST_MTU_BYTES, payload)
@@ -59,10 +60,11 @@ class _Sending:
 def choose_scale(
     plans: Sequence[RunPlan], costs: Costs, processors: int, costs_of: str = REFERENCE, machines: int = 1
 ) -> ChosenScale:
-    """One scale for all ``plans``, which are at their real rates and sizes, so that they can be compared.
+    """Return one scale for all ``plans``, which are at their real rates and sizes, so that they can be
+    compared.
 
-    ``costs_of``: the machine on which ``costs`` were measured; ``machines``: over so many a lab is, alike,
-    each with an Open vSwitch of its own; ``processors``: of all together.
+    ``costs_of``: machine on which ``costs`` were measured. ``machines``: number of equal machines of a lab,
+    each with an Open vSwitch of its own. ``processors``: number of processors of all machines together.
     """
     known = [(plan, traffics_of(plan, plan.jobs)) for plan in plans if plan.repeat == 1]
     sending = [_sending(plan, found) for plan, found in known]

@@ -62,10 +62,10 @@ class Context:
 
     @cached_property
     def predicted(self) -> Mapping[str, Predicted]:
-        """What the models say of each job that had GPUs: of those of the beginning together, of others alone.
+        """Predictions of the models for each job that had GPUs: first jobs together, other jobs alone.
 
-        They know of nothing that happens, so there is nothing where an event came while jobs ran, and nothing
-        of jobs that ran beside others which began at another time.
+        The models know no events, so the predictions are empty if an event came while jobs ran. Jobs that ran
+        next to jobs that began at another time are left out.
         """
         run = self.run
         if any(action.plan.do != "start" and action.begun > run.released for action in run.actions):
@@ -77,7 +77,7 @@ class Context:
         return {name: found for group in by_itself for name, found in self.predict(group).items()}
 
     def _beside_others(self, names: Collection[str]) -> bool:
-        """Whether some of these jobs ran while one ran that is not among them."""
+        """Return whether some of these jobs ran while a job ran that is not among them."""
         jobs = self.run.jobs
         return any(
             _ran_together(jobs[name], jobs[other]) for name in names for other in jobs if other not in names
@@ -118,7 +118,7 @@ class Context:
 
     @cached_property
     def alone(self) -> Mapping[str, Predicted]:
-        """What the models say of each job that had GPUs as if it were the only one."""
+        """Predictions of the models for each job that had GPUs as if it were the only one."""
         if len(self.run.jobs) == 1 and self.predicted:
             return self.predicted
         jobs = self.run.jobs.items()
@@ -131,7 +131,7 @@ class Context:
     def predict(
         self, gpus: Mapping[str, tuple[str, ...]], *, before: bool = False
     ) -> Mapping[str, Predicted]:
-        """What the models say of some jobs together; nothing where one has no path.
+        """Return the predictions of the models for some jobs together, by name; empty if a job has no path.
 
         ``before``: with the light of the start, not of the end.
         """
@@ -190,7 +190,10 @@ _FOUND: dict[str, Metric] = {}
 def metric(
     unit: Unit, *, of: Of = "run", known: Label | None = None, makes: Mapping[str, str] | None = None
 ) -> Callable[[Compute], Compute]:
-    """Makes a function a metric, or those of ``makes``. Raises ValueError for a name of another file's."""
+    """Return a decorator that registers a function as a metric, or as the metrics in ``makes``.
+
+    The decorator raises ValueError for a name that a metric of another file has.
+    """
 
     def register(function: Compute) -> Compute:
         own = function.__name__
@@ -213,7 +216,7 @@ def _all_read() -> None:
 
 
 def metrics() -> Mapping[str, Metric]:
-    """All metrics by name, those of every file in this folder."""
+    """Return all metrics by name: those of every file in this folder."""
     _all_read()
     return _FOUND
 
@@ -239,7 +242,7 @@ def _subjects(run: Run) -> Mapping[Of, Mapping[str, tuple[Any, ...]]]:
 
 
 def rows_of(context: Context) -> list[Row]:
-    """All figures of one run."""
+    """Return all figures of one run as rows."""
     plan, subjects = context.run.plan, _subjects(context.run)
     computed: dict[tuple[Compute, str], Mapping[str, Value]] = {}
     rows = []
@@ -255,7 +258,7 @@ def rows_of(context: Context) -> list[Row]:
 
 
 def table() -> str:
-    """All metrics as a table in Markdown, for docs/metrics.md."""
+    """Return all metrics as a table in Markdown, for docs/metrics.md."""
     lines = ["| metric | unit | of | |", "|---|---|---|---|"]
     for name, found in sorted(metrics().items()):
         said = f"{found.help} ({found.known})" if found.known else found.help

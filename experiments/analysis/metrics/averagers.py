@@ -32,7 +32,7 @@ _WRONG = {
 @metric("s", makes=_LATENCY)
 @metric("count", makes=_WRONG)
 def averagers(context: Context) -> Mapping[str, float]:
-    """Figures of the averagers' processes."""
+    """Return the figures of the averagers' processes by metric; empty if no averager received frames."""
     told = [one for record in context.run.of(AveragersCounted) for one in record.averagers.values()]
     used = [one for one in told if one["frames"]]
     if not used:
@@ -54,8 +54,11 @@ def averagers(context: Context) -> Mapping[str, float]:
 
 
 def _payload_bytes(context: Context, job: JobRun) -> float | None:
-    """What a rank has to tell in a job that is done: its gradients once, as codes of B bits where whole
-    numbers are sent, else float32."""
+    """Return the bytes that a rank must send in a finished job: its gradients once.
+
+    The gradients are codes of B bits if whole numbers are sent, else float32. None unless the job trained,
+    succeeded and has all its iterations.
+    """
     if job.state != SUCCEEDED or job.plan.training is None or len(job.by_index) < job.plan.iterations:
         return None
     plane = job.plan.plane(context.run.plan.setting.fabric, job.gpus)
@@ -68,7 +71,10 @@ def _payload_bytes(context: Context, job: JobRun) -> float | None:
 
 @metric("1", of="job")
 def wire_over_payload(context: Context, job: JobRun) -> float | None:
-    """Bytes on the wire over those of a rank's numbers, at the NIC port and in the direction with most."""
+    """Bytes on the wire over those of a rank's numbers, at the NIC port and in the direction with most.
+
+    Return the ratio; None if the payload or the bytes on the wire are not known.
+    """
     payload = _payload_bytes(context, job)
     counts = [count for done in job.done.values() for nic in done.wire_bytes.values() for count in nic]
     return max(counts) / payload if counts and payload else None
@@ -82,7 +88,8 @@ _SENT = {
 
 @metric("1", of="job", makes=_SENT)
 def sent_over(context: Context, job: JobRun) -> Mapping[str, float]:
-    """What workers counted as they sent."""
+    """Return the bytes that workers sent over their payload, by metric; empty if unknown or after a
+    recovery."""
     payload = _payload_bytes(context, job)
     if not payload or not job.done or job.recoveries:
         return {}
@@ -96,5 +103,8 @@ def sent_over(context: Context, job: JobRun) -> Mapping[str, float]:
 
 @metric("%", of="job")
 def answers_unlike_mean(_: Context, job: JobRun) -> float | None:
-    """Averagers' answers that are not the mean of all (Eq. 8), counted in the reference process."""
+    """Averagers' answers that are not the mean of all (Eq. 8), counted in the reference process.
+
+    Return per cent; None if the answers were not counted.
+    """
     return None if job.unlike is None else 100 * job.unlike

@@ -29,7 +29,8 @@ _DARK = {
 @metric("s", of="job", makes=_DARK)
 @metric("count", of="job", makes=_ANEW)
 def divided(context: Context, job: JobRun) -> Mapping[str, float]:
-    """What the controller tells of its divisions; what one told before it was started again died with it."""
+    """Return what the controller reports of its divisions, by metric; empty if a controller died, with its
+    counts."""
     notes = context.run.of(Divisions, job.name)
     if not notes or any(death.kind == "controller" for death in context.run.of(ProcessEnded)):
         return {}
@@ -38,8 +39,10 @@ def divided(context: Context, job: JobRun) -> Mapping[str, float]:
 
 @metric("count", of="job")
 def divisions_late(context: Context, job: JobRun) -> int | None:
-    """Divisions that found most of the bytes under way on pairs without light: the one before was not for
-    them."""
+    """Divisions at which most of the bytes left were on pairs to which the division before gave no light.
+
+    Return the count; None if no divisions are on record.
+    """
     for note in context.run.of(LightGiven, job.name):
         left = np.array([made["left_bytes"] for made in note.divisions])[1:]
         dark = np.array([made["lightpaths"] for made in note.divisions])[:-1] == 0
@@ -75,7 +78,8 @@ _BYTES = {
 @metric("bytes", of="job", makes=_BYTES)
 @metric("count", of="job", makes={"lightpaths_used": "Lightpaths that carried anything"})
 def light_bytes(context: Context, job: JobRun) -> Mapping[str, int]:
-    """Bytes on lightpaths, for the only job of a run on O-NICs whose light stands."""
+    """Return bytes on lightpaths, by metric, for the only job of a run on O-NICs with static light; else
+    empty."""
     run = context.run
     notes = before_and_after(run)
     alone = len(run.jobs) == 1 and job.state == SUCCEEDED and any(done.light for done in job.done.values())

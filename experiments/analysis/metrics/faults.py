@@ -22,7 +22,7 @@ _WHEN = ("before", "during", "after")
 
 
 def when(action: Action, it: Iteration) -> str:
-    """Whether an iteration ran ``before``, ``during`` or ``after`` an event."""
+    """Return ``before``, ``during`` or ``after``: when an iteration ran, relative to an event."""
     begin, end = window(action)
     if it.allreduce_end <= begin + _SAME_S:
         return "before"
@@ -30,17 +30,18 @@ def when(action: Action, it: Iteration) -> str:
 
 
 def under(context: Context, action: Action, job: JobRun) -> bool:
-    """Whether the job ran when the event came."""
+    """Return whether the job ran when the event came."""
     if job.released is None or job.end is None or action.begun <= context.run.released:
         return False
     return job.released <= action.begun <= job.end + _SAME_S
 
 
 def hit(context: Context, action: Action, job: JobRun) -> bool:
-    """Whether what an event was done to was the job's: its worker, a GPU of it, or what its messages pass.
+    """Return whether the target of an event was the job's: its worker, a GPU of it, or a part that its
+    messages pass.
 
-    Where nobody knows what these pass, every switch and averager is every job's. Without a controller or a
-    server agent jobs go on.
+    If it is not known what messages pass, every switch and averager counts as every job's. Jobs continue
+    without a controller or a server agent, so these count as no job's.
     """
     target, fabric = action.plan.target, context.run.plan.setting.fabric
     if target is None or target.kind in ("controller", "server agent"):
@@ -88,7 +89,8 @@ _ITERATIONS = {f"iteration_longest_{word}": f"Longest iteration {word} the event
 
 @metric("s", of="event job", makes=_ITERATIONS)
 def around(context: Context, action: Action, job: JobRun) -> Mapping[str, float | None]:
-    """Iteration times before, during and after an event."""
+    """Return iteration times before, during and after an event, seconds by metric; empty if the job did
+    not run then."""
     if action.plan.do in _QUIET or not under(context, action, job):
         return {}
     found: dict[str, float | None] = {}
@@ -101,7 +103,10 @@ def around(context: Context, action: Action, job: JobRun) -> Mapping[str, float 
 
 @metric("s", of="event job")
 def recovery(context: Context, action: Action, job: JobRun) -> float | None:
-    """From a fault of what the job used to the end of the next iteration of all ranks."""
+    """From a fault of what the job used to the end of the next iteration of all ranks.
+
+    Return seconds; None if the event is not a fault that hit the running job, or no iteration followed.
+    """
     if action.plan.do not in FAULTS or not under(context, action, job) or not hit(context, action, job):
         return None
     begin, _ = window(action)
@@ -111,7 +116,10 @@ def recovery(context: Context, action: Action, job: JobRun) -> float | None:
 
 @metric("s", of="job")
 def recovery_assumed(_: Context, job: JobRun) -> float | None:
-    """Longest time from a loss to going on that a simulation took by default, without `recovery`."""
+    """Longest time from a loss to going on that a simulation took by default, without `recovery`.
+
+    Return seconds; None if no time was assumed.
+    """
     return max((back.assumed_s for back in job.recoveries if back.assumed_s is not None), default=None)
 
 
@@ -123,7 +131,8 @@ _LOST = {
 
 @metric("count", of="job", makes=_LOST)
 def lost(_: Context, job: JobRun) -> Mapping[str, int]:
-    """What a job lost and went on without."""
+    """Return the counts of GPUs and iterations that a job lost before it continued, by metric; empty
+    without losses."""
     if not (job.losses or job.recoveries):
         return {}
     found = {"iterations_lost": len({it.i for it in job.redone})}

@@ -64,7 +64,7 @@ def _between(flows: Iterable[Flow], begin: str, end: str) -> list[float]:
     makes={f"{k}_{part}": f"{help}: {said}" for k, help in TIMES.items() for part, said in _PARTS.items()},
 )
 def waits(context: Context) -> Mapping[str, float | None]:
-    """Times of set-ups and flows in a fabric whose O-NICs ask for light."""
+    """Return the times of set-ups and flows, seconds by metric, in a fabric whose O-NICs request light."""
     lit = context.run.lit_flows
     written = (change["write_s"] for ring in context.run.of(RingSetUps) for change in ring.set_ups)
     times = {
@@ -95,7 +95,8 @@ _FLOWS = {
 
 @metric("count", of="fabric", makes=_FLOWS)
 def flows(context: Context) -> Mapping[str, float]:
-    """What the light carried: flows, and what WSSs let through while the jobs ran, as read back."""
+    """Return counts of flows, and of pairs that WSSs let through while the jobs ran, as read back, by
+    metric."""
     run = context.run
     found: dict[str, float] = {}
     if traced := run.of(Flow):
@@ -115,7 +116,7 @@ def flows(context: Context) -> Mapping[str, float]:
 
 
 def before_and_after(run: Run) -> tuple[LightCounters, LightCounters] | None:
-    """What was counted before and after a run, where both were read."""
+    """Return the counters before and after a run; None unless both were read."""
     moments = {note.moment: note for note in run.of(LightCounters)}
     return (moments["before"], moments["after"]) if {"before", "after"} <= moments.keys() else None
 
@@ -133,7 +134,8 @@ def _rise(before: Mapping[str, Any], after: Mapping[str, Any], name: str) -> flo
 @metric("bytes", of="fabric", makes={"light_tx_bytes": OF_ONICS["light_tx_bytes"]})
 @metric("count", of="fabric", makes={**COUNTERS, "unrouted": OF_ONICS["unrouted"]})
 def counters(context: Context) -> Mapping[str, float]:
-    """Increase of the counters of switches and O-NICs in a run; empty if they were not read twice."""
+    """Return the increase of the counters of switches and O-NICs in a run, by metric; empty if not read
+    twice."""
     found: dict[str, float] = {}
     if notes := before_and_after(context.run):
         for kind, names in (("switches", COUNTERS), ("onics", OF_ONICS)):
@@ -153,7 +155,10 @@ _CONTROL = {
 
 @metric("count", of="fabric", makes=_CONTROL)
 def control(context: Context) -> Mapping[str, float]:
-    """What O-NICs' agents did. One that began anew does not know how many messages it sent before."""
+    """Return counts of the O-NICs' agents by metric.
+
+    An agent that restarted has lost the count of its earlier messages. Messages are then left out.
+    """
     found: dict[str, float] = {}
     if simulated := context.run.of(OnicsSimulated):
         found["agents_restarted"] = 0
@@ -179,7 +184,7 @@ def control(context: Context) -> Mapping[str, float]:
 def control_faults(context: Context, kind: str) -> int | None:
     """Control messages lost, doubled or held back on purpose.
 
-    An agent that died forgot its own.
+    Return the count; None if no agent counts such faults. Counters of an agent that died are not included.
     """
     total = None
     if notes := before_and_after(context.run):
@@ -219,7 +224,8 @@ def _trained(run: Run) -> list[tuple[JobRun, Plane]]:
     "count", of="fabric", known="analytic", makes={f"light_use_{name}": said for name, said in _USE.items()}
 )
 def use(context: Context) -> Mapping[str, Value]:
-    """What an all-reduce of each job on a grid asks of its lasers and receivers."""
+    """Return the use of lasers and receivers by an all-reduce of the jobs on a grid, by metric; empty if
+    unknown."""
     uses = (plane.use(job.gpus, job.plan.loop.collective) for job, plane in _trained(context.run))
     if not (known := [found for found in uses if found is not None]):
         return {}
@@ -236,7 +242,7 @@ _RING = {
 
 @metric("count", of="fabric", known="analytic", makes=_RING)
 def ring_plan(context: Context) -> Mapping[str, int]:
-    """What the only job that a ring carries asks of it."""
+    """Return the counts of what the only job on a ring needs of the ring, by metric; empty without a ring."""
     plane = context.run.plan.on(RingPlane)
     if plane is None:
         return {}

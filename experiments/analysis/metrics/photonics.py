@@ -20,7 +20,7 @@ from ringlight.fabric.schedules import parse_collective, steps_named
 
 
 def averaging(context: Context, job: JobRun) -> Averaging | None:
-    """The averagers that a job's all-reduces use; None where they use none."""
+    """Return the averagers that a job's all-reduces use; None if they use none."""
     fabric = context.run.plan.setting.fabric
     sums = bool(job.gpus) and job.plan.plane(fabric, job.gpus).sums
     return averaging_of(fabric, job.gpus) if sums else None
@@ -73,7 +73,10 @@ def sent(context: Context, job: JobRun) -> Mapping[str, float]:
 
 @metric("s", of="job", known="analytic")
 def iteration_ideal(context: Context, job: JobRun) -> float | None:
-    """Iteration over averagers that computes, then all-reduces at full rate without waiting."""
+    """Iteration over averagers that computes, then all-reduces at full rate without waiting.
+
+    Return seconds; None if the job does not train over averagers.
+    """
     loop, setting = _training(context, job), context.run.plan.setting
     return None if loop is None else loop.compute_s + ideal_all_reduce_s(setting, job.plan, job.gpus)
 

@@ -83,7 +83,7 @@ def _emulated(context: Context) -> Mapping[str, Value]:
 @metric("1", makes=_RATIOS)
 @metric("count", makes=_COUNTS)
 def of_trace(context: Context) -> Mapping[str, Value]:
-    """Figures of a replay, as they were computed with it."""
+    """Return the figures of a replay by metric, as they were computed with the replay."""
     return _figures(context)
 
 
@@ -109,7 +109,10 @@ def _between(context: Context, job: JobRun, first: int, last: int) -> float | No
 
 @metric("s", of="job")
 def completion(context: Context, job: JobRun) -> float | None:
-    """From the arrival of a trace's job to its end."""
+    """From the arrival of a trace's job to its end.
+
+    Return seconds; None if the run replays no trace or the job has not ended.
+    """
     if context.run.plan.trace is None:
         return None
     if context.run.of(TraceReplayed):
@@ -119,26 +122,38 @@ def completion(context: Context, job: JobRun) -> float | None:
 
 @metric("s", of="job", known="simulated")
 def completion_replayed(context: Context, job: JobRun) -> float | None:
-    """The same in the replay of the trace on a cluster, of a job that was emulated."""
+    """The same in the replay of the trace on a cluster, of a job that was emulated.
+
+    Return seconds; None in a simulation.
+    """
     return None if context.simulated else _between(context, job, 0, 3)
 
 
 @metric("1", of="job")
 def completion_over_replayed(context: Context, job: JobRun) -> float | None:
-    """From the arrival of a trace's job to its end, over the same in the replay."""
+    """From the arrival of a trace's job to its end, over the same in the replay.
+
+    Return the ratio; None if one of the times is unknown.
+    """
     took_s, replayed_s = completion(context, job), completion_replayed(context, job)
     return took_s / replayed_s if took_s is not None and replayed_s else None
 
 
 @metric("s", of="job", known="simulated")
 def waited_replayed(context: Context, job: JobRun) -> float | None:
-    """Queueing delay in the replay, of a job that was emulated."""
+    """Queueing delay in the replay, of a job that was emulated.
+
+    Return seconds; None in a simulation.
+    """
     return None if context.simulated else _between(context, job, 0, 1)
 
 
 @metric("count")
 def starts_out_of_order(context: Context) -> int | None:
-    """Jobs of an emulated trace that are at another place in the order of starts than in the replay."""
+    """Jobs of an emulated trace that are at another place in the order of starts than in the replay.
+
+    Return the count; None in a simulation or without a replay.
+    """
     moments = {name: found[1] for name, found in _replayed(context).items() if found[1] is not None}
     if context.simulated or not moments:
         return None

@@ -38,7 +38,11 @@ _LIGHT = {
 
 @metric("s", of="job", makes=_LIGHT)
 def light(context: Context, job: JobRun) -> Mapping[str, float]:
-    """Light waited for or hidden, from the first operation of each rank in each of its turns."""
+    """Return the seconds of light set, waited for and hidden, by metric: means over ranks and iterations.
+
+    The time counts from the first operation of each rank in each of its turns. Empty if the job has no
+    workload whose phases light follows.
+    """
     notes, operations = context.run.of(LightTurns, job.name), context.run.of(Operations, job.name)
     if not notes or not operations or job.plan.workload is None:
         return {}
