@@ -53,8 +53,11 @@ def sheet(
     gap: tuple[float, float] = (0.55, 0.55),
     heights: Sequence[float] | None = None,
 ) -> tuple[Sheet, list[list[Axes]]]:
-    """A figure with ``rows`` × ``columns`` axes. Margins, and the gaps between columns and between rows, are
-    inches; ``heights``: of the rows, in proportion."""
+    """Return a figure with ``rows`` × ``columns`` axes.
+
+    Margins, and the gaps between columns and between rows, are in inches. ``heights``: heights of the rows,
+    in proportion.
+    """
     left = min(left, _MOST_LEFT) if narrow() else left
     wide = (width() - left - right - gap[0] * (columns - 1)) / columns
     shares = heights or [1.0] * rows
@@ -78,14 +81,16 @@ def sheet(
 
 
 def chart(height: float, **margins: Any) -> tuple[Sheet, Axes]:
-    """A figure with one axes, as :func:`sheet` makes it."""
+    """Return a figure with one axes object, as :func:`sheet` makes it."""
     figure, ((axis,),) = sheet(height, **margins)
     return figure, axis
 
 
 def pictures(count: int, columns: int, height: float, draw: Callable[[Axes, int], str]) -> Sheet:
-    """Pictures without axes beside and below each other, each ``height`` inches and with a title, which
-    ``draw(axis, number)`` gives."""
+    """Return a figure of pictures without axes in rows, each ``height`` inches high.
+
+    ``draw(axis, number)`` draws a picture and returns its title.
+    """
     rows = math.ceil(count / columns)
     margins: Any = {"left": 0.05, "right": 0.05, "top": 0.25, "bottom": 0.05}
     figure, axes = sheet(height * rows + 0.3, rows=rows, columns=columns, gap=(0.1, 0.3), **margins)
@@ -128,7 +133,7 @@ def _labelled(axis: Axes) -> Iterable[tuple[Any, str]]:
 
 
 def key(colour: str, label: str, width: float = 2) -> Line2D:
-    """An entry of a legend."""
+    """Return an entry of a legend."""
     return Line2D([], [], color=colour, linewidth=width, label=label)
 
 
@@ -161,7 +166,8 @@ def note(axis: Axes, x: float, y: float, words: str, **look: Any) -> None:
 
 
 def end_with_room(axis: Axes, last: float, inches: float) -> float:
-    """Where an x axis from 0 must end to leave so much room for words to the right of ``last``."""
+    """Return the end of an x axis from 0 that leaves this room, in inches, for words to the right of
+    ``last``."""
     wide = axis.get_position(original=True).width * width()
     return last / (1 - min(inches / wide, 0.6))
 
@@ -201,8 +207,10 @@ _PREFIXES = {
 
 
 def scaled(values: Sequence[Any]) -> tuple[list[float], str] | None:
-    """Swept values as numbers that are short to write, and their unit, with a comma before it; None where one
-    is no number."""
+    """Return swept values as numbers that are short to write, and their unit after a comma.
+
+    None if a value is not a number, or if there are no values.
+    """
     found = [quantity(value) for value in values]
     known = [one for one in found if one is not None]
     if len(known) < len(found) or not known:
@@ -222,8 +230,11 @@ _MUCH = 1e4
 
 
 def along(axis: Axes, values: Sequence[Any], words: Sequence[str], name: str, most: int = 10) -> list[float]:
-    """Makes the x axis one of swept values called ``name``, logarithmic where they span much; gives the
-    place of each. Values that are no numbers stand side by side, in ``words``."""
+    """Set the x axis to swept values called ``name``, logarithmic if they span much. Return the position of
+    each.
+
+    If a value is not a number, the values are at equal distances and labelled with ``words``.
+    """
     found, most = scaled(values), min(most, _FEW_TICKS) if narrow() else most
     if found is None:
         turned: Any = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"} if len(values) > 4 else {}

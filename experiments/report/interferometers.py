@@ -37,7 +37,8 @@ Line = tuple[Spot, Spot]
 
 
 def interferometers(mesh: Mesh) -> Iterator[tuple[int, int, float, float]]:
-    """Column, upper mode, theta and phi (radians) of each, in the order in which light passes them."""
+    """Yield column, upper mode, theta and phi (radians) of each interferometer, in the order in which
+    light passes."""
     for column, place in np.argwhere(there(mesh.modes)):
         theta, phi = mesh.theta[column, place], mesh.phi[column, place]
         yield int(column), int(column % 2 + 2 * place), float(theta), float(phi)
@@ -93,12 +94,12 @@ def _lines(axis: Axes, lines: list[Line], colour: str, width: float) -> None:
 
 
 def is_pi(phase: float) -> bool:
-    """Whether a phase is pi, in whatever turn."""
+    """Return whether a phase (radians) is pi, plus any number of turns."""
     return abs(math.remainder(phase - math.pi, 2 * math.pi)) < PI_WITHIN
 
 
 def pictured(small: Mesh, large: Mesh, titles: tuple[str, str]) -> Figure:
-    """Two meshes beside each other, and what their colours mean."""
+    """Return a figure of two meshes next to each other, with a key to their colours."""
     if narrow():
         figure = Figure(figsize=(width(), 7.6))
         left, right = figure.subplots(2, 1, height_ratios=(1, 1.4), gridspec_kw={"hspace": 0.14})

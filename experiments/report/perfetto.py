@@ -83,7 +83,7 @@ def _of_operations(run: Run) -> Iterator[Span]:
 
     @cache
     def said(job: str, program: int) -> list[tuple[str, str, str, Mapping[str, Any]]]:
-        """Stream, name, kind and arguments (bytes, if any) of each operation."""
+        """Return stream, name, kind and arguments (bytes, if any) of each operation."""
         workload = run.jobs[job].plan.workload
         assert workload is not None
         of = workload.programs[program]

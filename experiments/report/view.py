@@ -1,4 +1,4 @@
-"""What a report is made from, and how its sections look figures up."""
+"""Look up the figures of a run for the sections of a report."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Figures:
         return job_of(self.subject)
 
     def row(self, metric: str, label: Label | None = None) -> Row | None:
-        """Row of a metric over all repeats; None if there is none."""
+        """Return the row of a metric over all repeats; None if there is none."""
         at = _NOWHERE if label == PUBLISHED else self.point
         for found in self.view.table.found(self.arm, at, self.subject, metric):
             if found.repeat is None and (found.label == label if label else found.label != PUBLISHED):
@@ -67,12 +67,12 @@ class Figures:
         return None if found is None else found.value
 
     def number(self, metric: str, label: Label | None = None) -> float | None:
-        """Value of a metric if it is a number."""
+        """Return the value of a metric if it is a number, in the metric's unit; else None."""
         found = self.value(metric, label)
         return found if is_number(found) else None
 
     def truth(self, metric: str) -> bool | None:
-        """Value of a metric if it is true or false."""
+        """Return the value of a metric if it is a bool; else None."""
         found = self.value(metric)
         return found if isinstance(found, bool) else None
 
@@ -80,18 +80,21 @@ class Figures:
         return [self.number(metric) for metric in metrics]
 
     def figure(self, metric: str, label: Label | None = None) -> str:
-        """Figure with its unit and interval, and the real one that it stands for, as HTML; a dash if there is
-        none."""
+        """Return a figure with its unit and interval, and the real figure that it stands for, as HTML.
+
+        A dash if there is no figure.
+        """
         row, plan = self.row(metric, label), self.view.plans.get(self.arm)
         return figure(row) + ("" if row is None or plan is None else _stands_for(row, plan.setting.scale))
 
     def repeats(self, metric: str) -> list[Row]:
-        """The figures of single runs in their order; none where there was one."""
+        """Return the figures of single runs in their order; empty if there was only one run."""
         found = self.view.table.found(self.arm, self.point, self.subject, metric)
         return sorted((row for row in found if row.repeat is not None), key=lambda row: row.repeat or 0)
 
     def modelled(self, metric: str) -> Row | None:
-        """The model's figure for a metric, with set-ups where the model knows of them."""
+        """Return the model's figure for a metric, with set-ups if the model knows them; None if there is
+        none."""
         return self.row(f"{metric}_predicted_with_setup") or self.row(f"{metric}_predicted")
 
 
@@ -102,7 +105,8 @@ class Compared(Figures):
     spec: CompareSpec
 
     def row(self, metric: str, label: Label | None = None) -> Row | None:
-        """Row of a metric; those that the comparison made, such as ``jct_ratio``, included."""
+        """Return the row of a metric; rows that the comparison made, such as ``jct_ratio``, included. None
+        if absent."""
         own = super().row(f"{metric}.{self.spec.name}", label) if self.spec.name else None
         return own or super().row(metric, label)
 
@@ -117,8 +121,10 @@ class Compared(Figures):
 
     @property
     def phases_overlap(self) -> bool:
-        """Whether simulated completion times differ as much in one arm, by the moments at which later jobs
-        begin, as between the arms."""
+        """True if simulated completion times differ as much within one arm as between the arms.
+
+        The times of an arm differ by the moments at which later jobs begin.
+        """
         spans = [at.numbers("jct_phase_least", "jct_phase_most", "jct") for at in (self, self.base)]
         if all(least is None for least, _, _ in spans):
             return False
@@ -128,7 +134,7 @@ class Compared(Figures):
         return len(known) == 4 and max(known[:2]) <= min(known[2:])
 
     def model_ratio(self, metric: str) -> float | None:
-        """Arm's modelled figure over its baseline's; None where a model is missing."""
+        """Return an arm's modelled figure over its baseline's, a ratio; None if a model is missing."""
         mine, base = (at.modelled(metric) for at in (self, self.base))
         if mine is None or base is None or not is_number(mine.value) or not is_number(base.value):
             return None
@@ -182,13 +188,14 @@ class View:
         return self.experiment.titles.get(arm, arm)
 
     def says(self, part: str) -> str:
-        """What the file's paper says in this part of the page, as HTML after a space; empty without one."""
+        """Return what the file's paper states in this part of the page, as HTML after a space; empty
+        without it."""
         paper = self.experiment.spec.paper
         said = "" if paper is None else paper.says.get(part, "")
         return f" {text(said)}" if said else ""
 
     def paragraph(self, part: str) -> str:
-        """What :meth:`says` gives, as a paragraph of its own."""
+        """Return the text of :meth:`says` as a paragraph of its own; empty without text."""
         return f"<p>{said}</p>" if (said := self.says(part)) else ""
 
     # Runs.
@@ -218,7 +225,7 @@ class View:
         return {arm: list(points.values()) for arm, points in found.items()}
 
     def points(self, arm: str) -> list[Point]:
-        """Points at which an arm was run."""
+        """Return the points at which an arm was run."""
         return self._points.get(arm, [])
 
     # Rows.
@@ -238,16 +245,17 @@ class View:
         return AtBase(self.experiment, self.table)
 
     def at(self, arm: str, subject: str, point: Point | None = None) -> Figures:
-        """Figures of a subject at ``point``; None: the arm's first."""
+        """Return the figures of a subject at ``point``; None: the arm's first point."""
         return Figures(self, arm, subject, next(iter(self.points(arm)), _NOWHERE) if point is None else point)
 
     def having(self, metric: str) -> list[Figures]:
-        """Figures of each subject and point that has this metric over all repeats."""
+        """Return the figures of each subject and point that has this metric over all repeats."""
         found = (row for row in self.rows if row.metric == metric and row.repeat is None)
         return [self.at(row.arm, row.subject, row.point) for row in found]
 
     def each(self, kind: str, arms: Iterable[str] | None = None) -> Iterator[Figures]:
-        """Figures of all subjects of a kind, such as ``job``, in ``arms``; None: those with one point."""
+        """Yield the figures of all subjects of a kind, such as ``job``, in ``arms``; None: arms with one
+        point."""
         for arm in self.fixed if arms is None else arms:
             for subject in self._subjects.get((arm, kind), ()):
                 yield self.at(arm, subject)
@@ -261,7 +269,7 @@ class View:
         return {arm: some_jobs(run.jobs) for arm, run in self.first.items()}
 
     def each_job(self, arms: Iterable[str] | None = None) -> Iterator[Figures]:
-        """As :meth:`each` of ``job``, of jobs that are :meth:`listed`."""
+        """Yield the figures of jobs that are :meth:`listed`, in ``arms``; None: arms with one point."""
         for arm in self.fixed if arms is None else arms:
             names = set(self.listed(arm))
             yield from (at for at in self.each("job", [arm]) if at.name in names)
@@ -278,7 +286,8 @@ class View:
     # Comparisons.
 
     def compared(self, spec: CompareSpec) -> Iterator[Compared]:
-        """The arms, at each of their points, with whatever there is a ratio of: jobs, the run or a fabric."""
+        """Yield the arms at each of their points with every subject that has a ratio: jobs, the run or a
+        fabric."""
         for arm in [a for a in self.arms if a != spec.baseline] if spec.arms is None else spec.arms:
             of_all = [at.subject for kind in ("job", "run", "fabric") for at in self.each(kind, [arm])]
             for point in self.points(arm):
@@ -300,7 +309,8 @@ def view_of(
     rates: Sequence[PortRate] = (),
     outputs: Sequence[Written] = (),
 ) -> View:
-    """Make the view of an analysis. ``result``, ``environment``: contents of the JSON files so named."""
+    """Return the view of an analysis. ``result``, ``environment``: contents of the JSON files of these
+    names."""
     return View(
         analysis.experiment,
         analysis.rows,
@@ -319,17 +329,17 @@ def view_of(
 
 
 def job_of(subject: str) -> str:
-    """``red`` of ``job red``; what is said of other subjects, as it is."""
+    """Return ``red`` of ``job red``; other subjects unchanged."""
     return subject.removeprefix("job ")
 
 
 def swept(points: Iterable[Point]) -> list[str]:
-    """The dotted paths that points give values to."""
+    """Return the dotted paths to which points give values."""
     return list(dict.fromkeys(path for point in points for path in point))
 
 
 def short(path: str, paths: Iterable[str]) -> str:
-    """The shortest ending of a dotted path that no other of them has."""
+    """Return the shortest ending of a dotted path that no other path in ``paths`` has."""
     path, others = path.removesuffix(".value"), [other.removesuffix(".value") for other in paths]
     words = path.split(".")
     ends = (".".join(words[-length:]) for length in range(1, len(words)))
@@ -337,12 +347,12 @@ def short(path: str, paths: Iterable[str]) -> str:
 
 
 def of_points(paths: Sequence[str]) -> list[tuple[str, Callable[[Point], str]]]:
-    """Columns of a table of points: the values of swept paths."""
+    """Return the columns of a table of points: the values of swept paths."""
     return [(text(short(path, paths)), partial(_swept, path=path)) for path in paths]
 
 
 def swept_columns(paths: Sequence[str]) -> list[tuple[str, Cell]]:
-    """Columns of a table of figures: the values of swept paths."""
+    """Return the columns of a table of figures: the values of swept paths."""
 
     def value(at: Figures, path: str) -> str:
         return _swept(at.point, path)
@@ -355,7 +365,7 @@ def _swept(point: Point, path: str) -> str:
 
 
 def some_jobs(jobs: Mapping[str, JobRun]) -> list[str]:
-    """Names of those that failed and the slowest, where there are many; of all jobs otherwise. In order."""
+    """Return the names of failed and of the slowest jobs if there are many jobs, else of all, in order."""
     if len(jobs) <= MOST_JOBS:
         return list(jobs)
 
@@ -376,19 +386,20 @@ def _stands_for(row: Row, scale: Scale) -> str:
 
 
 def in_small(words: str) -> str:
-    """What an emulated figure stands for, in small print beside it or, in a table, below it."""
+    """Return the real figure for an emulated one, in small print next to it or, in a table, below it."""
     return f' <small class="real">real {words}</small>'
 
 
 def seconds_and_real(time_s: float | None, scale: Scale) -> str:
-    """An emulated time and, where time is scaled, the real one; a dash for none."""
+    """Return an emulated time and, if time is scaled, the real time; a dash for None."""
     if time_s is None or scale.time == 1:
         return seconds(time_s)
     return seconds(time_s) + in_small(seconds(time_s / scale.time))
 
 
 def real(at: Figures, metric: str) -> float | None:
-    """Seconds of real time that a time stands for; None where time is not scaled."""
+    """Return the seconds of real time for which a time stands; None if time is not scaled or there is no
+    time."""
     found, scale = at.number(metric), at.view.plans[at.arm].setting.scale.time
     return None if found is None or scale == 1 else found / scale
 
@@ -398,12 +409,12 @@ Cell = str | Callable[[Figures], str]
 
 
 def cell(of: Cell) -> Callable[[Figures], str]:
-    """Function that makes a table's cell from figures."""
+    """Return a function that makes a table's cell from figures."""
     return (lambda at: at.figure(of)) if isinstance(of, str) else of
 
 
 def arm_title(at: Figures) -> str:
-    """Cell of a table: the arm's title."""
+    """Return a table's cell with the arm's title."""
     return text(at.title)
 
 
@@ -418,5 +429,5 @@ def figures(
     words: int = 1,
     group: Callable[[Figures], str] | None = None,
 ) -> str:
-    """A table with a row for each of some figures, as :func:`table_of` makes it."""
+    """Return a table with a row for each of some figures, as :func:`table_of` makes it."""
     return table_of(found, [(head, cell(of)) for head, of in columns], words, group=group)

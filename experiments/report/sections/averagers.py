@@ -53,7 +53,7 @@ class _Shown:
 
 @section(3, "Averagers and their servers")
 def averager_links(view: View, draw: Draw) -> str:
-    """Averagers between their servers, with the bytes that every link carries in an all-reduce."""
+    """Return averagers between their servers, with the bytes that every link carries in an all-reduce."""
     parts = []
     for levels, shown in _smallest(view).items():
         caption = (
@@ -172,7 +172,7 @@ def _node(axis: Axes, x: float, y: float, words: str, half: float) -> None:
 
 @section(28, "Averagers", needs=("averager_inputs",))
 def averagers(view: View, draw: Draw) -> str:
-    """The bytes of averagers' jobs, and what the processes that stand for averagers took."""
+    """Return the bytes of averagers' jobs, and the resources of the processes that stand for averagers."""
     processes = figures(
         view.having("averager_inputs"),
         [
@@ -216,7 +216,7 @@ def averagers(view: View, draw: Draw) -> str:
 
 @section(18, "An averager's network")
 def networks(view: View, draw: Draw) -> str:
-    """Two of the meshes of interferometers that the first trained network is made of."""
+    """Return two meshes of interferometers of the first trained network; empty without a trained network."""
     trained = (mesh for plan in view.experiment.plans for mesh in trained_meshes(plan.setting.fabric))
     if (found := next(trained, None)) is None:
         return ""

@@ -41,7 +41,7 @@ class _Line:
 
 @section(21, "Comparison")
 def comparison(view: View, draw: Draw) -> str:
-    """What each metric is, its ratio, what is published, what the model says."""
+    """Return the comparison of arms: each metric, its ratio, the published and the modelled figures."""
     found = [one for one in view.comparisons if one.arm in view.fixed]
     by_spec = [[one for one in found if one.spec is spec] for spec in view.experiment.spec.compare]
     if not found:
@@ -70,7 +70,7 @@ def _repeats(view: View) -> str:
 
 
 def _worth(view: View) -> str:
-    """What the standings mean that are in a table."""
+    """Return the meaning of the standings that a table has; empty without standings."""
     used = {row.standing for row in view.rows if row.label == PUBLISHED} - {"free"}
     said = "; ".join(f"<b>{standing}</b>: {text(WORTH[standing])}" for standing in WORTH if standing in used)
     return f" A published figure is {said}." if said else ""
@@ -179,7 +179,7 @@ def _limit(one: Compared) -> str:
 
 
 def _told_apart(one: Compared) -> str:
-    """How small a slowdown the runs could have shown."""
+    """Return how small a slowdown the runs could have shown; empty if unknown."""
     least, set_up = one.numbers("iteration_told_apart", "setup_told_apart")
     if least is None:
         return ""
@@ -192,7 +192,7 @@ def _told_apart(one: Compared) -> str:
 
 
 def _by_phase(one: Compared) -> str:
-    """Whether the moments at which later jobs begin decide as much as the arm."""
+    """Return a remark if the moments at which later jobs begin decide as much as the arm; else empty."""
     if "jct" not in one.spec.metrics or not one.phases_overlap:
         return ""
     return (
@@ -206,7 +206,8 @@ def _by_phase(one: Compared) -> str:
 
 @section(26, "GPU utilisation, by definition", needs=(f"{UTILISATION}_ratio",))
 def utilisation(view: View, draw: Draw) -> str:
-    """GPU utilisation of compared jobs, by definition: which of them agree with what is published."""
+    """Return the GPU utilisation of compared jobs by definition, and which definitions agree with
+    published figures."""
     compared = [one for one in view.comparisons if one.arm in view.fixed and one.subject.startswith("job ")]
     claims = [one for one in compared if UTILISATION in one.spec.metrics]
     if not claims:
@@ -271,7 +272,7 @@ def _listed(found: Sequence[Definition]) -> str:
 
 
 def _agreement(claims: Sequence[Compared]) -> str:
-    """Which definitions agree with all that is published, and how much waiting would have to count."""
+    """Return which definitions agree with all published figures, and how much waiting would have to count."""
     of_claim = {
         _title(one): [d for name, d in DEFINITIONS.items() if _agrees(one, name)]
         for one in claims

@@ -27,7 +27,8 @@ _CARRIED, _WAITED = LIGHT, PALETTE[0]
 
 @section(16, "Light divided by demand", needs=("light_bytes_wrong",))
 def divisions(view: View, draw: Draw) -> str:
-    """Light divided by demand: its divisions over time, their durations, and what the light carried."""
+    """Return light divided by demand: its divisions over time, their durations, and what the light
+    carried."""
     jobs = view.having("light_bytes_wrong")
     if not jobs:
         return ""
@@ -121,8 +122,11 @@ class _At:
 
 @section(31, "Light in turns", needs=("divisions_late",))
 def turns(view: View, draw: Draw) -> str:
-    """Light that is divided again and again where the interval decides: how long jobs take by it, and which
-    pairs of GPUs waited in the dark at two intervals side by side."""
+    """Return the effect of the interval between divisions of light on the time of jobs.
+
+    Job time is drawn over the interval. Maps show the pairs of GPUs that waited in the dark at the two
+    neighbouring intervals whose times differ most.
+    """
     path, found = next(_swept(view), ("", []))
     if not found:
         return ""

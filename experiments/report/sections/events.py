@@ -1,4 +1,4 @@
-"""What happened in runs: jobs and events over time, faults, and packet switches of other controllers."""
+"""Report events in runs: jobs and events over time, faults, and packet switches of other controllers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ _WRITES = {
 
 @section(12, "Timeline", needs=("makespan",))
 def timeline(view: View, draw: Draw) -> str:
-    """Jobs that arrive, wait and train, and events, of first runs in which there is any after the start."""
+    """Return jobs that arrive, wait and train, and events, of first runs in which something follows the
+    start."""
     runs = [
         run
         for run in view.first.values()
@@ -98,7 +99,7 @@ class _Happened:
 
 
 def _happened(run: Run) -> list[_Happened]:
-    """What happened to a run, by itself or made to, in order."""
+    """Return the events of a run and the unplanned changes of its switches, in order of time."""
     found = [_Happened(run, action.said, action.begun, _took(action), _came(action)) for action in run.later]
     for drift, mended in run.drifts:
         took = NOTHING if mended is None else seconds(mended.t - drift.t)
@@ -196,7 +197,7 @@ def _job(axis: Axes, y: float, job: JobRun, zero: float, colour: str) -> None:
 
 @section(14, "Faults")
 def faults(view: View, draw: Draw) -> str:
-    """Faults under running jobs: iterations before, during and after, time to go on, and what was lost."""
+    """Return faults under running jobs: iterations before, during and after, time to continue, and losses."""
     runs = [run for run in view.first.values() if _faults(run) or _control(view, run)]
     if not runs:
         return ""
@@ -252,13 +253,13 @@ def _said(action: Action) -> str:
 
 
 def _named(run: Run) -> str:
-    """What was done, in the order of the lines."""
+    """Return the faults of a run in words, in the order of the lines of its picture."""
     done = sorted(_faults(run), key=lambda action: action.begun)
     return "; ".join(dict.fromkeys(map(_said, done))) or "what was done"
 
 
 def _told(view: View, run: Run) -> str:
-    """What there is to say of each fault besides times."""
+    """Return the facts about each fault in addition to times; empty if there are none."""
     said = []
     for action in _faults(run):
         away = view.at(run.plan.arm, f"event {action.plan.name}").number("away")
@@ -309,7 +310,7 @@ def _iterations(run: Run, last: float) -> Figure:
 
 @section(30, "Packet switches of other controllers", needs=("followed",))
 def controllers(view: View, draw: Draw) -> str:
-    """Packet switches that are left to others: who writes their tables, and when traffic came back."""
+    """Return packet switches of other controllers: who writes their tables, and when traffic came back."""
     runs = [run for run in view.first.values() if run.plan.setting.fabric.foreign_switches]
     who = "".join(_switches(alike, len(alike) < len(runs)) for alike in _alike(runs))
     when = table_of(
@@ -359,7 +360,7 @@ def _who(run: Run, switch: str) -> str:
 
 
 def _moved(run: Run, switch: str) -> int:
-    """How often a regroup moved light at a switch that is left to others."""
+    """Return how often a regroup moved light at a switch of another controller."""
     return sum(switch in (action.result.get("left_to_others") or {}) for action in run.later)
 
 

@@ -1,4 +1,4 @@
-"""Whether the testbed can be believed: its links, timers and processors against what they were set to."""
+"""Report whether the testbed can be believed: its links, timers and processors against their settings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Entry = Mapping[str, Any]
 
 @section(90, "Can this be believed?")
 def fidelity(view: View, draw: Draw) -> str:
-    """The verdict on measured runs, and what it rests on."""
+    """Return the verdict on measured runs and its grounds; empty without a verdict."""
     found, verdict = view.fidelity, view.fidelity["verdict"]
     if verdict not in _MEANING:
         return ""
@@ -153,7 +153,8 @@ def _links(links: Sequence[Entry]) -> str:
 
 
 def _network(ways: Sequence[Entry]) -> str:
-    """What the network between hosts gave before labs over several of them came up."""
+    """Return the measured network between hosts, from before labs over several hosts came up; empty for
+    one host."""
     shown = table_of(
         ways,
         [
@@ -203,7 +204,8 @@ def _processors(found: Entry) -> str:
 
 
 def _repeated(entries: Sequence[Entry]) -> str:
-    """What was made once more by itself: why, both figures, and which counts."""
+    """Return the runs and links that were repeated automatically: the reason, both figures, and which
+    counts."""
     shown = table_of(
         entries,
         [

@@ -1,4 +1,4 @@
-"""What the run is, what it found, and its most important figures as cards."""
+"""Report what the run is, what it found, and its most important figures as cards."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ Card = tuple[str, str, str]
 
 @section(0)
 def header(view: View, draw: Draw) -> str:
-    """What the run is, what it found, and its most important figures as cards."""
+    """Return the head of the page: what the run is, what it found, and its most important figures as
+    cards."""
     headline = _headline(view)
     lead = view.experiment.spec.description
     links = {} if view.simulated else {"fidelity": DOUBTS}
@@ -87,7 +88,7 @@ def _doubt(view: View, *arms: str) -> str:
 
 
 def _headline(view: View) -> str:
-    """What was found, of arms that can be believed; where only doubtful ones say something, as doubtful."""
+    """Return the finding of arms that can be believed; marked as doubtful if only doubtful arms have one."""
     ran = view.arms or view.experiment.arms
     believed = [arm for arm in ran if _verdict(view, arm) != "bad"]
     if not believed:
@@ -247,7 +248,7 @@ def _events(view: View) -> Iterator[Card]:
 
 
 def _event(at: Figures) -> str:
-    """What was done at an event, as HTML: ``event NAME`` or ``event NAME job JOB``."""
+    """Return the event's action as HTML, for the subjects ``event NAME`` and ``event NAME job JOB``."""
     name = at.subject.removeprefix("event ").partition(" job ")[0]
     actions = at.view.first[at.arm].later
     return text(next((action.said for action in actions if action.plan.name == name), name))

@@ -71,7 +71,7 @@ _EXPLAINED = {
 
 @section(25, "Jobs", needs=("state",))
 def jobs(view: View, draw: Draw) -> str:
-    """Every job of every arm: where it ran, how long it waited and took, and what became of it."""
+    """Return every job of every arm: its GPUs, its waiting and running times, and its final state."""
     found = list(view.each_job())
     if not found:
         return ""
@@ -111,7 +111,7 @@ def jobs(view: View, draw: Draw) -> str:
 
 
 def _spread(view: View, arms: Sequence[str]) -> str:
-    """How times of jobs are spread in arms with more of them than are listed."""
+    """Return the spread of job times in arms with more jobs than are listed; empty without such arms."""
     lines = [
         (arm, head, [value for at in view.each("job", [arm]) if (value := at.number(metric)) is not None])
         for arm in arms
@@ -150,7 +150,7 @@ def _placed(job: JobRun) -> str:
 
 
 def state(at: Figures) -> str:
-    """What became of a job; marked where it did not succeed."""
+    """Return the final state of a job; marked if the job failed or was cancelled."""
     word = str(at.value("state") or NOTHING).lower()
     return mark("bad", word) if word in ("failed", "cancelled") else word
 
@@ -193,7 +193,7 @@ def _failures(view: View) -> str:
 
 @section(20, "Who is compared", needs=("steps",))
 def collectives(view: View, draw: Draw) -> str:
-    """All-reduces alone: what each arm's takes in steps, light and passes, at the file's values."""
+    """Return all-reduces alone: steps, light and passes of each arm, at the file's values."""
     base, analytic = view.base, tag("analytic")
 
     def of(metric: str) -> Callable[[str], str]:
@@ -219,7 +219,7 @@ def collectives(view: View, draw: Draw) -> str:
 
 @section(13, "Iterations", needs=("iteration",))
 def iterations(view: View, draw: Draw) -> str:
-    """How long each iteration took, arm beside arm; nothing unless some job had two or more."""
+    """Return the time of each iteration, arm next to arm; empty unless some job had two or more."""
     lines = list(_lines(view))
     if not any(len(job.spans) > 1 for _, job in lines):
         return ""
@@ -237,7 +237,7 @@ def iterations(view: View, draw: Draw) -> str:
 
 
 def _lines(view: View) -> Iterator[tuple[str, JobRun]]:
-    """What to draw: the compared job of every arm, or every job where there is one arm."""
+    """Yield the lines to draw: the compared job of every arm, or every job if there is only one arm."""
     compared = [spec.job for spec in view.experiment.spec.compare]
     for arm, run in view.first.items():
         jobs, alone = list(run.jobs.values()), len(view.fixed) == 1
@@ -283,7 +283,7 @@ def _iterations(lines: Sequence[tuple[str, JobRun]], title: str) -> Figure:
 
 @section(27, "Is it the same training?", needs=("parameters_identical",))
 def training(view: View, draw: Draw) -> str:
-    """Whether it is the same training: parameters bit by bit, accuracy, payload."""
+    """Return whether it is the same training: parameters bit by bit, accuracy, payload."""
     found = [at for at in view.each("job") if at.row("parameters_identical") is not None]
     if not found:
         return ""
@@ -337,7 +337,8 @@ def _of_run(metric: str) -> Callable[[Figures], str]:
 
 
 def _as_baseline(at: Figures) -> bool | None:
-    """Whether an arm that trained the same as its baseline ended with the same parameters."""
+    """Return whether an arm that trained the same as its baseline ended with the same parameters; None if
+    unknown."""
     mine = [one for one in at.view.comparisons if (one.arm, one.subject) == (at.arm, at.subject)]
     return next((same for one in mine if (same := one.truth("parameters_equal")) is not None), None)
 
@@ -354,7 +355,7 @@ def _published(view: View) -> str:
 
 @section(29, "Containers", needs=("commands_failed",))
 def containers(view: View, draw: Draw) -> str:
-    """Jobs of users' containers: how they ended, when light was moved, and the links' traffic."""
+    """Return jobs of users' containers: how they ended, when light was moved, and the links' traffic."""
     shown = figures(
         [at for at in view.each("job") if at.value("commands_failed") is not None],
         [

@@ -36,7 +36,7 @@ _COUNTERS = (*FORBIDDEN, *_DROPPED, "light_tx_bytes", "control_messages", "agent
 
 @section(6, "Light of the O-NICs", needs=("setup_p50", "light_use_receivers"))
 def light(view: View, draw: Draw) -> str:
-    """The light of each first run on a grid."""
+    """Return the light of each first run on a grid."""
     runs = [run for run in view.first.values() if run.lit_flows]
     if not runs:
         return ""
@@ -89,7 +89,7 @@ def _lit_pairs(at: Figures) -> str:
 
 
 def times(at: Figures, head: str, names: Sequence[str]) -> str:
-    """A table of the spread of times: what they are, median, 99th percentile and longest."""
+    """Return a table of the spread of times: their meaning, median, 99th percentile and longest."""
 
     def part(end: str) -> Callable[[str], str]:
         return lambda name: at.figure(f"{name}_{end}")
@@ -104,7 +104,7 @@ def times(at: Figures, head: str, names: Sequence[str]) -> str:
 
 
 def counted(found: Sequence[Figures], names: Sequence[str], zero: Collection[str]) -> str:
-    """A table of what was counted, a column for each arm. ``zero``: what is 0 in a correct run."""
+    """Return a table of counters, a column for each arm. ``zero``: counters that are 0 in a correct run."""
 
     def of(at: Figures) -> Callable[[str], str]:
         return lambda name: f"<b>{at.figure(name)}</b>" if at.row(name) else NOTHING
@@ -153,11 +153,11 @@ def _figures(view: View, draw: Draw, run: Run) -> str:
 
 
 def lit_steps(run: Run, job: JobRun, schedule: Schedule) -> tuple[int, list[list[Flow]]]:
-    """An iteration of a job, and its flows by step.
+    """Return an iteration of a job, and its flows by step.
 
-    What a rank sends to one peer in one step is one flow, and flows to one peer keep their order; flows to
-    different peers need not, as a later step may be ready first. The iteration is the one nearest to the
-    middle of the run that was traced whole; (0, []) if none was.
+    What a rank sends to one peer in one step is one flow, and flows to one peer keep their order. Flows to
+    different peers may not, because a later step may be ready first. The iteration is the completely traced
+    one that is nearest to the middle of the run; (0, []) if there is none.
     """
     wanted: dict[tuple[str, str], list[int]] = {}
     for step, rank, peer in sorted({(t.step, t.source, t.destination) for t in schedule.transfers}):
@@ -182,7 +182,8 @@ def lit_steps(run: Run, job: JobRun, schedule: Schedule) -> tuple[int, list[list
 
 
 def lit_steps_of_all(run: Run) -> tuple[int, list[list[Flow]]]:
-    """Lit steps of the first job, as :func:`lit_steps`, with the other jobs' same steps beside them."""
+    """Return lit steps of the first job, as :func:`lit_steps`, with the same steps of the other jobs
+    added."""
     jobs = [job for job in run.jobs.values() if job.gpus and job.iterations]
     schedules = [schedule_of(steps_named(job.plan.loop.collective, len(job.gpus))) for job in jobs]
     found = [lit_steps(run, job, schedule) for job, schedule in zip(jobs, schedules, strict=True)]

@@ -26,7 +26,8 @@ class _Line:
     set: Impairments | None
 
     def part(self, key: str, of: int, share: float | None) -> str:
-        """A share of frames, beside its setting where there was one all the time."""
+        """Return a share of frames in words, with its setting if the setting never changed; empty without
+        frames."""
         if not of:
             return ""
         found = self.link[key] / of
@@ -58,7 +59,7 @@ def _lines(view: View) -> Iterator[_Line]:
 
 @section(35, "Impaired links", needs=("frames_lost",))
 def impaired(view: View, draw: Draw) -> str:
-    """What links that lose, delay or damage frames did to those of first runs, by direction."""
+    """Return the effects on frames of the impaired links of first runs, by direction."""
     shown = table_of(
         list(_lines(view)),
         [

@@ -34,7 +34,7 @@ _DARKEST = 32
 
 @section(9, "Who is the fastest")
 def fastest(view: View, draw: Draw) -> str:
-    """Map of the fastest arm over two swept paths, side by side for a third."""
+    """Return a map of the fastest arm over two swept paths, side by side for a third."""
     if (found := _first(view)) is None:
         return ""
     metric = view.experiment.spec.compare[0].metrics[0]
@@ -132,7 +132,7 @@ class _Map:
     times: Sequence[Sequence[Figures]]
 
     def ratio(self, row: int, column: int) -> float | None:
-        """Time of an arm over the least time for the same workload."""
+        """Return the time of an arm over the least time for the same workload; None if a time is unknown."""
         found = [line[column].number(self.metric) for line in self.times]
         least = min((time for time in found if time is not None), default=None)
         time = found[row]
@@ -185,7 +185,7 @@ def _sorted(found: _Map) -> _Map:
 
 @section(7, "Who wins where")
 def winners(view: View, draw: Draw) -> str:
-    """Map of the winners among arms that ran the same workloads, and the parts of their fabrics."""
+    """Return a map of the winners among arms that ran the same workloads, and the parts of their fabrics."""
     if (found := _map_of(view)) is None:
         return ""
     what = upper_first(_called(found))

@@ -102,7 +102,7 @@ def _has_circuits(run: Run, job: str) -> bool:
 
 @section(2, "Light", needs=("fragmentation",))
 def topology(view: View, draw: Draw) -> str:
-    """The light before and after it was moved."""
+    """Return the light before and after it was moved."""
     pictures = []
     for number, (before, after) in enumerate(_changes(view), start=1):
         caption = (
@@ -254,7 +254,8 @@ def _servers(axis: Axes, fabric: Fabric, gpus: Places) -> None:
 
 
 def ring_edges_crossing(run: Run, circuits: Sequence[Pair]) -> int:
-    """Ring edges of all jobs whose two GPUs hang on different packet switches, per direction (ceiling)."""
+    """Return how many ring edges of all jobs join GPUs on different packet switches, per direction
+    (ceiling)."""
     switch_of: dict[str, str] = {}
     for a, b in circuits:
         first, second = Port.parse(a).node, Port.parse(b).node
@@ -271,7 +272,8 @@ def ring_edges_crossing(run: Run, circuits: Sequence[Pair]) -> int:
 
 @section(4, "Throughput and utilisation over time", needs=("jct",))
 def throughput(view: View, draw: Draw) -> str:
-    """Throughput and utilisation of arms that end with other circuits lit, where it was sampled."""
+    """Return throughput and utilisation of arms that end with different circuits lit, if they were
+    sampled."""
     sampled = {rate.run for rate in view.port_rates}
     found = [both for both in _pairs(view) if sampled.issuperset(run.name for run in both[2])]
     pictures = []
@@ -321,9 +323,9 @@ def _end(run: Run, job: JobRun) -> float:
 
 
 def mean_throughput(run: Run, job: JobRun, rates: Iterable[PortRate]) -> Series:
-    """Times (seconds since the release, ten a second) and mean Mbit/s that a GPU of the job sent.
+    """Return times (seconds since the release, ten a second) and mean Mbit/s that a GPU of the job sent.
 
-    A GPU whose light moved may have rows of two ports at a moment: it sent what both received.
+    A GPU whose light moved may have rows of two ports at a moment: the GPU sent what both ports received.
     """
     end, gpus = _end(run, job), set(job.gpus)
     sent: dict[tuple[float, str], float] = defaultdict(float)
@@ -337,7 +339,8 @@ def mean_throughput(run: Run, job: JobRun, rates: Iterable[PortRate]) -> Series:
 
 
 def utilisation(run: Run, job: JobRun) -> Series:
-    """Times, and per cent of each tenth of a second that the job's GPUs computed: mean over them."""
+    """Return times (seconds) and per cent of each tenth of a second that the job's GPUs computed, mean
+    over GPUs."""
     edges = np.arange(int(_end(run, job) / SERIES_STEP_S) + 2) * SERIES_STEP_S
     spans = [(it.compute_start - run.released, it.compute_end - run.released) for it in job.iterations]
     computed_s = np.sum([np.clip(edges, begin, end) for begin, end in spans], axis=0)
@@ -345,7 +348,8 @@ def utilisation(run: Run, job: JobRun) -> Series:
 
 
 def smooth(times: Numbers, values: Numbers, window_s: float) -> Numbers:
-    """Mean of the values within half a window either side of each time (``times`` ascending, seconds)."""
+    """Return the mean of the values within half a window on either side of each time (``times`` ascending,
+    seconds)."""
     sums = np.concatenate([[0.0], np.cumsum(values)])
     first = np.searchsorted(times, times - window_s / 2)
     last = np.searchsorted(times, times + window_s / 2, "right")
@@ -358,7 +362,7 @@ def smooth(times: Numbers, values: Numbers, window_s: float) -> Numbers:
 
 @section(15, "Light moved while jobs train", needs=("blackout",))
 def regroup(view: View, draw: Draw) -> str:
-    """Every move of light under running jobs in the first runs."""
+    """Return every move of light under running jobs in the first runs."""
     moves = [(run, a) for run in view.first.values() for a in run.later if a.plan.do in MOVES_LIGHT]
     return "".join([view.paragraph("regroup"), *(_one(view, draw, *move) for move in moves)]) if moves else ""
 

@@ -1,4 +1,4 @@
-"""What papers say beside what the run says: their verdict, their figures, and what agreement is worth."""
+"""Compare papers with the run: their verdict, their figures, and what agreement is worth."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ _APART = 1e-6
 
 @section(1, "Verdict")
 def verdict(view: View, draw: Draw) -> str:
-    """What a paper's own module makes of the figures, and whether its closed forms agree with the runs."""
+    """Return a paper's verdict on the figures, by its own module, and whether its closed forms agree with
+    the runs."""
     spec = view.experiment.spec.paper
     if spec is None or spec.model is None:
         return ""
@@ -49,7 +50,7 @@ def verdict(view: View, draw: Draw) -> str:
 
 
 def _agreement(view: View) -> str:
-    """How far figures are from their closed forms, where there are any."""
+    """Return the largest difference between figures and their closed forms; empty without closed forms."""
     compared, worst, where = 0, 0.0, ""
     for form in (row for row in view.rows if row.metric.endswith(_CLOSED)):
         at = view.at(form.arm, form.subject, form.point)
@@ -71,7 +72,7 @@ def _agreement(view: View) -> str:
 
 @section(23, "The published percentages")
 def means(view: View, draw: Draw) -> str:
-    """Published figures that are means over several points, beside every one of ours."""
+    """Return published figures that are means over several points, with every one of our figures for it."""
     if not any(figure.at and figure.over for figure in view.experiment.spec.published):
         return ""
     found = list(published_means(view.experiment.spec, view.table))
@@ -131,7 +132,7 @@ class _Both:
 
     @property
     def percent(self) -> bool:
-        """Whether it is published in per cent, though its metric is a share."""
+        """True if the figure is published in per cent, though its metric is a share."""
         return self.spec.value is not None and self.spec.value.unit == "%" and self.published.unit == "1"
 
     def shown(self, row: Row | None) -> str:
@@ -153,7 +154,8 @@ class _Both:
 
 @section(24, "Beside the published figures")
 def beside(view: View, draw: Draw) -> str:
-    """Published figures of single points; ratios and means over many have sections of their own."""
+    """Return published figures of single points; ratios and means over many points have sections of their
+    own."""
     found = [_both(view, one) for one in view.experiment.spec.published if one.at and one.over is None]
     columns: Columns[_Both] = [
         ("", lambda one: text(one.title)),
@@ -184,7 +186,7 @@ def _both(view: View, spec: PublishedSpec) -> _Both:
 
 @section(94, "What agreement with published figures is worth")
 def standing(view: View, draw: Draw) -> str:
-    """What agreement with each published figure is worth, and why."""
+    """Return what agreement with each published figure is worth, and why."""
     spec = view.experiment.spec
     columns: Columns[PublishedSpec] = [
         ("", lambda one: text(_place(view, one))),

@@ -58,7 +58,7 @@ _COLLECTIVES = {
 
 @section(5, "All-reduces on rings of wavelengths", needs=("wavelengths_used",))
 def rings(view: View, draw: Draw) -> str:
-    """All-reduces on rings, those of arms without one for comparison, and the light of rings."""
+    """Return all-reduces on rings, those of arms without rings for comparison, and the light of rings."""
     runs = [run for run in view.first.values() if _job(run).gpus]
     lit = [run for run in runs if of_fabric(view, run).row("wavelengths")]
     if not lit:
@@ -137,7 +137,7 @@ def _plane(run: Run) -> RingPlane:
 
 
 def _set_anew(run: Run) -> bool:
-    """Whether every step sets all of its light anew."""
+    """Return whether every step sets all of its light again."""
     return _plane(run).sets_all
 
 
@@ -204,7 +204,8 @@ def _all_reduces(view: View, runs: Sequence[Run]) -> Figure:
 
 
 def lights(plan: RingPlan) -> list[tuple[int, int, RingStep]]:
-    """Runs of neighbouring steps with the same pairs: first and last step, counted from 1, and the light."""
+    """Return runs of neighbouring steps with equal pairs: first and last step, counted from 1, and the
+    light."""
     found: list[tuple[int, int, RingStep]] = []
     for number, step in enumerate(plan.steps, start=1):
         same = found and found[-1][2].pairs == step.pairs

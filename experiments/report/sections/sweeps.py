@@ -81,7 +81,7 @@ class _Series:
         return self.view.at(arm, self.subject, self.point(changed))
 
     def point(self, changed: Point) -> Point:
-        """Point with changed values, its paths in the order in which the file sweeps them."""
+        """Return the point with changed values, its paths in the order in which the file sweeps them."""
         values = {**self.fixed, **changed}
         return {path: values[path] for path in self.spec.over}
 
@@ -91,7 +91,7 @@ class _Series:
 
 @section(10, "What was swept")
 def series(view: View, draw: Draw) -> str:
-    """Sweeps that have a title: one picture and one table each, a line and a column for each arm."""
+    """Return sweeps that have a title: one picture and one table each, a line and a column for each arm."""
     parts = []
     for number, spec in enumerate(view.experiment.spec.sweep, start=1):
         arms = [arm for arm in view.arms if spec.arms is None or arm in spec.arms]
@@ -239,7 +239,7 @@ class _Curve:
 
 @section(11, "Sweep")
 def sweep(view: View, draw: Draw) -> str:
-    """Arms that ran at many points: compared metrics over swept values, as picture and table."""
+    """Return arms that ran at many points: compared metrics over swept values, as picture and table."""
     if not (arms := _untitled(view)):
         return ""
     pictures = []
@@ -254,7 +254,8 @@ def sweep(view: View, draw: Draw) -> str:
 
 
 def _of(view: View, curves: Sequence[_Curve]) -> str:
-    """Whose figures a picture shows: with the arm, where there is one only and no legend names it."""
+    """Return the subject of a picture's figures, with the arm if there is only one, because no legend
+    names it."""
     arms = {curve.arm for curve in curves}
     return f"{curves[0].name} in {view.title(*arms)}" if len(arms) == 1 else curves[0].name
 
@@ -275,7 +276,7 @@ def _has(spec: SweepSpec, point: Point) -> bool:
 
 
 def _subjects(view: View, arm: str) -> list[str]:
-    """What an arm's figures are of: its jobs, or the run."""
+    """Return the subjects of an arm's figures: its jobs, or the run."""
     return [at.subject for at in view.each("job", [arm])] or ["run"]
 
 
@@ -314,7 +315,7 @@ def _curves(axis: str, metric: str, found: Iterator[Figures] | Sequence[Figures]
 
 
 def _metric(view: View) -> str:
-    """What is shown of arms that are not compared: the first that anything has a figure of."""
+    """Return the metric to show of arms that are not compared: the first for which there is any figure."""
     spec = view.experiment.spec
     asked = [metric for compare in spec.compare for metric in compare.metrics]
     if spec.break_even is not None:
@@ -390,7 +391,7 @@ def _lines(lines: Sequence[_Curve], path: str, others: Sequence[str]) -> Figure:
 
 
 def _told_apart(lines: Sequence[_Curve], paths: Sequence[str], others: Sequence[str]) -> str:
-    """What tells the lines of a picture apart: arms, jobs, swept paths."""
+    """Return what distinguishes the lines of a picture: arms, jobs, swept paths."""
     names = ["arm"] if len({curve.arm for curve in lines}) > 1 else []
     names += ["job"] if len({curve.name for curve in lines}) > 1 else []
     return ", ".join([*names, *(short(other, paths) for other in others)])
@@ -414,7 +415,8 @@ def _map(curve: _Curve, across: str, up: str, values: Mapping[str, Sequence[str]
 
 @section(19, "Best against best")
 def search(view: View, draw: Draw) -> str:
-    """The best value of a swept path on each fabric: a picture side by side, and what won where."""
+    """Return the best value of a swept path on each fabric: a picture side by side, and the winners by
+    point."""
     spec = view.experiment.spec.search
     made = "" if spec is None else spec.made[0]
     rows = [row for row in view.rows if row.metric == made and row.label == view.label]

@@ -47,7 +47,7 @@ _NOT_COUNTED = (
 
 
 def times(value: float | None) -> str:
-    """Seconds as days, hours or minutes, whichever is easy to read."""
+    """Return seconds as days, hours or minutes, whichever is easy to read; a dash for None."""
     if value is None:
         return NOTHING
     for unit, size in (("d", DAY_S), ("h", HOUR_S), ("min", 60)):
@@ -102,7 +102,7 @@ def _replays(view: View) -> dict[str, TraceReplayed]:
 
 @section(32, "Jobs of a trace", needs=("completion_mean",))
 def traces(view: View, draw: Draw) -> str:
-    """Completion times under each policy, by size of jobs, and the cluster over time."""
+    """Return completion times under each policy, by size of jobs, and the cluster over time."""
     found = _replays(view)
     if not found:
         return ""
@@ -126,7 +126,7 @@ def traces(view: View, draw: Draw) -> str:
 
 @section(33, "A trace's jobs beside their replay", needs=("completion_over_replayed",))
 def beside_replay(view: View, draw: Draw) -> str:
-    """Each job that was emulated: when it came, how long it waited and took, and the same in the replay."""
+    """Return each emulated job: its arrival, waiting and running time, and the same in the replay."""
     shown = figures(
         view.each("job"),
         [
@@ -192,13 +192,14 @@ def _explained(view: View) -> str:
 
 
 def _time_of(view: View) -> str:
-    """Whose seconds are shown."""
+    """Return the kind of the seconds that are shown: real or emulated."""
     scaled = any(plan.setting.scale.time != 1 for plan in view.plans.values())
     return "seconds as emulated" if scaled else "real time"
 
 
 def _changed(view: View, found: Mapping[str, TraceReplayed]) -> Iterator[str]:
-    """What was done to the trace, and which jobs do not count; arms that are alike together."""
+    """Yield the changes to the trace, and the jobs that do not count, for each group of arms with the same
+    ones."""
     alike: dict[str, list[str]] = {}
     for arm, one in found.items():
         said = [f"{count:,} {_WHY.get(why, why)}" for why, count in one.dropped.items()]
@@ -279,9 +280,9 @@ def _course(found: Mapping[str, TraceReplayed], titles: Mapping[str, str]) -> Fi
 
 
 def occupied(leaves: Sequence[int], seen: Sequence[Sequence[Any]]) -> np.ndarray[Any, Any]:
-    """Which job has each GPU at each moment, -1 for none: [GPUs, moments].
+    """Return the job of each GPU at each moment, -1 for none: [GPUs, moments].
 
-    What is known is how many GPUs of a switch a job has; it keeps the same ones while it is there.
+    Known is only how many GPUs of a switch a job has. The job keeps the same GPUs until it ends.
     """
     firsts = np.concatenate(([0], np.cumsum(leaves)))
     found = np.full((int(firsts[-1]), len(seen)), -1, dtype=np.int64)

@@ -53,7 +53,7 @@ _COLOURS = {
 
 
 class _Of(NamedTuple):
-    """What was carried by a job for one purpose."""
+    """Bytes that a job carried for one purpose."""
 
     at: Figures
     purpose: str
@@ -65,7 +65,7 @@ class _Of(NamedTuple):
 
 @section(17, "Workloads", needs=("exposed",))
 def workload(view: View, draw: Draw) -> str:
-    """The operations of jobs that run workloads over time, and their exposed communication."""
+    """Return the operations of jobs that run workloads over time, and their exposed communication."""
     jobs = view.having("exposed")
     if not jobs:
         return ""
@@ -232,8 +232,11 @@ def _figure(job: JobRun, records: Sequence[Operations]) -> Figure:
 
 
 def merged(of: Sequence[str], times_s: FloatArray, unseen_s: float) -> list[tuple[str, float, float]]:
-    """Operations of one stream as spans of one purpose: neighbours of one purpose, with no more than
-    ``unseen_s`` between them, are one span. What is shorter is made as long, where there is room."""
+    """Return operations of one stream as spans (purpose, begin, end), times in seconds.
+
+    Neighbours of one purpose with no more than ``unseen_s`` between them are one span. A span that is shorter
+    than ``unseen_s`` is made as long, if there is room.
+    """
     order = np.argsort(times_s[:, 0], kind="stable").tolist()
     found: list[tuple[str, float, float]] = []
     for k, after in zip(order, [*order[1:], None], strict=True):
