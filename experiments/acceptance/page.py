@@ -45,7 +45,10 @@ _TO_LIGHT = "command_to_light_"
 
 
 def render(document: Mapping[str, Any], folder: Path) -> str:
-    """The page of an object of ``acceptance.json``; its figures also go into ``folder``, made if absent."""
+    """Return the page of an object of ``acceptance.json``.
+
+    The figures of the page are also saved in ``folder``, which is created if absent.
+    """
     switches = document["switches"]
     with drawing(folder) as draw:
         pictures = _pictures(switches, draw)
@@ -137,7 +140,7 @@ def _counts_of(switches: Sequence[Switch]) -> list[int]:
 
 
 def _time(*path: str) -> Callable[[Mapping[str, Any]], str]:
-    """What writes one time of a measurement."""
+    """Return a function that writes one time of a measurement."""
     part, key_ = path
     return lambda found: milliseconds(found[part].get(key_))
 

@@ -44,10 +44,11 @@ def run_blind(
     resume: Path | None = None,
     limit_percent: float,
 ) -> tuple[Path, dict[str, Any]]:
-    """Draw, predict, keep the predictions' hash, emulate, compare; the folder and crosscheck.json's object.
+    """Draw, predict, keep the predictions' hash, emulate, compare. Return the folder and crosscheck.json's
+    object.
 
-    ``resume``: the emulated run's folder, which was left. Raises ScenarioError, also where what is predicted
-    now is not what was predicted then, and BackendError.
+    ``resume``: folder of an emulated run that was interrupted. Raises ScenarioError, also if the predictions
+    made now differ from those made then, and BackendError.
     """
     drawn = parse(scenario_of(experiments, seed), f"blind-{seed}.yaml")
     emulation.check_ready()
@@ -97,11 +98,11 @@ def beside_trivial(entries: Sequence[Entry], simulated: Sequence[Run]) -> None:
 
 
 def spread_of(entries: Sequence[Entry], limit_percent: float) -> dict[str, Any]:
-    """How far predictions were off, by kind of fabric and of ``all``; and whoever was off by more.
+    """Return how far predictions were off, by kind of fabric and of ``all``, and the jobs beyond the limit.
 
     Of each figure, of the differences' sizes in per cent: ``median``, ``p95`` (95 of 100 are as near or
-    nearer), ``most`` and ``within``, the part within the limit. ``trivial``: those of the trivial predictor's
-    all-reduces.
+    nearer), ``most`` and ``within``, the part within the limit. ``trivial``: the same for the all-reduces of
+    the trivial predictor.
     """
     kinds: dict[str, list[Entry]] = {"all": list(entries)}
     for entry in entries:

@@ -43,7 +43,7 @@ _REPEATED = ("training", "workload")
 
 
 def trimmed(experiment: Experiment, arms: Collection[str], iterations: int | None) -> Experiment:
-    """The experiment with some of its arms, or other iterations of every job.
+    """Return the experiment with some of its arms, or another number of iterations of every job.
 
     Raises ScenarioError, also for an event that then never comes.
     """
@@ -89,11 +89,11 @@ def run_crosscheck(
     limit_percent: float,
     scale_for: ScaleFor = scale_here,
 ) -> tuple[Path, dict[str, Any]]:
-    """Simulate, emulate unless there is a run, compare; the folder and the object of crosscheck.json.
+    """Simulate, emulate unless there is a run, compare. Return the folder and the object of crosscheck.json.
 
-    ``arms`` and ``iterations`` shorten what is yet to be run, so they go without ``emulated``.
-    ``scale_for``: chooses the scale where the file states none. Raises
-    ScenarioError for input that is wrong, BackendError and the like where the emulation did not work.
+    ``arms`` and ``iterations`` shorten the runs that are still to be made, so they exclude ``emulated``.
+    ``scale_for``: function that chooses the scale if the file states none. Raises ScenarioError for wrong
+    input, BackendError and similar errors if the emulation failed.
     """
     experiment = load_checked(path, scale_for=scale_for, auto=True)
     if emulated is not None:
@@ -132,8 +132,10 @@ def run_crosscheck(
 
 
 def flow_by_flow(experiment: Experiment) -> Experiment:
-    """The experiment with jobs of a trace simulated as those of other files are: a replay knows of no
-    iterations."""
+    """Return the experiment with jobs of a trace simulated flow by flow, like those of other files.
+
+    A replay has no iterations.
+    """
     return replace(experiment, plans=tuple(replace(plan, trace=None) for plan in experiment.plans))
 
 
@@ -150,7 +152,7 @@ def _experiment_of(run: Path, experiment: Experiment, reporter: Reporter) -> Exp
 
 
 def side(folder: Path) -> Side:
-    """A finished run folder. Raises ScenarioError."""
+    """Return a finished run folder as a side of the comparison. Raises ScenarioError."""
     records = read_records(folder / "events.jsonl")
     links = [r for r in records if isinstance(r, LinkRate) and not isinstance(r, LinkRateDisturbed)]
     runs, environment = runs_of(records, experiment_of(folder).plans), read_json(folder / "environment.json")
@@ -158,7 +160,10 @@ def side(folder: Path) -> Side:
 
 
 def compared(emulated: Path, simulated: Path, limit_percent: float) -> dict[str, Any]:
-    """Compare two run folders of an experiment. Raises ScenarioError when they have nothing in common."""
+    """Compare two run folders of an experiment. Return the object of ``crosscheck.json``.
+
+    Raises ScenarioError if the folders have no finished run in common.
+    """
     try:
         return crosscheck(side(emulated), side(simulated), limit_percent)
     except ValueError as error:
@@ -166,7 +171,7 @@ def compared(emulated: Path, simulated: Path, limit_percent: float) -> dict[str,
 
 
 def write(experiment: Experiment, found: Mapping[str, Any], parent: Path) -> Path:
-    """Write crosscheck.json and crosscheck.html of what was found; their folder."""
+    """Write crosscheck.json and crosscheck.html of a comparison. Return their folder."""
     folder = new_folder(parent, f"{experiment.spec.name}-crosscheck")
     with writing(folder):
         html = render(experiment, found, folder / "plots")

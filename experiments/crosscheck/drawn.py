@@ -53,19 +53,19 @@ class _Draw:
         self.uneven = random.random() < 0.5
 
     def rate(self, part: float = 1.0) -> str:
-        """A rate as a share of a NIC's."""
+        """Return a rate with its unit, as a share of a NIC's rate."""
         return f"{self.nic_bps * part / 1e9:.2f} Gbit/s"
 
     def link(self, a: str, b: str, part: float = 1.0) -> Part:
         return {"ends": [a, b], "rate": self.rate(part), "queue": self.queue}
 
     def nic(self, gpu: str, port: str) -> Part:
-        """A GPU's link; of an uneven fabric a third of them have half the rate."""
+        """Return a GPU's link. In an uneven fabric the link has half the rate with probability 1/3."""
         slow = self.uneven and self.random.random() < 1 / 3
         return self.link(gpu, port, 0.5 if slow else 1.0)
 
     def jobs(self, names: Sequence[str], collectives: Sequence[str]) -> dict[str, Part]:
-        """One job, or two that share no GPU, each on at least two in any order."""
+        """Return one job, or two that share no GPU, each on at least two GPUs in any order."""
         order = self.random.sample(list(names), len(names))
         if len(order) >= 4 and self.random.random() < 0.5:
             cut = self.random.randint(2, len(order) - 2)
@@ -275,12 +275,15 @@ KINDS: Mapping[str, Kind] = {
 
 
 def kind_of(arm: str) -> str:
-    """The kind of fabric that an arm's experiment is on."""
+    """Return the kind of fabric of an arm's experiment."""
     return arm.rpartition("-")[0]
 
 
 def scenario_of(experiments: int, seed: int) -> str:
-    """Scenario file of so many experiments, whose kinds take turns; fewer are the first of more."""
+    """Return the scenario file of this many experiments, whose kinds take turns.
+
+    A smaller number of experiments gives the first ones of a larger number.
+    """
     fabrics, arms = {}, {}
     for number in range(experiments):
         kind = list(KINDS)[number % len(KINDS)]

@@ -39,13 +39,16 @@ Entry = Mapping[str, Any]
 
 
 def title_of(entry: Entry) -> str:
-    """What a run is called on the page."""
+    """Return the title of a run on the page."""
     point = ", ".join(f"{path.rpartition('.')[2]} {value}" for path, value in entry["point"].items())
     return f"{entry['arm']}, {point}" if point else str(entry["arm"])
 
 
 def render(experiment: Experiment, found: Mapping[str, Any], folder: Path) -> str:
-    """The page of an object of ``crosscheck.json``; its figures also go into ``folder``, made if absent."""
+    """Return the page of an object of ``crosscheck.json``.
+
+    The figures of the page are also saved in ``folder``, which is created if absent.
+    """
     several = len({entry["job"] for entry in found["entries"]}) > 1
     entries = [
         {**entry, "label": title_of(entry) + (f": {entry['job']}" if several else "")}

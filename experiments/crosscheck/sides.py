@@ -36,7 +36,7 @@ class Side:
     environment: Mapping[str, Any]
 
     def by_key(self) -> Mapping[Key, list[Run]]:
-        """The runs by arm and point; repetitions of one are together."""
+        """Return the runs by arm and point, with the repetitions of a run together."""
         grouped: dict[Key, list[Run]] = {}
         for run in self.runs:
             grouped.setdefault((run.plan.arm, tuple(run.plan.point.items())), []).append(run)
@@ -44,10 +44,11 @@ class Side:
 
 
 def crosscheck(emulated: Side, simulated: Side, limit_percent: float = LIMIT_PERCENT) -> dict[str, Any]:
-    """The object of ``crosscheck.json``. Raises ValueError when the two have no finished run in common.
+    """Return the object of ``crosscheck.json``.
 
-    Runs that only one of them has are named in ``not_compared``, and so are jobs that did not succeed. Of an
-    emulated run that was repeated, every figure is the mean over the repetitions.
+    Runs that only one side has are named in ``not_compared``, and so are jobs that did not succeed. For an
+    emulated run that was repeated, every figure is the mean over the repetitions. Raises ValueError if the
+    two sides have no finished run in common.
     """
     measured, computed = emulated.by_key(), simulated.by_key()
     entries, missing = [], []
@@ -91,8 +92,11 @@ def crosscheck(emulated: Side, simulated: Side, limit_percent: float = LIMIT_PER
 
 
 def predicted_of(simulated: Side) -> dict[str, dict[str, dict[str, float | None]]]:
-    """What a simulation predicts: by run and job the means of an iteration and of an all-reduce, and the
-    completion time; seconds, None of a job that it predicts not to succeed."""
+    """Return the predictions of a simulation, by run and job.
+
+    These are the means of an iteration and of an all-reduce, and the completion time, in seconds. The means
+    are None without iterations, the completion time is None if the job is predicted not to succeed.
+    """
     return {
         run.name: {
             name: {

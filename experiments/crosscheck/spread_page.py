@@ -1,4 +1,4 @@
-"""What the page of a blind test has besides: its errors by kind of fabric, and who stands out."""
+"""Write the parts that only the page of a blind test has: its errors by kind of fabric, and the outliers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Entry = Mapping[str, Any]
 
 
 def spread_figure(entries: Sequence[Entry], limit: float) -> Figure:
-    """A dot for each job, by kind of fabric; the band is the limit."""
+    """Return a figure with a dot for each job, by kind of fabric. The band is the limit, per cent."""
     kinds = list(dict.fromkeys(kind_of(entry["arm"]) for entry in entries))
     figure, axes = sheet(0.8 + 0.34 * len(kinds), columns=len(FIGURES), left=0.9, top=0.3)
     for axis, (key, what) in zip(axes[0], FIGURES.items(), strict=True):
@@ -34,7 +34,7 @@ def spread_figure(entries: Sequence[Entry], limit: float) -> Figure:
 
 
 def spread_parts(found: Mapping[str, Any], picture: str) -> list[str]:
-    """The errors' table, everybody beyond the limit, and what stands over the table of all jobs."""
+    """Return the table of errors, all jobs beyond the limit, and the heading of the table of all jobs."""
     blind, limit = found["blind"], found["limit_percent"]
 
     def size(figure: str, key: str) -> Callable[[tuple[str, Any]], str]:

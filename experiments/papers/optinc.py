@@ -37,10 +37,10 @@ _PHYSICS = {
 
 
 def closed_forms(run: Run, latency_s: float) -> Iterator[Row]:
-    """Rows ``communication_share`` and ``work`` of a run that computes and all-reduces.
+    """Yield the rows ``communication_share`` and ``work`` of a run that computes and all-reduces.
 
     ``communication_share``: share of an iteration by the model. ``work``: the operations of its computing on
-    the paper's GPU.
+    the paper's GPU. Runs with other jobs, or without computing, have none.
     """
     setting, row, (job, *others) = run.plan.setting, analytic(run), run.jobs.values()
     loop = job.plan.training
@@ -52,7 +52,7 @@ def closed_forms(run: Run, latency_s: float) -> Iterator[Row]:
 
 
 def verdict(base: AtBase) -> Iterator[Finding]:
-    """Findings: where averaging on the way wins and loses, from the rows alone."""
+    """Yield findings: if averaging on the way wins or loses, from the rows alone."""
     yield from _over_rings(base)
     yield from _over_electrical(base)
     yield from _on_scales(base)
@@ -85,7 +85,7 @@ def _over_rings(base: AtBase) -> Iterator[Finding]:
 
 
 def _over_electrical(base: AtBase) -> Iterator[Finding]:
-    """What a switch that averages without light leaves of the gain."""
+    """Yield a finding on how much of the gain remains against a switch that averages without light."""
     ours, theirs, ring = (_numbers(base, arm, "allreduce") for arm in ("optinc", "electrical", "ring"))
     times = {n: theirs[n] / ours[n] for n in ours.keys() & theirs.keys() & ring.keys()}
     if times:

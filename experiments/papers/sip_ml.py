@@ -36,7 +36,7 @@ _ALIKE = 5e-4
 
 
 def closed_forms(run: Run, latency_s: float) -> Iterator[Row]:
-    """Row ``time_to_accuracy`` of a run of one of the authors' models, placed over the GPUs.
+    """Yield the row ``time_to_accuracy`` of a run of one of the authors' models, placed over the GPUs.
 
     A run without the gradients' all-reduce also gets ``iteration_added_parameters`` and
     ``iteration_added_theirs``: its iteration with that term added, by either count of bytes.
@@ -76,7 +76,7 @@ def _reduces(workload: Workload) -> bool:
 
 
 class _Case(NamedTuple):
-    """What an iteration time is of; ``rate`` in bits per second, 0 where an arm has its own."""
+    """Subject of an iteration time; ``rate`` in bits per second, 0 if an arm has its own."""
 
     workload: str
     gpu: str
@@ -124,7 +124,7 @@ def _either(base: AtBase, arm: str) -> dict[_Case, float]:
 
 
 def verdict(base: AtBase) -> Iterator[Finding]:
-    """Findings: where light wins and loses, from the rows alone."""
+    """Yield findings: if light wins or loses, from the rows alone."""
     yield from _best(base)
     ours, either = _times(base, _OURS), _either(base, _OURS)
     for other in _OWN_RATE:
@@ -135,7 +135,7 @@ def verdict(base: AtBase) -> Iterator[Finding]:
 
 
 def _ratios(theirs: Times, ours: Times) -> dict[_Case, float]:
-    """How many times as fast ours are, where the others ran too."""
+    """Return how many times as fast our cases are as theirs, for cases that both ran."""
     found = {}
     for case, seconds in ours.items():
         other = theirs.get(case, theirs.get(case.of_own_rate))
@@ -175,7 +175,7 @@ def _best(base: AtBase) -> Iterator[Finding]:
 
 
 def _within(base: AtBase, ratios: Mapping[_Case, float]) -> int:
-    """How many are in the range that the file says is published, as a share of the servers' time."""
+    """Return how many ratios are in the published range of the file, as a share of the servers' time."""
     spans = [one.range for one in base.experiment.spec.published if one.over == _SERVERS and one.range]
     return sum(any(low.value <= 1 / ratio <= high.value for low, high in spans) for ratio in ratios.values())
 

@@ -43,11 +43,12 @@ class ClosedForm:
 
 
 def closed_forms(run: Run, latency_s: float = 0.0) -> Iterator[Row]:
-    """Rows by the closed form for a run that times one all-reduce; none for other runs or collectives.
+    """Yield rows by the closed form for a run that times one all-reduce; none for other runs or collectives.
 
-    WRHT also gets the lightpaths that one node receives at once, and the segments of its longest lightpath.
+    WRHT also gets the lightpaths that one node receives at the same time, and the segments of its longest
+    lightpath.
 
-    ``latency_s``: emulated seconds of every step, besides what the file says.
+    ``latency_s``: emulated seconds of every step, in addition to those of the file.
     """
     job, at = next(iter(run.jobs.values())), run.plan
     if job.timed is None:
@@ -80,8 +81,10 @@ def _time_s(at: RunPlan, form: ClosedForm, latency_s: float) -> float:
 
 
 def closed_form(at: RunPlan) -> ClosedForm | None:
-    """Closed form for the only job of a plan; None if its collective has none, and where ranks do not follow
-    the order of the fabric's GPUs."""
+    """Return the closed form for the only job of a plan.
+
+    None if its collective has no closed form, or if ranks do not follow the order of the fabric's GPUs.
+    """
     (job,), fabric = at.jobs, at.setting.fabric
     if job.ranks and job.ranks != job.plane(fabric).nodes:
         return None
@@ -94,7 +97,8 @@ def closed_form(at: RunPlan) -> ClosedForm | None:
 
 
 def on_ring(found: Collective, nodes: int, wavelengths: int) -> ClosedForm | None:
-    """Closed form on a ring of ``wavelengths`` each way; None for WRHT that is striped and relayed."""
+    """Return the closed form on a ring of ``wavelengths`` each way; None for WRHT that is striped and
+    relayed."""
     lanes, both = wavelengths if found.striped else 1, found.algorithm.startswith("bidirectional")
     if found.algorithm == "wrht":
         return _wrht(found, nodes, wavelengths)
@@ -203,7 +207,7 @@ RECONFIGURE, LOSS = "fabrics.light.rings.n.reconfigure", "fabrics.light.rings.n.
 
 
 def verdict(base: AtBase) -> Iterator[Finding]:
-    """Findings: where WRHT wins and loses, from the rows alone."""
+    """Yield findings: if WRHT wins or loses, from the rows alone."""
     others = [arm for arm in base.experiment.arms if not arm.startswith("wrht")]
     plain = [arm for arm in others if not arm.endswith("-striped")]
     yield from _on_small(base, plain, others)
@@ -240,7 +244,7 @@ def _limit(size: float) -> str:
 
 
 def _covers(base: AtBase, size: float) -> str:
-    """Which models' gradients lie below and above a size."""
+    """Return the models whose gradients are below and above a size in bytes, in words."""
     below = [name for name, own in _models(base).items() if own < size]
     above = [name for name in _models(base) if name not in below]
     return (f" That covers {listed(below)}." if below else "") + (
@@ -399,5 +403,5 @@ def _on_figures(base: AtBase) -> Iterator[Finding]:
 
 
 def listed(words: Sequence[str]) -> str:
-    """Join words with commas and a last "and"."""
+    """Return words joined with commas and a last "and"."""
     return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))

@@ -1,4 +1,4 @@
-"""What containers of one's own wrote, as a run folder keeps it."""
+"""Read the output of users' containers, as a run folder keeps it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 @dataclass(frozen=True)
 class Written:
-    """What a rank of a job of a run wrote to a stream: the file's ``path`` in the run folder, its ``size`` in
-    bytes, and the ``lines`` at its end."""
+    """Output of a rank of a job to a stream, in a run.
+
+    ``path``: the file in the run folder. ``size``: its size in bytes. ``lines``: the lines at its end.
+    """
 
     run: str
     job: str
@@ -30,7 +32,7 @@ class Written:
 
 
 def outputs(folder: Path) -> list[Written]:
-    """List output files by run, job and rank; empty streams are left out. Raises OSError."""
+    """Return output files by run, job and rank; empty streams are left out. Raises OSError."""
     found = []
     for root in sorted(folder.glob("logs/*/output")):
         for file in root.rglob("*.txt"):

@@ -152,17 +152,18 @@ class Run:
 
     @property
     def later(self) -> list[Action]:
-        """What was made to happen after the first jobs were released."""
+        """Actions that were begun after the first jobs were released."""
         return [action for action in self.actions if action.begun > self.released]
 
     def of(self, kind: type[AnyRecord], job: str | None = None) -> list[AnyRecord]:
-        """Records of one kind, in order; those of a ``job`` where one is named."""
+        """Return the records of one kind, in order; only those of ``job`` if given."""
         found = cast(list[AnyRecord], self._by_kind.get(kind, []))
         return found if job is None else [record for record in found if getattr(record, "job", None) == job]
 
     @property
     def drifts(self) -> list[tuple[SwitchDrifted, SwitchMended | None]]:
-        """How switches were not as set, and when each was again, if that is on record."""
+        """Deviations of switches from their settings, each with its repair; None if no repair is on
+        record."""
         return [(drift, self._mended(drift)) for drift in self.of(SwitchDrifted)]
 
     def _mended(self, drift: SwitchDrifted) -> SwitchMended | None:
@@ -176,9 +177,11 @@ class Run:
 
 
 def runs_of(records: Iterable[Record], plans: Iterable[RunPlan]) -> list[Run]:
-    """The whole runs that count, in the order of ``plans``. One without its end is left out, and so is one
-    that was set aside in favour of its repetition, or the other way round. While nothing says which of the
-    two counts, the first does.
+    """Return the whole runs that count, in the order of ``plans``.
+
+    A run without its end is left out. So is a run that was set aside in favour of its repetition, or a
+    repetition that was set aside in favour of the run. If no record says which of the two counts, the first
+    does.
 
     Raises ScenarioError, one line, for a whole run of which something is missing.
     """
@@ -304,5 +307,5 @@ def _job(
 
 
 def _again(it: Iteration, back: JobRecovered) -> bool:
-    """Whether a recovery had an iteration done once more."""
+    """Return whether a recovery caused an iteration to be repeated."""
     return it.i >= back.iteration and it.allreduce_end <= back.at

@@ -1,7 +1,8 @@
-"""Which GPU had light to which in a run, where light is no circuit: on rings, and where it is divided.
+"""Reconstruct the lightpaths between GPUs in a run if light is not circuits: on rings, or divided by demand.
 
-As the stream of a lab tells it (``lightpaths`` of ``rates``), from what is on record of each change. Where
-none is, a job's light is that for what it sends in an iteration, as its plane is then lit once.
+The form is that of the stream of a lab (``lightpaths`` of ``rates``), from the records of each change. If
+there are no records, a job's light is that for what the job sends in an iteration, because its plane is then
+lit once.
 """
 
 from __future__ import annotations
@@ -28,8 +29,11 @@ _Turn = tuple[float, list[LitPair], bool]
 
 
 def lightpaths(plan: RunPlan, records: Iterable[Record], begin: float) -> dict[str, Any]:
-    """``sets`` of lightpaths and ``turns``: seconds after ``begin``, the job whose light changes, the place
-    of its new set, and whether that is dark still."""
+    """Return ``sets`` of lightpaths, and ``turns``.
+
+    A turn has seconds after ``begin``, the job whose light changes, the index of its new set, and whether
+    that set is still dark.
+    """
     sets: dict[tuple[LitPair, ...], int] = {}
     turns = []
     known = list(records)

@@ -60,7 +60,7 @@ class Recorded:
             raise ScenarioError(f"{folder}: no run has begun there, so there is nothing to see")
 
     def index(self) -> dict[str, Any]:
-        """The folder's title, how its figures are known, and the runs that can be taken."""
+        """Return the folder's title, how its figures are known, and the runs that can be taken."""
         return {
             "title": self._experiment.spec.name,
             "description": self._experiment.spec.description or "",
@@ -80,7 +80,7 @@ class Recorded:
         }
 
     def take(self, name: str) -> dict[str, Any]:
-        """One run as the page draws it. Raises KeyError for a run that the folder does not have."""
+        """Return one run as the page draws it. Raises KeyError for a run that the folder does not have."""
         plan, records = self._plans[name], self._records[name]
         started = next(one for one in records if isinstance(one, record.RunStarted))
         begin = next((one.at for one in records if isinstance(one, record.Released)), started.t)
@@ -182,8 +182,11 @@ def _laps(
 
 
 def _replayed(plan: RunPlan, records: Iterable[Record], begin: float) -> dict[str, Any]:
-    """What jobs of a replayed trace hold: at some moments the GPUs of each leaf, and how many jobs have them;
-    and the course of the share of all GPUs."""
+    """Return the GPUs that jobs of a replayed trace hold; empty for other runs.
+
+    At some moments, these are the GPUs of each leaf that are held, and the number of jobs that hold them. In
+    addition, the course of the share of all GPUs.
+    """
     one = next((one for one in records if isinstance(one, record.TraceReplayed)), None)
     if one is None or plan.trace is None:
         return {}

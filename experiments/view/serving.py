@@ -40,7 +40,7 @@ class Takes:
         return json.dumps(self._folders[folder].take(name), separators=(",", ":")).encode()
 
     def found(self, name: str) -> bytes | None:
-        """The document of this name; None where there is none."""
+        """Return the document of this name; None if there is none."""
         if name == "runs.json":
             return json.dumps(self._index).encode()
         match = _TAKE.fullmatch(name)
@@ -73,7 +73,7 @@ async def _answer(send: Any, status: int, body: bytes, header: tuple[bytes, byte
 
 
 def application(folders: Sequence[Recorded]) -> Any:
-    """The page over these folders; only its own pages may call it."""
+    """Return the application that serves the page over these folders; only its own pages may call it."""
     return OwnPagesOnly(Takes(folders))
 
 
@@ -91,6 +91,6 @@ def serve(folders: Sequence[Recorded], host: str, port: int, said: Callable[[str
 
 
 def address(listener: socket.socket) -> str:
-    """Where the page is."""
+    """Return the URL of the page."""
     host, port = listener.getsockname()[:2]
     return f"http://{f'[{host}]' if ':' in host else host}:{port}{VIEW}"

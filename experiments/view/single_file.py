@@ -45,8 +45,11 @@ def write_beside(folder: Path) -> None:
 
 
 def single_file(folders: Sequence[Recorded], *, most_bytes: float = math.inf) -> str:
-    """HTML with the runs of the folders, the first at least and more up to ``most_bytes``. It loads nothing,
-    and runs no script but its own."""
+    """Return one HTML file with the recorded runs: always the first, then more until ``most_bytes`` is
+    reached.
+
+    The file loads nothing, and runs no script but its own.
+    """
     found, size = [folder.index() for folder in folders], 0
     for folder, index in zip(folders, found, strict=True):
         kept = []

@@ -18,7 +18,7 @@ def events_of(plan: RunPlan, records: Iterable[Record]) -> Iterator[Event]:
 
 
 def told_of(plan: RunPlan, one: Record) -> Iterator[Event]:
-    """A record as events of the stream; none for what the page does not show."""
+    """Yield a record as events of the stream; none for records that the page does not show."""
     match one:
         case record.JobArrived(job=job):
             yield {"event": "job", "job": job, "name": job, "state": "PENDING", "error": None}
@@ -113,7 +113,7 @@ def cross_connect(
 
 
 def moved(event: Event, begin: float) -> Event:
-    """An event with its times on the take's clock."""
+    """Return an event with its times on the take's clock, seconds."""
     moved = {**event, "t": round(event["t"] - begin, 6)}
     if "timeline" in event:
         moved["timeline"] = [{**one, "t": round(one["t"] - begin, 6)} for one in event["timeline"]]
