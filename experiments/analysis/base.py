@@ -26,10 +26,10 @@ class AtBase:
         """Return what the file has at a dotted path, with its parameters resolved; None if the file has
         nothing there."""
         if path not in self._values:
-            found: Any = self._raw
+            value: Any = self._raw
             for word in path.split("."):
-                found = found.get(word) if isinstance(found, Mapping) else None
-            self._values[path] = resolved(found, path, self._raw.get("parameters") or {})
+                value = value.get(word) if isinstance(value, Mapping) else None
+            self._values[path] = resolved(value, path, self._raw.get("parameters") or {})
         return self._values[path]
 
     def at(
@@ -47,9 +47,9 @@ class AtBase:
         The row may be of any subject if ``subject`` is None. It is the published row if ``published`` is set,
         else the run's own. None if there is no such row.
         """
-        for at in self.table.of(arm):
-            if changed.items() <= at.point.items() and self._is_there(at.point, changed):
-                for row in at.each(metric):
+        for place in self.table.of(arm):
+            if changed.items() <= place.point.items() and self._is_there(place.point, changed):
+                for row in place.each(metric):
                     if subject in (None, row.subject) and (row.label == "published") == published:
                         return row
         return None
@@ -63,12 +63,12 @@ class AtBase:
     def along(self, arm: str, metric: str, *paths: str) -> dict[Any, float]:
         """Return an arm's own numbers by the value of a swept path, which is the first of ``paths`` that
         is swept."""
-        found = {}
+        number_of = {}
         for row in self.table.each(arm, metric):
             values = [row.point[path] for path in paths if path in row.point]
             if values and row.label != "published" and is_number(row.value):
-                found[values[0]] = row.value
-        return found
+                number_of[values[0]] = row.value
+        return number_of
 
     def _is_there(self, point: Mapping[str, Any], changed: Mapping[str, Any]) -> bool:
         # An empty section is as good as none.

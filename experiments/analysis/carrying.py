@@ -163,10 +163,12 @@ def demand_of(plan: RunPlan, costs: Costs = MEASURED) -> Demand | None:
     together = [job for job in plan.jobs if job.start.at_once] or list(plan.jobs)
     traffics = traffics_of(plan, together)
     jobs = [
-        (found, *found.frames(plan.setting.frames.mtu_bytes)) for found in traffics.values() if found.seconds
+        (traffic, *traffic.frames(plan.setting.frames.mtu_bytes))
+        for traffic in traffics.values()
+        if traffic.seconds
     ]
-    wanted = sum(job.gpus for job in together if not job.ranks)
-    at_once = min(1.0, len(plan.setting.fabric.gpus) / wanted) if wanted else 1.0
+    gpus = sum(job.gpus for job in together if not job.ranks)
+    at_once = min(1.0, len(plan.setting.fabric.gpus) / gpus) if gpus else 1.0
     messages = at_once * sum(job.messages / job.seconds for job, _, _ in jobs)
     if not messages:
         return None
@@ -194,8 +196,8 @@ def traffics_of(plan: RunPlan, jobs: Sequence[JobPlan]) -> dict[str, Traffic]:
     Containers, jobs with averaged gradients and jobs of more than ``MOST_GPUS`` ranks are left out.
     """
     switches, iterations_s = _Switches(plan), _modelled_s(plan)
-    found = {job.name: _traffic(plan, job, switches, iterations_s.get(job.name)) for job in jobs}
-    return {name: traffic for name, traffic in found.items() if traffic is not None}
+    traffics = {job.name: _traffic(plan, job, switches, iterations_s.get(job.name)) for job in jobs}
+    return {name: traffic for name, traffic in traffics.items() if traffic is not None}
 
 
 def left_by_tcp(plan: RunPlan) -> float:
@@ -267,9 +269,9 @@ def _of_collectives(workload: Workload) -> Iterator[_Sends]:
             done.add((group, slot))
             mine = (program.kind == Kind.COLLECTIVE) & (program.slot == slot)
             pairs = np.stack((program.collective[mine], program.bytes[mine]))
-            found, counts = np.unique(pairs, axis=1, return_counts=True)
+            sends, counts = np.unique(pairs, axis=1, return_counts=True)
             members = workload.groups[group]
-            for (which, size), calls in zip(found.T.tolist(), counts.tolist(), strict=True):
+            for (which, size), calls in zip(sends.T.tolist(), counts.tolist(), strict=True):
                 what = workload.collectives[which]
                 vector = vector_bytes(what.kind, len(members), size)
                 yield from _of_steps(calls, what.steps(len(members)), vector, members)
@@ -325,14 +327,14 @@ def _compute_s(job: JobPlan) -> float:
 def _modelled_s(plan: RunPlan) -> dict[str, float]:
     """Seconds of an iteration by the models, which know of jobs that share links, by job; without those that
     they do not know."""
-    known: Mapping[str, Sequence[str]] = {one.name: one.ranks for one in plan.jobs if one.start.at_once}
+    known: Mapping[str, Sequence[str]] = {job.name: job.ranks for job in plan.jobs if job.start.at_once}
     if not all(known.values()):
         return {}
     try:
-        found = predict_jobs(plan, known)
+        predictions = predict_jobs(plan, known)
     except (KeyError, NoPathError):
         return {}
-    return {name: of.jct_s / plan.job(name).iterations for name, of in found.items()}
+    return {name: of.jct_s / plan.job(name).iterations for name, of in predictions.items()}
 
 
 def alike(lines: Iterable[tuple[str, str]], most: int = 4) -> Iterator[str]:

@@ -46,12 +46,12 @@ def comparison_rows(spec: CompareSpec, table: Table) -> Iterator[Row]:
                     yield from _window(row, mine, base)
 
 
-def _figures(spec: CompareSpec, metric: str, at: At) -> list[Row]:
+def _figures(spec: CompareSpec, metric: str, place: At) -> list[Row]:
     """Return the rows of a metric that a comparison uses, without those of other jobs if the comparison
     names a job."""
     return [
         row
-        for row in at.defined(metric)
+        for row in place.defined(metric)
         if not row.subject.startswith("job ") or spec.job in (None, row.subject.removeprefix("job "))
     ]
 
@@ -64,21 +64,23 @@ def not_compared(spec: CompareSpec, table: Table) -> Iterator[str]:
     pairs = list(_pairs(spec, table))
     if (
         not pairs
-        and any(at.arm == spec.baseline for at in table)
-        and any(_is_other(spec, at) for at in table)
+        and any(place.arm == spec.baseline for place in table)
+        and any(_is_other(spec, place) for place in table)
     ):
         yield f"with {spec.baseline}: no arm ran at a point at which {spec.baseline} ran, too"
     for metric in spec.metrics if pairs else ():
-        mine = [row for at, _ in pairs for row in _figures(spec, metric, at)]
-        base = [row for _, at in pairs for row in _figures(spec, metric, at)]
-        ratios = (_ratio(row, at, under, None) for at, under in pairs for row in _figures(spec, metric, at))
-        if not any(list(one) for one in ratios):
+        mine = [row for place, _ in pairs for row in _figures(spec, metric, place)]
+        base = [row for _, place in pairs for row in _figures(spec, metric, place)]
+        ratios = (
+            _ratio(row, place, under, None) for place, under in pairs for row in _figures(spec, metric, place)
+        )
+        if not any(list(ratio) for ratio in ratios):
             yield f"{metric} with {spec.baseline}: {_why_not(spec, mine, base)}{_instead(spec, pairs)}"
 
 
-def _is_other(spec: CompareSpec, at: At) -> bool:
+def _is_other(spec: CompareSpec, place: At) -> bool:
     # What links gave is of no arm.
-    return at.arm not in ("", spec.baseline) if spec.arms is None else at.arm in spec.arms
+    return place.arm not in ("", spec.baseline) if spec.arms is None else place.arm in spec.arms
 
 
 def _why_not(spec: CompareSpec, mine: Sequence[Row], base: Sequence[Row]) -> str:
@@ -92,7 +94,7 @@ def _why_not(spec: CompareSpec, mine: Sequence[Row], base: Sequence[Row]) -> str
 def _instead(spec: CompareSpec, pairs: Iterable[tuple[At, At]]) -> str:
     """Return a hint at metrics of jobs with workloads, which have no gradient all-reduce; empty without
     such jobs."""
-    of_workloads = any(_figures(spec, "exposed", at) for pair in pairs for at in pair)
+    of_workloads = any(_figures(spec, "exposed", place) for pair in pairs for place in pair)
     return "; jobs with a workload have iteration, jct and exposed" if of_workloads else ""
 
 
@@ -101,14 +103,14 @@ def _ratio(row: Row, mine: At, base: At, limit: float | None) -> Iterator[Row]:
     key, under = (row.subject, row.metric), base.row(row.subject, row.metric)
     if under is None:
         return
-    found = {
+    values = {
         over.repeat: (over.value, least)
         for over in mine.found(*key)
         if (least := base.value(*key, over.repeat)) and is_number(over.value)
     }
-    spread = half_width([over / least for repeat, (over, least) in found.items() if repeat is not None])
+    spread = half_width([over / least for repeat, (over, least) in values.items() if repeat is not None])
     standing = _both(row.standing, under.standing)
-    for repeat, (over, least) in found.items():
+    for repeat, (over, least) in values.items():
         wide = spread if repeat is None else None
         ratio = replace(row, repeat=repeat, unit="1", value=over / least, spread=wide, standing=standing)
         yield replace(ratio, metric=f"{row.metric}_ratio")
@@ -120,15 +122,17 @@ def _ratio(row: Row, mine: At, base: At, limit: float | None) -> Iterator[Row]:
             yield replace(ratio, metric="within_limit", unit="", value=within, spread=None)
 
 
-def _both(one: Standing, other: Standing) -> Standing:
+def _both(first: Standing, other: Standing) -> Standing:
     """Standing of a ratio: that of the figure of the two whose agreement would surprise more."""
     surprising: tuple[Standing, ...] = ("free", "unjudged", "predicted", "range", "identity", "fitted")
-    return min(one, other, key=surprising.index)
+    return min(first, other, key=surprising.index)
 
 
 def _window(row: Row, mine: At, base: At) -> Iterator[Row]:
     """Rows of GPU utilisation averaged over the time of the longer of both runs."""
-    sides = [(at.value(row.subject, row.metric), at.value(row.subject, "jct")) for at in (mine, base)]
+    sides = [
+        (place.value(row.subject, row.metric), place.value(row.subject, "jct")) for place in (mine, base)
+    ]
     times = [jct_s for _, jct_s in sides if jct_s is not None]
     busy = [share * jct_s for share, jct_s in sides if share is not None and jct_s is not None]
     if len(busy) == 2:
@@ -150,7 +154,7 @@ def equality_rows(spec: CompareSpec, table: Table, plans: Iterable[RunPlan]) -> 
     }
     for mine, base in _pairs(spec, table):
         for row in mine.each("parameters_sha256"):
-            how = [trained.get((at.arm, key_of(at.point), row.subject)) for at in (mine, base)]
+            how = [trained.get((place.arm, key_of(place.point), row.subject)) for place in (mine, base)]
             other = base.row(row.subject, row.metric)
             if other is not None and how[0] == how[1] is not None:
                 yield replace(row, metric="parameters_equal", value=row.value == other.value)
@@ -190,7 +194,7 @@ def told_apart_rows(spec: CompareSpec, table: Table, runs: Sequence[Run]) -> Ite
     for run in runs:
         groups.setdefault((run.plan.arm, key_of(run.plan.point)), []).append(run)
     for mine, base in _pairs(spec, table):
-        sides = [groups[at.arm, key_of(at.point)] for at in (mine, base)]
+        sides = [groups[place.arm, key_of(place.point)] for place in (mine, base)]
         for name in sides[0][0].jobs if spec.job is None else [spec.job]:
             yield from _told_apart(
                 name, *([(run, run.jobs[name]) for run in s if name in run.jobs] for s in sides)
@@ -228,8 +232,8 @@ def break_even_rows(spec: BreakEvenSpec, table: Table, runs: Sequence[Run]) -> I
     disturbed for a conclusion and has no rows.
     """
     for base in table.of(spec.baseline):
-        mine = [at for at in table.of(spec.arm) if table.under(spec.baseline, at.point) is base]
-        points = [at.point for at in mine]
+        mine = [place for place in table.of(spec.arm) if table.under(spec.baseline, place.point) is base]
+        points = [place.point for place in mine]
         of_arm = [run for run in runs if run.plan.arm == spec.arm and run.plan.point in points]
         figure = next((row for row in base.each(spec.metric) if row.subject.startswith("job ")), None)
         if figure is not None and of_arm:
@@ -250,11 +254,11 @@ def _break_even(
 ) -> Iterator[Row]:
     """``base``: the baseline's figure, of a job. ``run``: one of the arm's."""
     setting, subject = run.plan.setting, base.subject
-    waits = [at.value(f"fabric {setting.name}", "setup_p50") for at in mine]
+    waits = [place.value(f"fabric {setting.name}", "setup_p50") for place in mine]
     points = [
-        (at, waited, took)
-        for at, waited in zip(mine, waits, strict=True)
-        if waited is not None and (took := at.value(subject, spec.metric)) is not None
+        (place, waited, took)
+        for place, waited in zip(mine, waits, strict=True)
+        if waited is not None and (took := place.value(subject, spec.metric)) is not None
     ]
     if len({waited for _, waited, _ in points}) < 2:
         return
@@ -280,9 +284,9 @@ def _break_even(
     }
     for metric, (value, unit, label) in figures.items():
         yield replace(row, metric=metric, value=value, unit=unit, label=label)
-    for at, waited, took in points:
-        point = replace(row, point=at.point, unit="1")
+    for place, waited, took in points:
+        point = replace(row, point=place.point, unit="1")
         yield replace(point, metric="slowdown_by_setup", value=took / line.free_s)
-        if model_s := at.value(subject, "allreduce_predicted"):
+        if model_s := place.value(subject, "allreduce_predicted"):
             slower = 1 + steps.steps * waited / model_s
             yield replace(point, metric="slowdown_predicted", value=slower, label="analytic")

@@ -38,9 +38,9 @@ def crossover_rows(spec: CrossoverSpec, rows: Sequence[Row], plans: Sequence[Run
 
     Yield ``faster_from.OTHER`` instead if the other arm is ahead only at first.
     """
-    found = list(_lines(spec, rows, plans))
-    for mine in (line for line in found if line.arm in spec.arms):
-        for other in found:
+    lines = list(_lines(spec, rows, plans))
+    for mine in (line for line in lines if line.arm in spec.arms):
+        for other in lines:
             if other.arm not in spec.arms and _alike(mine, other):
                 yield from _crossing(mine, other)
 
@@ -79,15 +79,15 @@ def _crossing(mine: _Line, other: _Line) -> Iterator[Row]:
     ahead = [(x, value - there[x]) for x, value in mine.series if x in there]
     if len(ahead) < 2:
         return
-    word, at = crossing(ahead)
+    word, change = crossing(ahead)
     point = {**other.rest, **mine.rest}
-    value: float | str = at if 0 < at < math.inf else "always" if at else "never"
+    value: float | str = change if 0 < change < math.inf else "always" if change else "never"
     yield Row(
         mine.arm,
         mine.row.subject,
         f"faster_{word}.{other.arm}",
         value,
-        mine.unit if value == at else "",
+        mine.unit if value == change else "",
         mine.row.label,
         point,
     )

@@ -82,16 +82,16 @@ def compared(ours: Sequence[Run], theirs: Run, job: str, known: Known) -> Entry:
     all runs.
     """
     real, ideal = [run.jobs[job] for run in ours], [theirs.jobs[job]]
-    completion = (statistics.fmean(one.jct_s or 0.0 for one in jobs) for jobs in (real, ideal))
-    found: Entry = {
+    completion = (statistics.fmean(run_job.jct_s or 0.0 for run_job in jobs) for jobs in (real, ideal))
+    entry: Entry = {
         "iteration_s": _pair(*(mean_of(jobs, lambda it: it.whole_s) for jobs in (real, ideal))),
         "allreduce_s": _pair(*(mean_of(jobs, lambda it: it.all_reduce_s) for jobs in (real, ideal))),
         "completion_s": _pair(*completion),
         "causes": _causes(ours, theirs, job, known),
     }
-    found["off"] = which_is_off(found)
-    found["why"] = reasons(found)
-    return found
+    entry["off"] = which_is_off(entry)
+    entry["why"] = reasons(entry)
+    return entry
 
 
 def series(job: JobRun) -> list[float]:
@@ -174,10 +174,10 @@ def _between_s(jobs: Sequence[JobRun]) -> float:
 def _meetings(runs: Sequence[Run], job: str) -> dict[str, float]:
     """Seconds of an all-reduce with others on its links, mean: ``met_s`` all of them, ``lost_s`` what the
     others had of them if each link gave all of its jobs equal parts."""
-    found, count = {"met_s": 0.0, "lost_s": 0.0}, 0
+    meetings, count = {"met_s": 0.0, "lost_s": 0.0}, 0
     sharing, links = _share_links(runs[0], job), _links_taken(runs[0])
     for run in runs:
-        others = [
+        other_spans = [
             (min(it.compute_end for it in ranks), max(it.allreduce_end for it in ranks), name)
             for name, other in run.jobs.items()
             if name in sharing
@@ -185,23 +185,23 @@ def _meetings(runs: Sequence[Run], job: str) -> dict[str, float]:
         ]
         for it in run.jobs[job].iterations:
             count += 1
-            there = [one for one in others if one[0] < it.allreduce_end and one[1] > it.compute_end]
-            moments = {it.compute_end, it.allreduce_end, *(moment for one in there for moment in one[:2])}
+            there = [span for span in other_spans if span[0] < it.allreduce_end and span[1] > it.compute_end]
+            moments = {it.compute_end, it.allreduce_end, *(moment for span in there for moment in span[:2])}
             inside = sorted(t for t in moments if it.compute_end <= t <= it.allreduce_end)
             for since, until in itertools.pairwise(inside):
                 meeting = {name for begin, end, name in there if begin <= since and end >= until}
                 most = _most_on_a_link(links, job, meeting)
-                found["met_s"] += (until - since) * bool(meeting)
-                found["lost_s"] += (until - since) * most / (most + 1)
-    return {what: total / count for what, total in found.items()}
+                meetings["met_s"] += (until - since) * bool(meeting)
+                meetings["lost_s"] += (until - since) * most / (most + 1)
+    return {what: total / count for what, total in meetings.items()}
 
 
-def _most_on_a_link(links: Mapping[str, set[Port]], job: str, others: Collection[str]) -> int:
+def _most_on_a_link(links: Mapping[str, set[Port]], job: str, other_jobs: Collection[str]) -> int:
     """Return the largest number of the other jobs on one link of the job; all of them if links are not
     known."""
     if job not in links:
-        return len(others)
-    users = Counter(link for name in others for link in links[name] & links[job])
+        return len(other_jobs)
+    users = Counter(link for name in other_jobs for link in links[name] & links[job])
     return max(users.values(), default=0)
 
 
@@ -218,7 +218,7 @@ def _queues_s(run: Run, job: str, real: Sequence[JobRun]) -> float:
     if not steps:
         return 0.0
     step_s = ideal_all_reduce_s(run.plan.setting, plan, real[0].gpus) / steps
-    there_s = statistics.median(it.round_trip_s for one in real for it in one.iterations) / 2
+    there_s = statistics.median(it.round_trip_s for record in real for it in record.iterations) / 2
     return steps * max(0.0, there_s - step_s)
 
 
@@ -233,7 +233,7 @@ def _turns_s(run: Run, job: str) -> float:
     setting, steps_of, ways = run.plan.setting, _steps_of(run), _ways(run)
     if job not in ways:
         return 0.0
-    users = Counter(hop.out for one in ways.values() for way in one for hop in way)
+    users = Counter(hop.out for way_group in ways.values() for way in way_group for hop in way)
     frame_bits = 8 * (setting.frames.mtu_bytes + ETHERNET_BYTES) * setting.scale.rate
     waits_s = (sum((users[hop.out] - 1) * frame_bits / hop.rate_bps for hop in way[1:]) for way in ways[job])
     once_s, steps = max(waits_s, default=0.0), steps_of[job]
@@ -242,12 +242,12 @@ def _turns_s(run: Run, job: str) -> float:
 
 def _cold_s(jobs: Sequence[JobRun]) -> float:
     """Seconds of an all-reduce, mean, by which the first is longer than the others; 0 of fewer than three."""
-    found = []
+    excesses = []
     for job in jobs:
         every = [statistics.fmean(it.all_reduce_s for it in ranks) for ranks in job.by_index]
         longer_s = every[0] - statistics.fmean(every[1:]) if len(every) > 2 else 0.0
-        found.append(longer_s / len(every))
-    return statistics.fmean(found)
+        excesses.append(longer_s / len(every))
+    return statistics.fmean(excesses)
 
 
 def _work_s(run: Run, job: str) -> float:
@@ -290,8 +290,8 @@ def _steps_of(run: Run) -> dict[str, Steps]:
         return {}
     try:
         return {
-            name: steps_named(run.plan.job(name).loop.collective, len(one.gpus))
-            for name, one in run.jobs.items()
+            name: steps_named(run.plan.job(name).loop.collective, len(other.gpus))
+            for name, other in run.jobs.items()
         }
     except ValueError:
         return {}
@@ -348,7 +348,7 @@ def _dark_in(ours: Sequence[Run], theirs: Run, job: str) -> dict[str, list[int]]
 
     A simulated switch says when light goes. An emulated one does not, but the command takes it as long.
     """
-    found: dict[str, set[int]] = {"emulated": set(), "simulated": set()}
+    iterations: dict[str, set[int]] = {"emulated": set(), "simulated": set()}
     for action in theirs.later:
         dark = [since for _, since, _ in dark_intervals(action.result)]
         if action.plan.do not in LIGHT or not dark:
@@ -356,16 +356,16 @@ def _dark_in(ours: Sequence[Run], theirs: Run, job: str) -> dict[str, list[int]]
         command_s = min(dark) - light_window(action)[0]
         for side, runs in (("emulated", ours), ("simulated", [theirs])):
             for run in runs:
-                for same in (one for one in run.later if one.plan.name == action.plan.name):
-                    asked, lit = light_window(same)
-                    gone, least_s = asked + command_s, 0.01 * (lit - asked)
-                    found[side] |= {
+                for same in (later for later in run.later if later.plan.name == action.plan.name):
+                    begin, end = light_window(same)
+                    gone, least_s = begin + command_s, 0.01 * (end - begin)
+                    iterations[side] |= {
                         number
                         for number, ranks in enumerate(run.jobs[job].by_index, 1)
                         for it in ranks
-                        if min(it.allreduce_end, lit) - max(it.compute_end, gone) > least_s
+                        if min(it.allreduce_end, end) - max(it.compute_end, gone) > least_s
                     }
-    return {side: sorted(numbers) for side, numbers in found.items()}
+    return {side: sorted(numbers) for side, numbers in iterations.items()}
 
 
 def light_moved(run: Run) -> bool:
@@ -421,8 +421,8 @@ def light_s(runs: Sequence[Run], job: str) -> float | None:
     waits = list[float]()
     for run in runs:
         gpus = run.jobs[job].gpus
-        lit = ((flow.t_lit, flow.t_open) for flow in run.of(Flow) if flow.gpu in gpus)
-        waits += [(light - wish) / len(gpus) for light, wish in lit if light is not None]
+        lit_times = ((flow.t_lit, flow.t_open) for flow in run.of(Flow) if flow.gpu in gpus)
+        waits += [(light - wish) / len(gpus) for light, wish in lit_times if light is not None]
         waits += [change["total_s"] for note in run.of(RingSetUps) for change in note.set_ups]
     return sum(waits) / sum(len(run.jobs[job].by_index) for run in runs) if waits else None
 
@@ -470,8 +470,11 @@ def reasons(entry: Mapping[str, Any]) -> list[str]:
     }
     weighty = [part for part in whats if abs(causes[part]) >= 0.05 * abs(causes["gap_s"])]
     weighty.sort(key=lambda part: -abs(causes[part]))
-    said = [f"{signed(1000 * causes[part])} ms from {whats[part]}" for part in weighty]
-    return [*said, *(f"the emulation says of itself: {reason['text']}" for reason in causes["verdict"][:2])]
+    sentences = [f"{signed(1000 * causes[part])} ms from {whats[part]}" for part in weighty]
+    return [
+        *sentences,
+        *(f"the emulation says of itself: {reason['text']}" for reason in causes["verdict"][:2]),
+    ]
 
 
 def signed(value: float) -> str:
@@ -496,18 +499,18 @@ def _rest(causes: Mapping[str, Any]) -> str:
             return _met(causes)
         return "what the simulation makes wait and the emulation does not"
     again = causes["retransmits_per_rank_and_iteration"]
-    found = []
+    parts = []
     if again >= MANY_RETRANSMITS:
-        found.append(
+        parts.append(
             f"TCP ({again:.1f} segments sent again by each rank in an iteration): pauses after a loss, and "
             "rates about the fair share, of which the lowest sets the pace of a collective"
         )
     if causes["light_moved"]:
-        found.append("the controller's own time and TCP's recovery when light is moved")
-    if not found:
+        parts.append("the controller's own time and TCP's recovery when light is moved")
+    if not parts:
         busy = "" if causes["busy"] is None else f" (processors {100 * causes['busy']:.0f} % busy on average)"
-        found.append(f"kernel, software switches and workers, whose time is not simulated{busy}")
-    return " and ".join(found)
+        parts.append(f"kernel, software switches and workers, whose time is not simulated{busy}")
+    return " and ".join(parts)
 
 
 def _met(causes: Mapping[str, Any]) -> str:

@@ -121,11 +121,11 @@ class Compared:
     @property
     def beyond(self) -> dict[str, dict[str, float]]:
         """The figures that are beyond the simulation's reach."""
-        found = self.figures or {}
+        figures = self.figures or {}
         return {
-            figure: found[figure]
+            figure: figures[figure]
             for figure, most in REACH_PERCENT.items()
-            if found and abs(found[figure]["difference_percent"]) > most
+            if figures and abs(figures[figure]["difference_percent"]) > most
         }
 
 
@@ -140,10 +140,10 @@ class Reason:
     @property
     def text(self) -> str:
         """The reason as a sentence, without a full stop."""
-        said = SENTENCES[self.code].format(**self.data)
+        sentence = SENTENCES[self.code].format(**self.data)
         # A cause is a sentence already.
-        said = said.replace(" %", "%").replace("%", " %")
-        return f"{said}, in {self.data['arm']}" if "arm" in self.data else said
+        sentence = sentence.replace(" %", "%").replace("%", " %")
+        return f"{sentence}, in {self.data['arm']}" if "arm" in self.data else sentence
 
     def as_json(self) -> dict[str, Any]:
         """Return the reason for result.json: ``code``, ``level``, the data, and the sentence as ``text``."""
@@ -174,7 +174,7 @@ def judged(
     arms = dict.fromkeys(run.plan.arm for run in runs)
     timed = [arm for arm in arms if arm not in untimed]
     missing = samples_missing(runs, rates)
-    found = [
+    reasons_found = [
         *missed_links(links),
         *([] if links else [Reason("links_not_measured", "doubtful", {})]),
         *(reason for arm in timed for reason in late(timers(_of(arm, runs)), arm=arm)),
@@ -188,19 +188,21 @@ def judged(
         *broken_off(records),
     ]
     for name, share in missing.items():
-        found += over(share, SAMPLES_MISSING, "samples_missing", run=name, share=share)
+        reasons_found += over(share, SAMPLES_MISSING, "samples_missing", run=name, share=share)
     stepped = any(job.plane(run.plan.setting.fabric).stepped for run in runs for job in run.plan.jobs)
     limits = BASELINE_OVER_MODEL_IN_STEPS if stepped else BASELINE_OVER_MODEL
     for context in contexts:
-        found += beside_model(context, limits if context.run.plan.arm in baselines else None)
-    found += [reason for run in runs for reason in differing(run)]
-    found += [reason for context in contexts for reason in astray(context)]
+        reasons_found += beside_model(context, limits if context.run.plan.arm in baselines else None)
+    reasons_found += [reason for run in runs for reason in differing(run)]
+    reasons_found += [reason for context in contexts for reason in astray(context)]
     # Last, as what is known of a run may be the cause.
     rates_of_links = [record for record in records if type(record) is LinkRate]
-    beside = {context.run.name: beside_simulation(context, rates_of_links, found) for context in contexts}
+    beside = {
+        context.run.name: beside_simulation(context, rates_of_links, reasons_found) for context in contexts
+    }
     for context in contexts:
-        found += unlike_simulation(context.run, beside[context.run.name], found)
-    reasons = [reason for number, reason in enumerate(found) if reason not in found[:number]]
+        reasons_found += unlike_simulation(context.run, beside[context.run.name], reasons_found)
+    reasons = [reason for number, reason in enumerate(reasons_found) if reason not in reasons_found[:number]]
     of_arms = [_concerned(reason, runs) for reason in reasons]
     return {
         "verdict": _worst(reasons),
@@ -246,13 +248,13 @@ def _worst(reasons: Iterable[Reason]) -> str:
 
 def _concerned(reason: Reason, runs: Sequence[Run]) -> list[str]:
     """The arms that a reason is about: its own or its run's, those on its fabric, or all."""
-    told = reason.data
+    data = reason.data
     mine = [
         run
         for run in runs
-        if told.get("run") in (None, run.name)
-        and told.get("arm") in (None, run.plan.arm)
-        and told.get("fabric") in (None, run.plan.setting.name)
+        if data.get("run") in (None, run.name)
+        and data.get("arm") in (None, run.plan.arm)
+        and data.get("fabric") in (None, run.plan.setting.name)
     ]
     return list(dict.fromkeys(run.plan.arm for run in mine))
 
@@ -265,12 +267,12 @@ def _link(rate: LinkRate) -> dict[str, Any]:
 
 def missed_links(rates: Iterable[Mapping[str, Any]]) -> list[Reason]:
     """Return a reason for each rate that missed its setting."""
-    found: list[Reason] = []
+    reasons: list[Reason] = []
     for rate in rates:
-        said = {key: rate[key] for key in ("fabric", "link", "direction") if key in rate}
+        link = {key: rate[key] for key in ("fabric", "link", "direction") if key in rate}
         ratio = rate["measured_bps"] / rate["set_bps"]
-        found += over(abs(ratio - 1), LINK_ERROR, "link_rate", **said, ratio=ratio)
-    return found
+        reasons += over(abs(ratio - 1), LINK_ERROR, "link_rate", **link, ratio=ratio)
+    return reasons
 
 
 def timers(runs: Iterable[Run]) -> dict[str, float | None]:
@@ -307,18 +309,18 @@ def processors(run: Run) -> dict[str, float | None]:
     Mean and 95th percentile of each; None if unknown, empty without records. The share of other programs is
     not a reason by itself: its effects show in links and timers, and it may explain them.
     """
-    found: dict[str, float | None] = {}
+    shares_by_name: dict[str, float | None] = {}
     for what in ("busy", "stolen", "others") if loads(run) else ():
         shares = [share for load in loads(run) if (share := getattr(load, what)) is not None]
-        found[f"mean_{what}"] = statistics.mean(shares) if shares else None
-        found[f"p95_{what}"] = percentile(shares, 0.95) if shares else None
-    return found
+        shares_by_name[f"mean_{what}"] = statistics.mean(shares) if shares else None
+        shares_by_name[f"p95_{what}"] = percentile(shares, 0.95) if shares else None
+    return shares_by_name
 
 
 def busy(run: Run) -> Iterator[Reason]:
     """Yield a reason if the lab itself took nearly all of the processors."""
-    if found := loads(run):
-        own = statistics.mean(load.busy - (load.others or 0.0) for load in found)
+    if records := loads(run):
+        own = statistics.mean(load.busy - (load.others or 0.0) for load in records)
         yield from over(own, CPU_BUSY, "processors_busy", run=run.name, busy=own)
 
 
@@ -347,14 +349,14 @@ def deaths(run: Run) -> list[dict[str, Any]]:
 
     ``away_s``: seconds until the process was back; None if it did not come back.
     """
-    backs, found = run.of(ProcessBack), []
+    backs, deaths_found = run.of(ProcessBack), []
     for death in run.of(ProcessEnded):
         back = next(
             (b for b in backs if (b.kind, b.name) == (death.kind, death.name) and b.t >= death.t), None
         )
-        told = {key: getattr(death, key) for key in ("kind", "name", "how", "planned", "t")}
-        found.append({**told, "away_s": None if back is None else back.t - death.t})
-    return found
+        data = {key: getattr(death, key) for key in ("kind", "name", "how", "planned", "t")}
+        deaths_found.append({**data, "away_s": None if back is None else back.t - death.t})
+    return deaths_found
 
 
 def died(run: Run) -> Iterator[Reason]:
@@ -365,14 +367,14 @@ def died(run: Run) -> Iterator[Reason]:
     unasked = {(d["kind"], d["name"]): d for d in deaths(run) if not d["planned"]}
     for (kind, name), death in unasked.items():
         code = "process_gone" if death["away_s"] is None else "process_restarted"
-        said = {"kind": kind, "name": name, "process": process_called(kind, name), "how": death["how"]}
-        yield Reason(code, "doubtful", {"run": run.name, **said})
+        data = {"kind": kind, "name": name, "process": process_called(kind, name), "how": death["how"]}
+        yield Reason(code, "doubtful", {"run": run.name, **data})
     for event in run.of(EventLate):
         if not event.asked:
-            told = {
+            event_data = {
                 key: getattr(event, key) for key in ("name", "planned", "came", "late_s", "away_s", "said")
             }
-            yield Reason("event_late", "doubtful", {"run": run.name, **told})
+            yield Reason("event_late", "doubtful", {"run": run.name, **event_data})
     takes_workers = any(
         action.plan.target is not None and action.plan.target.kind in ("worker", "gpu")
         for action in run.actions
@@ -393,14 +395,14 @@ def drifted(run: Run) -> Iterator[Reason]:
         if drift.planned or drift.t > run.ended or (mended is not None and mended.t < run.released):
             continue
         then = "until the run ended" if mended is None else f"for {mended.t - drift.t:.2f} s"
-        said = {"switch": drift.switch, "what": drift.what, "said": drift.said, "then": then}
-        yield Reason("switch_drifted", "doubtful", {"run": run.name, **said})
+        data = {"switch": drift.switch, "what": drift.what, "said": drift.said, "then": then}
+        yield Reason("switch_drifted", "doubtful", {"run": run.name, **data})
 
 
 def stood_still(run: Run) -> Iterator[Reason]:
     """Yield a reason for each process that stood still for longer than its work tolerates."""
-    for one in standstills(run.records):
-        yield Reason("process_frozen", "doubtful", {"run": run.name, **one.told()})
+    for standstill in standstills(run.records):
+        yield Reason("process_frozen", "doubtful", {"run": run.name, **standstill.told()})
 
 
 def between_runs(records: Sequence[Record], runs: Sequence[Run]) -> Iterator[Reason]:
@@ -409,13 +411,13 @@ def between_runs(records: Sequence[Record], runs: Sequence[Run]) -> Iterator[Rea
     The faults are processes that stood still, and switches that were not as the testbed left them.
     """
     aside = [r.set_aside for r in records if isinstance(r, Repeated) and r.set_aside is not None]
-    found = outside(records, runs, aside)
-    for one in standstills(found):
-        yield Reason("frozen_outside_runs", "doubtful", one.told())
-    for drift in found:
+    records_outside = outside(records, runs, aside)
+    for standstill in standstills(records_outside):
+        yield Reason("frozen_outside_runs", "doubtful", standstill.told())
+    for drift in records_outside:
         if isinstance(drift, SwitchDrifted) and not drift.planned:
-            told = {"switch": drift.switch, "what": drift.what, "said": drift.said}
-            yield Reason("drifted_outside_runs", "doubtful", told)
+            data = {"switch": drift.switch, "what": drift.what, "said": drift.said}
+            yield Reason("drifted_outside_runs", "doubtful", data)
 
 
 def failed(run: Run) -> Iterator[Reason]:
@@ -443,9 +445,9 @@ def without_bytes(context: Context) -> Iterator[Reason]:
         model = context.predicted.get(name)
         if model is None or not job.plan.iterations:
             continue
-        for one in stalled(job.iterations, model.jct_s / job.plan.iterations):
-            where = {"run": run.name, "job": name, "rank": one.rank, "iteration": one.i}
-            yield Reason("worker_stalled", "doubtful", {**where, "for_s": one.max_stall_s})
+        for iteration in stalled(job.iterations, model.jct_s / job.plan.iterations):
+            where = {"run": run.name, "job": name, "rank": iteration.rank, "iteration": iteration.i}
+            yield Reason("worker_stalled", "doubtful", {**where, "for_s": iteration.max_stall_s})
 
 
 def _was_killed(job: JobRun) -> bool:
@@ -481,9 +483,9 @@ def samples_missing(runs: Sequence[Run], rates: Iterable[PortRate]) -> dict[str,
     shares: dict[str, float] = {}
     for run in runs:
         if times and run.plan.setting.fabric.packet_switches:
-            found = {t for t in times.get(run.name, ()) if run.released <= t <= run.ended}
-            wanted = (run.ended - run.released) / SERIES_STEP_S
-            shares[run.name] = max(0.0, 1 - len(found) / wanted) if wanted >= 1 else 0.0
+            sampled = {t for t in times.get(run.name, ()) if run.released <= t <= run.ended}
+            expected = (run.ended - run.released) / SERIES_STEP_S
+            shares[run.name] = max(0.0, 1 - len(sampled) / expected) if expected >= 1 else 0.0
     return shares
 
 
@@ -503,19 +505,19 @@ def beside_model(context: Context, limits: tuple[float, float] | None) -> Iterat
             continue
         if model.jct_s > by_itself.jct_s * (1 + 1e-9):
             continue
-        said, found = {"run": run.name, "job": name}, by_model(context, job)
-        model_s = found.get("jct_predicted_with_setup", model.jct_s)
+        common, modelled = {"run": run.name, "job": name}, by_model(context, job)
+        model_s = modelled.get("jct_predicted_with_setup", model.jct_s)
         unsimulated = context.foretold is not None and context.foretold.run is None
         if unsimulated and abs(model_s / job.jct_s - 1) > REACH_PERCENT["completion_s"] / 100:
             took = {"measured_s": job.jct_s, "model_s": model_s}
-            yield Reason("unlike_model", "doubtful", {**said, **took})
+            yield Reason("unlike_model", "doubtful", {**common, **took})
         # Where light is waited for, or the job's own edges share a link, NICs are not what counts.
-        if not model.set_ups and model.all_reduce_s <= found["allreduce_ideal"] * (1 + 1e-9):
-            times = found.get("allreduce_over_ideal", 0.0)
-            yield from over(times, ALL_REDUCE_OVER_IDEAL, "all_reduce_over_ideal", over=times, **said)
+        if not model.set_ups and model.all_reduce_s <= modelled["allreduce_ideal"] * (1 + 1e-9):
+            times = modelled.get("allreduce_over_ideal", 0.0)
+            yield from over(times, ALL_REDUCE_OVER_IDEAL, "all_reduce_over_ideal", over=times, **common)
         if limits is not None:
             times = job.jct_s / model_s
-            yield from over(times, limits, "baseline_over_model", over=times, **said)
+            yield from over(times, limits, "baseline_over_model", over=times, **common)
 
 
 def beside_simulation(
@@ -530,42 +532,42 @@ def beside_simulation(
         return {}
     other = foretold.run
     bearing = Known(links, [reason.as_json() for reason in known], foretold.payload_share)
-    found = {}
+    comparisons = {}
     for name, job in run.jobs.items():
         theirs = other.jobs[name]
         both = job.jct_s is not None and theirs.jct_s is not None and job.iterations and theirs.iterations
         figures = compared([run], other, name, bearing) if both else None
-        found[name] = Compared(job.state, theirs.state, figures)
-    return found
+        comparisons[name] = Compared(job.state, theirs.state, figures)
+    return comparisons
 
 
 def unlike_simulation(run: Run, beside: Mapping[str, Compared], known: Sequence[Reason]) -> Iterator[Reason]:
     """Yield reasons for jobs that have a figure beyond the simulation's reach, or that ended otherwise."""
     for name, job in beside.items():
-        said: dict[str, Any] = {"run": run.name, "job": name}
+        common: dict[str, Any] = {"run": run.name, "job": name}
         if SUCCEEDED in (job.state, job.simulated) and job.state != job.simulated:
             yield Reason(
-                "ended_otherwise", "doubtful", {**said, "state": job.state, "simulated": job.simulated}
+                "ended_otherwise", "doubtful", {**common, "state": job.state, "simulated": job.simulated}
             )
         if job.figures is None:
             continue
-        far = {figure: at for figure, at in job.beyond.items() if figure in _judged(run, name)}
+        far = {figure: pair for figure, pair in job.beyond.items() if figure in _judged(run, name)}
         if not far:
             continue
         cause = cause_of(job.figures) or _other_reason(run, known)
         words = [
-            f"{FIGURES[figure]} {at['emulated']:.4g} s, simulated {at['simulated']:.4g} s "
-            f"({signed(at['difference_percent'])}%)"
-            for figure, at in far.items()
+            f"{FIGURES[figure]} {pair['emulated']:.4g} s, simulated {pair['simulated']:.4g} s "
+            f"({signed(pair['difference_percent'])}%)"
+            for figure, pair in far.items()
         ]
-        told = f"{', '.join(words)}; {'no cause is known' if cause is None else f'cause: {cause}'}"
+        sentence = f"{', '.join(words)}; {'no cause is known' if cause is None else f'cause: {cause}'}"
         completion = job.figures["completion_s"]
         quiet = all(action.plan.do in PLAIN_EVENTS for action in run.later)
         longer = completion["emulated"] > BAD_OVER_SIMULATED * completion["simulated"]
         yield Reason(
             "unlike_simulation",
             "bad" if quiet and longer else "doubtful",
-            {**said, "figures": far, "cause": cause, "said": told},
+            {**common, "figures": far, "cause": cause, "said": sentence},
         )
 
 
@@ -577,8 +579,8 @@ def _other_reason(run: Run, known: Sequence[Reason]) -> str | None:
         if reason.code not in OF_MODELS
         and (reason.data.get("run"), reason.data.get("arm")) in ((run.name, None), (None, run.plan.arm))
     )
-    found = next(mine, None)
-    return None if found is None else found.text.removeprefix(f"{run.name}: ")
+    first = next(mine, None)
+    return None if first is None else first.text.removeprefix(f"{run.name}: ")
 
 
 def _judged(run: Run, job: str) -> list[str]:

@@ -91,12 +91,12 @@ def by_phase(plan: RunPlan, foretell: Foretell) -> dict[str, tuple[float, float]
     spans = (end - begin for job in first.run.jobs.values() for begin, end in job.spans)
     longest_s = max(spans, default=0.0)
     later = [foretell(_started(plan, START_UP_S + k / PHASES * longest_s)) for k in range(PHASES)]
-    found = {}
+    spans_by_job = {}
     for name in first.jct_s:
-        times = [one.jct_s[name] for one in (first, *later) if name in one.jct_s]
+        times = [foretold.jct_s[name] for foretold in (first, *later) if name in foretold.jct_s]
         if max(times) > (1 + _DECIDES) * min(times):
-            found[name] = min(times), max(times)
-    return found
+            spans_by_job[name] = min(times), max(times)
+    return spans_by_job
 
 
 def _started(plan: RunPlan, start_up_s: float) -> RunPlan:
@@ -165,7 +165,7 @@ def predict_jobs(
     if all(planes[name].shared and job.loop.collective == "ring" for name, job in jobs.items()):
         return _sharing(plan, jobs, gpus, view)
     unknown = _unknown(view, [(jobs[name], ranks) for name, ranks in gpus.items()])
-    found = {}
+    predictions = {}
     for name, job in jobs.items():
         if name in unknown:
             continue
@@ -173,8 +173,8 @@ def predict_jobs(
         all_reduce_s = alone_s(plan, plane, gpus[name], loop, view)
         jct_s = job.iterations * (_compute_s(job) + all_reduce_s)
         waits = plane.set_ups(gpus[name], loop.collective)
-        found[name] = Predicted(jct_s, all_reduce_s, waits)
-    return found
+        predictions[name] = Predicted(jct_s, all_reduce_s, waits)
+    return predictions
 
 
 def _unknown(view: PacketView, jobs: Iterable[tuple[JobPlan, Sequence[str]]]) -> set[str]:
@@ -231,7 +231,7 @@ def _sharing(
         for name, job in jobs.items()
     ]
     model = RingModel(view, rings, Latencies(each_s, setting.scale.time))
-    found: dict[str, Predicted] = {}
+    predictions: dict[str, Predicted] = {}
     # What happens to jobs of one group is nothing to others.
     for group in model.groups():
         first = pace = model.iteration_s(group)
@@ -242,10 +242,10 @@ def _sharing(
             now_s += step_s
             ended = [name for name, count in left.items() if count * pace[name] <= step_s * (1 + _AT_ONCE)]
             for name in ended:
-                found[name] = Predicted(now_s, first[name] - _compute_s(jobs[name]))
+                predictions[name] = Predicted(now_s, first[name] - _compute_s(jobs[name]))
             left = {name: count - step_s / pace[name] for name, count in left.items() if name not in ended}
             pace = model.iteration_s(left)
-    return {name: found[name] for name in jobs}
+    return {name: predictions[name] for name in jobs}
 
 
 def model_s(plan: RunPlan) -> dict[str, float]:
@@ -253,9 +253,10 @@ def model_s(plan: RunPlan) -> dict[str, float]:
 
     The waits for light are as long as declared. Raises ValueError if a job has no path.
     """
-    found = predict_jobs(plan, {job.name: job.ranks for job in plan.jobs})
+    predictions = predict_jobs(plan, {job.name: job.ranks for job in plan.jobs})
     return {
-        job.name: found[job.name].jct_s + job.iterations * found[job.name].set_ups * light_wait_s(plan, job)
+        job.name: predictions[job.name].jct_s
+        + job.iterations * predictions[job.name].set_ups * light_wait_s(plan, job)
         for job in plan.jobs
     }
 

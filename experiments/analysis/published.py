@@ -52,9 +52,9 @@ def mean_name(figure: PublishedSpec) -> str:
     return f"{name_of(figure)}.{figure.over or 'mean'}"
 
 
-def mean_over(at: Mapping[str, Sequence[Any]]) -> dict[str, str]:
+def mean_over(values_by_path: Mapping[str, Sequence[Any]]) -> dict[str, str]:
     """Return the point of a row that is a mean over several points, by swept path."""
-    return {path: "mean of " + ", ".join(map(str, values)) for path, values in at.items()}
+    return {path: "mean of " + ", ".join(map(str, values)) for path, values in values_by_path.items()}
 
 
 def mean_rows(spec: FileSpec, table: Table, plans: Sequence[RunPlan]) -> Iterator[Row]:
@@ -71,7 +71,7 @@ def mean_rows(spec: FileSpec, table: Table, plans: Sequence[RunPlan]) -> Iterato
             yield from _mean_of_one(figure, subject, table)
             continue
         mine, theirs = (
-            [row for at in table.of(arm) if (row := at.row(subject, figure.metric)) is not None]
+            [row for arm_point in table.of(arm) if (row := arm_point.row(subject, figure.metric)) is not None]
             for arm in (figure.arm, figure.over)
         )
         columns = list(zip(*figure.at.values(), strict=True))
@@ -91,24 +91,26 @@ def mean_rows(spec: FileSpec, table: Table, plans: Sequence[RunPlan]) -> Iterato
                     key = key_of({**own, **rest})
                     point = {**own, **rest, **mean_over(figure.at)}
                     ratios.setdefault(key, []).append((replace(row, point=point), row.value / other.value))
-        for found in ratios.values():
-            if len(found) == len(columns):
-                mean = statistics.fmean(ratio for _, ratio in found)
-                yield replace(found[0][0], metric=mean_name(figure), value=mean, unit="1", spread=None)
+        for pairs in ratios.values():
+            if len(pairs) == len(columns):
+                mean = statistics.fmean(ratio for _, ratio in pairs)
+                yield replace(pairs[0][0], metric=mean_name(figure), value=mean, unit="1", spread=None)
 
 
 def _mean_of_one(figure: PublishedSpec, subject: str, table: Table) -> Iterator[Row]:
     """The mean of an arm's own figure over points, where it has all of them and nothing else is swept."""
-    wanted = [dict(zip(figure.at, place, strict=True)) for place in zip(*figure.at.values(), strict=True)]
-    found = [
+    points = [dict(zip(figure.at, place, strict=True)) for place in zip(*figure.at.values(), strict=True)]
+    figures = [
         row
-        for at in table.of(figure.arm)
-        if at.point in wanted and (row := at.row(subject, figure.metric)) is not None
+        for arm_point in table.of(figure.arm)
+        if arm_point.point in points and (row := arm_point.row(subject, figure.metric)) is not None
     ]
-    values = [row.value for row in found if is_number(row.value)]
-    if len(values) == len(wanted):
+    values = [row.value for row in figures if is_number(row.value)]
+    if len(values) == len(points):
         mean = values[0] if len(values) == 1 else statistics.fmean(values)
-        yield replace(found[0], metric=mean_name(figure), point=mean_over(figure.at), value=mean, spread=None)
+        yield replace(
+            figures[0], metric=mean_name(figure), point=mean_over(figure.at), value=mean, spread=None
+        )
 
 
 @dataclass(frozen=True)
@@ -133,7 +135,7 @@ def means(spec: FileSpec, table: Table) -> Iterator[Mean]:
         name, ratio = f"{name_of(figure)}.{figure.over}", _in("1", figure.value)
         rows = (row for row in table.each(figure.arm, name) if row.label != "published")
         mine = [(row.value, row) for row in rows if is_number(row.value)]
-        yield Mean(figure, ratio, sorted(mine, key=lambda one: abs(one[0] - ratio)))
+        yield Mean(figure, ratio, sorted(mine, key=lambda pair: abs(pair[0] - ratio)))
 
 
 def saved(ratio: float) -> float:
@@ -173,8 +175,10 @@ def standings(rows: Iterable[Row], published: Sequence[Row]) -> list[Row]:
     """Return the run's rows; each row that has a published counterpart with the standing of the published
     figure."""
     known = {(row.arm, row.subject, row.metric.removesuffix("_from")): row.standing for row in published}
-    found = ((row, known.get((row.arm, row.subject, row.metric))) for row in rows)
-    return [row if standing is None else replace(row, standing=standing) for row, standing in found]
+    rows_with_standing = ((row, known.get((row.arm, row.subject, row.metric))) for row in rows)
+    return [
+        row if standing is None else replace(row, standing=standing) for row, standing in rows_with_standing
+    ]
 
 
 def agreement_rows(spec: FileSpec, rows: Sequence[Row], plans: Sequence[RunPlan]) -> Iterator[Row]:

@@ -114,14 +114,14 @@ def _with_comparisons(
     return [*standings([*rows, *made], published), *published]
 
 
-def _named(compare: CompareSpec, found: Iterable[Row], before: Sequence[Row]) -> list[Row]:
+def _named(compare: CompareSpec, rows: Iterable[Row], before: Sequence[Row]) -> list[Row]:
     """An arm's figures against a second baseline have the comparison's name behind a dot."""
     taken = {(row.arm, row.subject, row.metric) for row in before} if compare.name else set()
     return [
         replace(row, metric=f"{row.metric}.{compare.name}")
         if (row.arm, row.subject, row.metric) in taken
         else row
-        for row in found
+        for row in rows
     ]
 
 
@@ -145,35 +145,35 @@ def label_of(environment: Mapping[str, Any]) -> Label:
 
 def read_result(path: Path) -> dict[str, Any]:
     """Return the object of result.json of a run folder. Raises ScenarioError, one line naming the file."""
-    found = read_json(path / "result.json")
-    if found.get("schema") != SCHEMA_VERSION:
+    result = read_json(path / "result.json")
+    if result.get("schema") != SCHEMA_VERSION:
         raise ScenarioError(
-            f"{path / 'result.json'}: its schema is {found.get('schema')}, not {SCHEMA_VERSION}; "
+            f"{path / 'result.json'}: its schema is {result.get('schema')}, not {SCHEMA_VERSION}; "
             f"make it anew: ringlight report {path}"
         )
-    return found
+    return result
 
 
-def document(found: Analysis, records: Iterable[Record], environment: Mapping[str, Any]) -> dict[str, Any]:
+def document(analysis: Analysis, records: Iterable[Record], environment: Mapping[str, Any]) -> dict[str, Any]:
     """Return the object of result.json.
 
     ``environment``: the run's environment.json, of which ``run``, ``backend``, ``arms``, ``points``,
     ``not_run`` and facts on machine and code are used.
     """
-    experiment = found.experiment
-    whole = {run.plan.name for run in found.runs}
-    asked = experiment.plans_of(environment.get("arms") or (), environment.get("points") or ())
+    experiment = analysis.experiment
+    whole = {run.plan.name for run in analysis.runs}
+    plans = experiment.plans_of(environment.get("arms") or (), environment.get("points") or ())
     failed = (record for record in records if isinstance(record, RunFailed))
     return {
         "schema": SCHEMA_VERSION,
         "experiment": experiment.spec.name,
         "run": environment.get("run"),
         "backend": environment.get("backend"),
-        "complete": all(plan.name in whole for plan in asked),
-        **as_json(found.rows),
+        "complete": all(plan.name in whole for plan in plans),
+        **as_json(analysis.rows),
         "not_run": [{"arm": arm, "why": why} for arm, why in (environment.get("not_run") or {}).items()],
         "failed": [{"run": record.run, "why": record.reason} for record in failed],
-        "not_compared": list(found.not_compared),
-        "fidelity": found.fidelity,
+        "not_compared": list(analysis.not_compared),
+        "fidelity": analysis.fidelity,
         "environment": {key: environment[key] for key in _FACTS if key in environment},
     }

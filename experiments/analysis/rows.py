@@ -102,16 +102,16 @@ def write_parquet(rows: Sequence[Row], path: Path) -> None:
     A value that is not a number is empty in the column ``value`` and is in the column ``text``. Raises
     ScenarioError if pandas or pyarrow is not installed.
     """
-    found = frame(rows)
+    table = frame(rows)
     import pandas as pd
 
-    numbers = pd.to_numeric(found["value"], errors="coerce")
-    found["text"] = [None if isinstance(value, int | float) else str(value) for value in found["value"]]
-    found["value"] = numbers
-    for column in found.columns.difference(["value", "repeat", "spread"]):
-        found[column] = found[column].map(lambda value: None if value is None else str(value))
+    numbers = pd.to_numeric(table["value"], errors="coerce")
+    table["text"] = [None if isinstance(value, int | float) else str(value) for value in table["value"]]
+    table["value"] = numbers
+    for column in table.columns.difference(["value", "repeat", "spread"]):
+        table[column] = table[column].map(lambda value: None if value is None else str(value))
     try:
-        found.to_parquet(path)
+        table.to_parquet(path)
     except ImportError:
         raise ScenarioError("pyarrow is not installed; install it with: pip install pyarrow") from None
 
@@ -137,13 +137,13 @@ def lines(rows: Iterable[Row], metric: str, along: Sequence[str]) -> list[list[R
 
     Rows of a group differ in nothing but the values of these paths.
     """
-    found: dict[tuple[str, str, str], list[Row]] = {}
+    groups: dict[tuple[str, str, str], list[Row]] = {}
     for row in rows:
         if row.metric == metric and row.repeat is None and all(path in row.point for path in along):
-            found.setdefault((row.arm, row.subject, key_of(without(row.point, *along))), []).append(row)
-    return list(found.values())
+            groups.setdefault((row.arm, row.subject, key_of(without(row.point, *along))), []).append(row)
+    return list(groups.values())
 
 
-def where(rows: Iterable[Row], **wanted: Any) -> list[Row]:
+def where(rows: Iterable[Row], **fields: Any) -> list[Row]:
     """Return the rows whose fields have the wanted values, in order."""
-    return [row for row in rows if all(getattr(row, name) == value for name, value in wanted.items())]
+    return [row for row in rows if all(getattr(row, name) == value for name, value in fields.items())]

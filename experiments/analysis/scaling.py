@@ -67,20 +67,20 @@ def choose_scale(
     each with an Open vSwitch of its own. ``processors``: number of processors of all machines together.
     """
     known = [(plan, traffics_of(plan, plan.jobs)) for plan in plans if plan.repeat == 1]
-    sending = [_sending(plan, found) for plan, found in known]
+    sending = [_sending(plan, traffics) for plan, traffics in known]
     sending += [_link_test(plan) for plan in {id(plan.setting): plan for plan in plans}.values()]
 
     def work(payload: float) -> tuple[float, float]:
-        each = [found.work(costs, payload) for found in sending]
+        each = [load.work(costs, payload) for load in sending]
         return max(total for total, _ in each), max(switching for _, switching in each)
 
-    longest = max(1.0, min(min(_most_payloads(plan, found.values())) for plan, found in known))
+    longest = max(1.0, min(min(_most_payloads(plan, traffics.values())) for plan, traffics in known))
     total, switching = work(longest)
     wants = {
         PROCESSORS: total / (FULL * processors),
         SWITCH: switching / machines / SWITCHING,
-        TIMERS: max(_for_timers(plan, found.values(), costs, processors) for plan, found in known),
-        STEPS: max(_for_steps(found, costs) for found in sending),
+        TIMERS: max(_for_timers(plan, traffics.values(), costs, processors) for plan, traffics in known),
+        STEPS: max(_for_steps(load, costs) for load in sending),
     }
     limit = max(wants, key=lambda part: wants[part])
     time = _rounded(min(MOST, max(1.0, wants[limit])), math.ceil)
@@ -100,15 +100,15 @@ def choose_scale(
 def _sending(plan: RunPlan, traffics: Mapping[str, Traffic]) -> _Sending:
     """Jobs that run together. Where light is moved meanwhile, they may then send as if each were alone."""
     moved = any(event.do in ("regroup", "circuits") for event in plan.events)
-    found = []
+    jobs = []
     for job in [job for job in plan.jobs if job.start.at_once] or plan.jobs:
         traffic = traffics.get(job.name)
         if traffic is None or not traffic.most_bytes:
             continue
         alone_s = 8 * traffic.most_bytes / min(nic_rate_bps(plan.setting, gpu) for gpu in _gpus(plan, job))
         shared_s = traffic.seconds - traffic.compute_s
-        found.append((traffic, alone_s if moved or shared_s <= 0 else shared_s))
-    return _Sending(found, ports_of(plan))
+        jobs.append((traffic, alone_s if moved or shared_s <= 0 else shared_s))
+    return _Sending(jobs, ports_of(plan))
 
 
 def _link_test(plan: RunPlan) -> _Sending:
@@ -144,8 +144,8 @@ def _for_timers(plan: RunPlan, traffics: Iterable[Traffic], costs: Costs, proces
     return costs.wake * ranks / processors / (LATE_TIMERS * least_s)
 
 
-def _for_steps(found: _Sending, costs: Costs) -> float:
-    return max((t.steps * costs.step / (LATE_STEPS * seconds) for t, seconds in found.jobs), default=0.0)
+def _for_steps(sending: _Sending, costs: Costs) -> float:
+    return max((t.steps * costs.step / (LATE_STEPS * seconds) for t, seconds in sending.jobs), default=0.0)
 
 
 def _gpus(plan: RunPlan, job: JobPlan) -> Sequence[str]:

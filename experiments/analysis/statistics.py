@@ -13,8 +13,8 @@ from ringlight.experiments.analysis.rows import Row, Value, key_of
 
 def median(values: Iterable[float]) -> float | None:
     """Return the median of the values; None if there are none."""
-    found = list(values)
-    return statistics.median(found) if found else None
+    listed = list(values)
+    return statistics.median(listed) if listed else None
 
 
 def percentile(values: Iterable[float], share: float) -> float:

@@ -31,8 +31,8 @@ class At:
 
     def value(self, subject: str, metric: str, repeat: int | None = None) -> float | None:
         """Return the number of a figure in the unit of the metric; None if there is none."""
-        found = self.row(subject, metric, repeat)
-        return found.value if found is not None and is_number(found.value) else None
+        row = self.row(subject, metric, repeat)
+        return row.value if row is not None and is_number(row.value) else None
 
     def each(self, metric: str) -> Iterator[Row]:
         """Return the rows of a metric of all subjects, over all repeats."""
@@ -65,16 +65,16 @@ class Table:
 
     def found(self, arm: str, point: Point, subject: str, metric: str) -> Sequence[Row]:
         """Return the rows of a figure, over all repeats and of single repeats, whatever their label."""
-        at = self._at.get((arm, key_of(point)))
-        return () if at is None else at.found(subject, metric)
+        place = self._at.get((arm, key_of(point)))
+        return () if place is None else place.found(subject, metric)
 
     def of(self, arm: str) -> list[At]:
         """Return an arm at each of its points."""
-        return [at for at in self if at.arm == arm]
+        return [place for place in self if place.arm == arm]
 
     def each(self, arm: str, metric: str) -> Iterator[Row]:
         """Return the rows of a metric of an arm at each of its points, over all repeats."""
-        return (row for at in self.of(arm) for row in at.each(metric))
+        return (row for place in self.of(arm) for row in place.each(metric))
 
     def under(self, arm: str, point: Point) -> At | None:
         """Return the baseline for another arm's point; None if there is none.
@@ -84,7 +84,7 @@ class Table:
         """
         for paths in sorted(self._paths.get(arm, ()), key=len, reverse=True):
             if all(path in point for path in paths):
-                found = self._at.get((arm, key_of({path: point[path] for path in paths})))
-                if found is not None:
-                    return found
+                place = self._at.get((arm, key_of({path: point[path] for path in paths})))
+                if place is not None:
+                    return place
         return None

@@ -70,15 +70,15 @@ def run_blind(
         facts={"predicted_sha256": sha256},
         again=("crosscheck", "--random", str(experiments), "--seed", str(seed)),
     )
-    found = compared(done.path, simulated, limit_percent)
-    beside_trivial(found["entries"], side(simulated).runs)
-    found["blind"] = {
+    result = compared(done.path, simulated, limit_percent)
+    beside_trivial(result["entries"], side(simulated).runs)
+    result["blind"] = {
         "experiments": experiments,
         "seed": seed,
         "predicted_sha256": sha256,
-        **spread_of(found["entries"], limit_percent),
+        **spread_of(result["entries"], limit_percent),
     }
-    return write(drawn, found, parent), found
+    return write(drawn, result, parent), result
 
 
 def beside_trivial(entries: Sequence[Entry], simulated: Sequence[Run]) -> None:
@@ -110,13 +110,13 @@ def spread_of(entries: Sequence[Entry], limit_percent: float) -> dict[str, Any]:
     return {
         "kinds": {
             kind: {
-                "jobs": len(found),
+                "jobs": len(entries_of_kind),
                 **{
-                    f: _spread((e[f]["difference_percent"] for e in found), limit_percent)
+                    f: _spread((e[f]["difference_percent"] for e in entries_of_kind), limit_percent)
                     for f in (*FIGURES, TRIVIAL)
                 },
             }
-            for kind, found in kinds.items()
+            for kind, entries_of_kind in kinds.items()
         },
         "outliers": [
             {

@@ -109,8 +109,8 @@ def run_crosscheck(
         # Before a simulation that may take its time.
         emulation.check_ready()
 
-    def simulate(found: Experiment) -> Path:
-        flows = flow_by_flow(found)
+    def simulate(variant: Experiment) -> Path:
+        flows = flow_by_flow(variant)
         done, _ = carry_out_experiment(
             flows, simulation, parent, arms=both, suffix="-simulated", reporter=reporter
         )
@@ -127,8 +127,8 @@ def run_crosscheck(
             simulated = simulate(experiment)
     else:
         finish(emulated)
-    found = compared(emulated, simulated, limit_percent)
-    return write(experiment, found, parent), found
+    result = compared(emulated, simulated, limit_percent)
+    return write(experiment, result, parent), result
 
 
 def flow_by_flow(experiment: Experiment) -> Experiment:
@@ -143,12 +143,12 @@ def _experiment_of(run: Path, experiment: Experiment, reporter: Reporter) -> Exp
     """The experiment of an emulated run. Raises ScenarioError when it is no run of the one asked for."""
     if read_json(run / "environment.json").get("backend") != "emulation":
         raise ScenarioError(f"{run}: this run was simulated; --emulated wants one that ran on a testbed")
-    found = experiment_of(run)
-    if found.spec.name != experiment.spec.name:
-        raise ScenarioError(f"{run}: a run of {found.spec.name}, not of {experiment.spec.name}")
-    if found.text != experiment.text:
+    ran = experiment_of(run)
+    if ran.spec.name != experiment.spec.name:
+        raise ScenarioError(f"{run}: a run of {ran.spec.name}, not of {experiment.spec.name}")
+    if ran.text != experiment.text:
         reporter.say(f"{run.name} was made from another version of {experiment.path}; that one is simulated")
-    return replace(found, path=str(run / "scenario.yaml"))
+    return replace(ran, path=str(run / "scenario.yaml"))
 
 
 def side(folder: Path) -> Side:
@@ -170,39 +170,42 @@ def compared(emulated: Path, simulated: Path, limit_percent: float) -> dict[str,
         raise ScenarioError(f"{emulated} and {simulated}: {error}") from None
 
 
-def write(experiment: Experiment, found: Mapping[str, Any], parent: Path) -> Path:
+def write(experiment: Experiment, result: Mapping[str, Any], parent: Path) -> Path:
     """Write crosscheck.json and crosscheck.html of a comparison. Return their folder."""
     folder = new_folder(parent, f"{experiment.spec.name}-crosscheck")
     with writing(folder):
-        html = render(experiment, found, folder / "plots")
+        html = render(experiment, result, folder / "plots")
     write_whole(folder / "crosscheck.html", html)
-    write_json(folder / "crosscheck.json", found)
+    write_json(folder / "crosscheck.json", result)
     return folder
 
 
-def show(found: Mapping[str, Any], folder: Path) -> None:
+def show(result: Mapping[str, Any], folder: Path) -> None:
     """Print what was found."""
     whats = dict(zip(JUDGED, ("iteration", "all-reduce"), strict=True))
     compared = ("emulated", "simulated", "difference")
     rows = [
         [title_of(e), e["job"], *(c for f in JUDGED for c in _cells(e[f])), e["off"]]
-        for e in found["entries"]
+        for e in result["entries"]
     ]
-    if "blind" in found:
-        _show_spread(found["blind"]["kinds"], whats)
+    if "blind" in result:
+        _show_spread(result["blind"]["kinds"], whats)
     table(
         ["run", "job", *(f"{what}, {c}" for what in whats.values() for c in compared), "off"], rows, numeric=2
     )
-    worst = [(what, found["worst"][figure]) for figure, what in whats.items()]
+    worst = [(what, result["worst"][figure]) for figure, what in whats.items()]
     largest = ", ".join(
-        f"of an {what} {at['difference_percent']:+.1f} % ({at['run']}, {at['job']})" for what, at in worst
+        f"of an {what} {extreme['difference_percent']:+.1f} % ({extreme['run']}, {extreme['job']})"
+        for what, extreme in worst
     )
-    said = "within" if found["within_limit"] else "NOT within"
-    echo(f"Iterations and all-reduces are {said} {found['limit_percent']:g} %; largest difference {largest}.")
-    if not found["emulated"]["complete"]:
+    words = "within" if result["within_limit"] else "NOT within"
+    echo(
+        f"Iterations and all-reduces are {words} {result['limit_percent']:g} %; largest difference {largest}."
+    )
+    if not result["emulated"]["complete"]:
         echo("The emulated run is not complete; what there is of it was compared.")
     for off in ("emulation", "simulation"):
-        entries = [entry for entry in found["entries"] if entry["off"] == off]
+        entries = [entry for entry in result["entries"] if entry["off"] == off]
         most = max(entries, key=lambda entry: abs(entry["causes"]["gap_s"]), default=None)
         if most is not None:
             echo(f"The {off} is off, most in {title_of(most)}, {most['job']}: {'; '.join(most['why'])}.")
@@ -213,8 +216,12 @@ def _show_spread(kinds: Mapping[str, Any], whats: Mapping[str, str]) -> None:
     """Print how far predictions were off, by kind of fabric."""
     sizes = {"median": "median", "p95": "95 of 100"}
     rows = [
-        [kind, at["jobs"], *(f"{at[figure][key]:.1f} %" for figure in (*whats, "trivial") for key in sizes)]
-        for kind, at in kinds.items()
+        [
+            kind,
+            figures["jobs"],
+            *(f"{figures[figure][key]:.1f} %" for figure in (*whats, "trivial") for key in sizes),
+        ]
+        for kind, figures in kinds.items()
     ]
     heads = (
         f"{what}, {words}"

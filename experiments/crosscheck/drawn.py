@@ -173,7 +173,7 @@ def _mixed(random: Random) -> tuple[_Draw, Part, dict[str, Part], list[Part]]:
     jobs: dict[str, Part] = {}
     for name, ranks in zip(("red", "blue", "green"), (names[:4], names[4:6], names[6:]), strict=True):
         taken = {job["training"]["collective"] for job in jobs.values()}
-        jobs[name] = draw.job(ranks, [found for found in _ON_PACKETS if found not in taken])
+        jobs[name] = draw.job(ranks, [collective for collective in _ON_PACKETS if collective not in taken])
     return draw, _leaves(draw, 2, 4, random.choice((1.0, 2.0, 3.0))), jobs, []
 
 
@@ -207,9 +207,9 @@ def _optical(random: Random, switches: int) -> tuple[_Draw, Part, dict[str, Part
     links, of = [], {}
     for k in range(count):
         # GPUs and ports of both packet switches are dealt out to the optical switches in turn.
-        ocs, at = f"ocs{k % switches}", 3 * (k // switches)
-        links.append(draw.nic(names[k], f"{ocs}:{at + 1}"))
-        links += [draw.link(f"tor{t}:{k + 1}", f"{ocs}:{at + 2 + t}") for t in range(2)]
+        ocs, first_port = f"ocs{k % switches}", 3 * (k // switches)
+        links.append(draw.nic(names[k], f"{ocs}:{first_port + 1}"))
+        links += [draw.link(f"tor{t}:{k + 1}", f"{ocs}:{first_port + 2 + t}") for t in range(2)]
         of[names[k]] = ocs
     circuits = []
     for ocs in sorted(set(of.values())):

@@ -127,7 +127,7 @@ def _entry(
         emulated.result["fidelity"]["reasons"],
         simulated.environment.get("payload_share", 1.0),
     )
-    found = compared(ours, theirs, job, known)
+    figures = compared(ours, theirs, job, known)
     return {
         # Its plain name: one that was made again has another.
         "run": theirs.name,
@@ -137,7 +137,7 @@ def _entry(
         "job": job,
         "ranks": len(theirs.jobs[job].gpus),
         "repeats": len(ours),
-        **found,
-        "within_limit": all(abs(found[f]["difference_percent"]) <= limit_percent for f in JUDGED),
+        **figures,
+        "within_limit": all(abs(figures[f]["difference_percent"]) <= limit_percent for f in JUDGED),
         "series": {"emulated": series(ours[0].jobs[job]), "simulated": series(theirs.jobs[job])},
     }

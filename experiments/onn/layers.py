@@ -104,8 +104,8 @@ class Exact(Layer):
 
     def _made(self, turn: Tensor, factors: Tensor, start: Tensor) -> Tensor:
         antisymmetric = turn - turn.mT
-        one = torch.eye(self.side, dtype=turn.dtype)
-        orthogonal = torch.linalg.solve(one + antisymmetric, one - antisymmetric) @ start
+        identity = torch.eye(self.side, dtype=turn.dtype)
+        orthogonal = torch.linalg.solve(identity + antisymmetric, identity - antisymmetric) @ start
         return joined(factors * orthogonal, self.shape)
 
     def matrix(self) -> Tensor:

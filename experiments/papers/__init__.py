@@ -31,9 +31,11 @@ class Finding:
 def analytic(run: Run) -> Callable[[str, Value, str], Row]:
     """Return a function that makes a row of the first job of a run from a closed form: by metric, value
     and unit."""
-    at, subject = run.plan, f"job {next(iter(run.jobs))}"
-    repeat = at.repeat if at.repeat > 1 else None
-    return lambda metric, value, unit: Row(at.arm, subject, metric, value, unit, "analytic", at.point, repeat)
+    plan, subject = run.plan, f"job {next(iter(run.jobs))}"
+    repeat = plan.repeat if plan.repeat > 1 else None
+    return lambda metric, value, unit: Row(
+        plan.arm, subject, metric, value, unit, "analytic", plan.point, repeat
+    )
 
 
 @cache

@@ -98,18 +98,20 @@ Times = Mapping[_Case, float]
 def _times(base: AtBase, arm: str, metric: str = "jct", *, whole: bool = False) -> dict[_Case, float]:
     """Until the last GPU has ended an iteration, of an arm at all of its points with the file's division
     (or of models that each GPU has ``whole``) and the best of the all-reduces that ran there, seconds."""
-    found: dict[_Case, float] = {}
+    times_s: dict[_Case, float] = {}
     for row in base.table.each(arm, metric):
         pieces = row.point.get(_PIECES, base.value(_PIECES))
         if not is_number(row.value) or row.label == "published" or pieces != base.value(_PIECES):
             continue
-        said = {path: str(row.point.get(path, base.value(path))) for path in (_WORKLOAD, _GPU, _TAKES, _RATE)}
-        workload = said[_WORKLOAD].removesuffix(_WHOLE)
-        if (workload != said[_WORKLOAD]) == whole:
-            rate = 0.0 if arm in _OWN_RATE else (quantity(said[_RATE]) or (0.0, ""))[0]
-            case = _Case(workload, said[_GPU], said[_TAKES], rate)
-            found[case] = min(float(row.value), found.get(case, math.inf))
-    return found
+        words = {
+            path: str(row.point.get(path, base.value(path))) for path in (_WORKLOAD, _GPU, _TAKES, _RATE)
+        }
+        workload = words[_WORKLOAD].removesuffix(_WHOLE)
+        if (workload != words[_WORKLOAD]) == whole:
+            rate = 0.0 if arm in _OWN_RATE else (quantity(words[_RATE]) or (0.0, ""))[0]
+            case = _Case(workload, words[_GPU], words[_TAKES], rate)
+            times_s[case] = min(float(row.value), times_s.get(case, math.inf))
+    return times_s
 
 
 def _either(base: AtBase, arm: str) -> dict[_Case, float]:
@@ -136,12 +138,12 @@ def verdict(base: AtBase) -> Iterator[Finding]:
 
 def _ratios(theirs: Times, ours: Times) -> dict[_Case, float]:
     """Return how many times as fast our cases are as theirs, for cases that both ran."""
-    found = {}
+    ratios = {}
     for case, seconds in ours.items():
         other = theirs.get(case, theirs.get(case.of_own_rate))
         if other is not None:
-            found[case] = other / seconds
-    return found
+            ratios[case] = other / seconds
+    return ratios
 
 
 def _slower(ratios: Mapping[_Case, float]) -> str:
@@ -176,7 +178,9 @@ def _best(base: AtBase) -> Iterator[Finding]:
 
 def _within(base: AtBase, ratios: Mapping[_Case, float]) -> int:
     """Return how many ratios are in the published range of the file, as a share of the servers' time."""
-    spans = [one.range for one in base.experiment.spec.published if one.over == _SERVERS and one.range]
+    spans = [
+        figure.range for figure in base.experiment.spec.published if figure.over == _SERVERS and figure.range
+    ]
     return sum(any(low.value <= 1 / ratio <= high.value for low, high in spans) for ratio in ratios.values())
 
 
@@ -241,20 +245,20 @@ def _on_added(base: AtBase, ours: Times) -> Iterator[Finding]:
     """Gradients in the network beside the term that is added for them."""
     for name, tail in (("parameters", ""), ("theirs", "-theirs")):
         added = _times(base, "sip-ocs-added", f"iteration_added_{name}")
-        said = [
+        sentences = [
             f"{case.workload} at {case.rate / 1e12:g} Tbit/s {ours[sent] / seconds:.2f}"
             for case, seconds in added.items()
             if (sent := case._replace(workload=f"{case.workload}{tail}")) in ours
         ]
-        if said:
+        if sentences:
             whose = "4 bytes a parameter" if name == "parameters" else "the authors' bytes"
             yield Finding(
                 "note",
                 f"Gradients in the network over 2 · bytes / rate that is added, {whose}, time by time: "
-                f"{', '.join(said)}.",
+                f"{', '.join(sentences)}.",
             )
 
 
 def _span(values: object) -> str:
-    found = sorted(values)  # type: ignore[call-overload]
-    return "none" if not found else f"{found[0]:.2f} to {found[-1]:.2f}"
+    ordered = sorted(values)  # type: ignore[call-overload]
+    return "none" if not ordered else f"{ordered[0]:.2f} to {ordered[-1]:.2f}"

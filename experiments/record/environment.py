@@ -89,10 +89,10 @@ def _commit() -> str:
     if not (ROOT / ".git").exists():
         # An installed package: git would answer for the project in whose folder it is.
         return ""
-    said, _ = _said(
+    output, _ = _said(
         "git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=10", "--exclude", "*"
     )
-    return said
+    return output
 
 
 def _program(command: list[str]) -> str:

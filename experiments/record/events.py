@@ -602,8 +602,8 @@ def table() -> str:
     lines = ["| event | fields besides `t`, `event`, `run` | |", "|---|---|---|"]
     for name, kind in KINDS.items():
         own = [f"`{f.name}`" for f in dataclasses.fields(kind) if f.name not in ("t", "run")]
-        said = " ".join((kind.__doc__ or "").replace("``", "`").split())
-        lines.append(f"| `{name}` | {', '.join(own)} | {said} |")
+        words = " ".join((kind.__doc__ or "").replace("``", "`").split())
+        lines.append(f"| `{name}` | {', '.join(own)} | {words} |")
     return "\n".join(lines) + "\n"
 
 
@@ -613,30 +613,30 @@ def line_of(record: Record) -> str:
     return json.dumps(values, separators=(",", ":")) + "\n"
 
 
-def record_of(found: Mapping[str, Any]) -> Record | None:
+def record_of(document: Mapping[str, Any]) -> Record | None:
     """Return the record that an object stands for; None for an unknown kind.
 
     Keys that the kind does not have are left out. Raises TypeError for a missing key.
     """
-    kind = KINDS.get(found["event"])
+    kind = KINDS.get(document["event"])
     if kind is None:
         return None
     known = kind.__dataclass_fields__
-    return kind(**{key: value for key, value in found.items() if key in known})
+    return kind(**{key: value for key, value in document.items() if key in known})
 
 
-def _as_now(found: dict[str, Any]) -> list[dict[str, Any]]:
+def _as_now(document: dict[str, Any]) -> list[dict[str, Any]]:
     """Converts an object that an earlier version wrote to those that are written now."""
-    told: dict[str, Any]
-    if found["event"] == "switch_restarted":
-        told = {"kind": "optical switch", "name": found["switch"], "how": "how is not on record"}
-    elif found["event"] == "controller_restarted":
-        told = {"kind": "controller", "name": "controller", "how": found["reason"]}
+    fields: dict[str, Any]
+    if document["event"] == "switch_restarted":
+        fields = {"kind": "optical switch", "name": document["switch"], "how": "how is not on record"}
+    elif document["event"] == "controller_restarted":
+        fields = {"kind": "controller", "name": "controller", "how": document["reason"]}
     else:
-        return [found]
-    told |= {key: found[key] for key in ("t", "run")} | {"planned": False, "away_s": 0.0}
-    both = [{**told, "event": kind.event} for kind in (ProcessEnded, ProcessBack)]
-    return both * int(found.get("times", 1))
+        return [document]
+    fields |= {key: document[key] for key in ("t", "run")} | {"planned": False, "away_s": 0.0}
+    both = [{**fields, "event": kind.event} for kind in (ProcessEnded, ProcessBack)]
+    return both * int(document.get("times", 1))
 
 
 def read_records(path: Path) -> list[Record]:
@@ -645,10 +645,10 @@ def read_records(path: Path) -> list[Record]:
     Raises ScenarioError naming the file, and the line if any other line is broken.
     """
     lines = read_text(path).splitlines()
-    found: list[Record] = []
+    records: list[Record] = []
     for number, line in enumerate(lines, start=1):
         try:
-            of_line = [record_of(one) for one in _as_now(parse_json(line))]
+            of_line = [record_of(document) for document in _as_now(parse_json(line))]
         except HalfCharacterError as error:
             raise ScenarioError(f"{path}: line {number}: {error.msg}") from None
         except json.JSONDecodeError:
@@ -658,8 +658,8 @@ def read_records(path: Path) -> list[Record]:
         except RecursionError:
             raise ScenarioError(f"{path}: line {number} is nested too deep") from None
         except (KeyError, TypeError) as error:
-            said = str(error).partition("__init__() ")[2] or f"lacks {error}"
+            message = str(error).partition("__init__() ")[2] or f"lacks {error}"
             known = "another version of ringlight may have made it"
-            raise ScenarioError(f"{path}: line {number}: {said}; {known}") from None
-        found += [record for record in of_line if record is not None]
-    return found
+            raise ScenarioError(f"{path}: line {number}: {message}; {known}") from None
+        records += [record for record in of_line if record is not None]
+    return records

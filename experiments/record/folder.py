@@ -55,9 +55,9 @@ def new_folder(parent: Path, name: str) -> Path:
 
     Raises ScenarioError if the folder cannot be created, WriteError if the disk is full.
     """
-    wanted = f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"
+    stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"
     for number in range(1, 1000):
-        path = parent / (wanted if number == 1 else f"{wanted}-{number}")
+        path = parent / (stem if number == 1 else f"{stem}-{number}")
         try:
             path.mkdir(parents=True)
         except FileExistsError:
@@ -67,7 +67,7 @@ def new_folder(parent: Path, name: str) -> Path:
                 raise WriteError(f"{path}: cannot be made: {error.strerror}") from None
             raise ScenarioError(f"{parent}: no run folder can be made there: {error.strerror}") from None
         return path
-    raise ScenarioError(f"{parent}: too many run folders called {wanted}")
+    raise ScenarioError(f"{parent}: too many run folders called {stem}")
 
 
 class RunFolder:
@@ -181,14 +181,14 @@ def _copy(source: Path, path: Path) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """Return the object of a JSON file. Raises ScenarioError naming the file."""
     try:
-        found = parse_json(read_text(path))
+        document = parse_json(read_text(path))
     except json.JSONDecodeError:
         raise ScenarioError(f"{path}: it is not JSON") from None
     except RecursionError:
         raise ScenarioError(f"{path}: it is nested too deep") from None
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise ScenarioError(f"{path}: it is no JSON object")
-    return found
+    return document
 
 
 def environment_of(folder: Path) -> dict[str, Any]:
@@ -218,8 +218,8 @@ def experiment_of(path: Path) -> Experiment:
 
 def chosen_scale(environment: Mapping[str, Any]) -> ChosenScale | None:
     """Return the scale that was chosen for a run folder's runs; None if their file states the scale."""
-    found = environment.get("chosen_scale")
-    return None if found is None else ChosenScale.model_validate(found)
+    scale = environment.get("chosen_scale")
+    return None if scale is None else ChosenScale.model_validate(scale)
 
 
 def _csv(rates: Sequence[PortRate]) -> str:

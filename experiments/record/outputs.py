@@ -33,17 +33,17 @@ class Written:
 
 def outputs(folder: Path) -> list[Written]:
     """Return output files by run, job and rank; empty streams are left out. Raises OSError."""
-    found = []
+    files = []
     for root in sorted(folder.glob("logs/*/output")):
         for file in root.rglob("*.txt"):
             name = _NAME.fullmatch(file.name)
             if name is not None and not file.is_symlink() and file.is_file() and file.stat().st_size:
                 run = str(file.parent.relative_to(root))
-                found.append((run, name["job"], int(name["rank"]), name["stream"], file))
-    found.sort(key=lambda one: (*one[:3], one[3] == "stderr"))
+                files.append((run, name["job"], int(name["rank"]), name["stream"], file))
+    files.sort(key=lambda entry: (*entry[:3], entry[3] == "stderr"))
     return [
         Written(run, job, rank, stream, str(file.relative_to(folder)), file.stat().st_size, _end(file))
-        for run, job, rank, stream, file in found[:_MOST_FILES]
+        for run, job, rank, stream, file in files[:_MOST_FILES]
     ]
 
 

@@ -107,8 +107,8 @@ def legend(figure: Sheet, title: str, handles: Sequence[Any] | None = None, colu
     """Above the axes at the right, with a title that says what is told apart; the figure grows by what it
     takes. ``handles``: in place of what has a label; ``columns``: no more of them."""
     if handles is None:
-        found = {label: handle for axis in figure.axes for handle, label in _labelled(axis)}
-        handles, names = list(found.values()), list(found)
+        handle_of = {label: handle for axis in figure.axes for handle, label in _labelled(axis)}
+        handles, names = list(handle_of.values()), list(handle_of)
     else:
         names = [str(handle.get_label()) for handle in handles]
     if not handles:
@@ -153,9 +153,9 @@ def _beside(axis: Axes, names: Sequence[str]) -> list[str]:
     return [textwrap.fill(name, room, max_lines=2, placeholder=" …") for name in names]
 
 
-def spans(axis: Axes, colour: str, found: Iterable[Span], height: float = 0.5, **look: Any) -> None:
+def spans(axis: Axes, colour: str, intervals: Iterable[Span], height: float = 0.5, **look: Any) -> None:
     """Draws spans of one colour as one collection."""
-    boxes = [Rectangle((begin, y - height / 2), end - begin, height) for y, begin, end in found]
+    boxes = [Rectangle((begin, y - height / 2), end - begin, height) for y, begin, end in intervals]
     axis.add_collection(PatchCollection(boxes, **{"facecolor": colour, "linewidth": 0, **look}))
 
 
@@ -181,9 +181,9 @@ def arrow(axis: Axes, start: Spot, end: Spot, colour: str, **look: Any) -> None:
     axis.add_patch(FancyArrowPatch(start, end, arrowstyle="-|>", color=colour, zorder=3, **look))
 
 
-def curves(axis: Axes, at_x: Sequence[float], found: Iterable[tuple[str, Sequence[float | None]]]) -> None:
+def curves(axis: Axes, at_x: Sequence[float], lines: Iterable[tuple[str, Sequence[float | None]]]) -> None:
     """A line with dots for each label, in ``LOOKS``; it has a gap where a value is None."""
-    for (label, values), (dash, colour) in zip(found, itertools.cycle(LOOKS), strict=False):
+    for (label, values), (dash, colour) in zip(lines, itertools.cycle(LOOKS), strict=False):
         ys = [math.nan if value is None else value for value in values]
         axis.plot(at_x, ys, color=colour, linestyle=dash, marker="o", markersize=2.5, label=label)
 
@@ -211,16 +211,16 @@ def scaled(values: Sequence[Any]) -> tuple[list[float], str] | None:
 
     None if a value is not a number, or if there are no values.
     """
-    found = [quantity(value) for value in values]
-    known = [one for one in found if one is not None]
-    if len(known) < len(found) or not known:
+    quantities = [quantity(value) for value in values]
+    known = [number for number in quantities if number is not None]
+    if len(known) < len(quantities) or not known:
         return None
     unit = known[0][1]
     most = max(value for value, _ in known)
     fits = ((factor, prefix) for factor, prefix in _PREFIXES.get(unit, ()) if most >= factor)
     factor, prefix = next(fits, (1.0, ""))
-    said = {"bytes": "B", "1": ""}.get(unit, unit)
-    return [value / factor for value, _ in known], f", {prefix}{said}" if said else ""
+    symbol = {"bytes": "B", "1": ""}.get(unit, unit)
+    return [value / factor for value, _ in known], f", {prefix}{symbol}" if symbol else ""
 
 
 #: So few values have ticks of their own.
@@ -235,29 +235,29 @@ def along(axis: Axes, values: Sequence[Any], words: Sequence[str], name: str, mo
 
     If a value is not a number, the values are at equal distances and labelled with ``words``.
     """
-    found, most = scaled(values), min(most, _FEW_TICKS) if narrow() else most
-    if found is None:
+    numbers, most = scaled(values), min(most, _FEW_TICKS) if narrow() else most
+    if numbers is None:
         turned: Any = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"} if len(values) > 4 else {}
         axis.set_xticks(
-            range(len(values)), [said.replace(", ", ",\n") for said in words], fontsize=7, **turned
+            range(len(values)), [label.replace(", ", ",\n") for label in words], fontsize=7, **turned
         )
         axis.set_xlabel(name)
         return [float(k) for k in range(len(values))]
-    at, unit = found
-    if 0 < _MUCH * min(at) < max(at):
-        known = [found for found in map(quantity, values) if found is not None]
-        at, unit = [value for value, _ in known], ""
+    positions, unit = numbers
+    if 0 < _MUCH * min(positions) < max(positions):
+        known = [each for each in map(quantity, values) if each is not None]
+        positions, unit = [value for value, _ in known], ""
         axis.set_xscale("log")
         prefixed(axis.xaxis, known[0][1])
-    elif 0 < 15 * min(at) < max(at):
+    elif 0 < 15 * min(positions) < max(positions):
         axis.set_xscale("log")
-        plain_ticks(axis.xaxis, min(at), max(at), most)
-        if len(at) <= most + 1:
-            axis.set_xticks(at, [f"{value:g}" for value in at])
-    if len(at) <= _FEW:
-        axis.set_xticks(at, [f"{value:g}" for value in at])
+        plain_ticks(axis.xaxis, min(positions), max(positions), most)
+        if len(positions) <= most + 1:
+            axis.set_xticks(positions, [f"{value:g}" for value in positions])
+    if len(positions) <= _FEW:
+        axis.set_xticks(positions, [f"{value:g}" for value in positions])
     axis.set_xlabel(f"{name}{unit}")
-    return at
+    return positions
 
 
 def prefixed(axis: Any, unit: str) -> None:
@@ -279,9 +279,9 @@ def shaded(
     numbers are, where shades are to be explained."""
     mesh = axis.pcolormesh(cells, cmap="viridis", edgecolors="none")
     for y, line in enumerate(words):
-        for x, said in enumerate(line):
+        for x, label in enumerate(line):
             box = {"facecolor": FACE, "alpha": 0.7, "linewidth": 0, "pad": 1}
-            centred(axis, x + 0.5, y + 0.5, said, color=INK, bbox=box)
+            centred(axis, x + 0.5, y + 0.5, label, color=INK, bbox=box)
     axis.set_xticks([k + 0.5 for k in range(len(columns))], columns, fontsize=7.5)
     size = 7 if narrow() else 7.5
     axis.set_yticks([k + 0.5 for k in range(len(rows))], _beside(axis, rows), fontsize=size)

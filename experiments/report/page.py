@@ -105,7 +105,7 @@ def table(head: Sequence[str], rows: Sequence[str], numeric: int) -> str:
     """
     words = numeric >= len(head)
     if words:
-        rows = [_headed(one, [_TAG.sub("", cell) for cell in head]) for one in rows]
+        rows = [_headed(line, [_TAG.sub("", cell) for cell in head]) for line in rows]
     return (
         f'<div class="scroll" tabindex="0"><table{" class=words" if words else ""}>'
         f"<thead>{row(head, numeric, tag='th')}</thead><tbody>{''.join(rows)}</tbody></table></div>"

@@ -36,11 +36,11 @@ def write_trace(path: Path, runs: Sequence[Run]) -> None:
 def _of_runs(runs: Sequence[Run]) -> Iterator[Span]:
     count = 0
     for run in runs:
-        found = [*_of_jobs(run), *_of_flows(run), *_of_rings(run), *_of_actions(run)]
-        count += len(found)
+        events = [*_of_jobs(run), *_of_flows(run), *_of_rings(run), *_of_actions(run)]
+        count += len(events)
         if count > _MOST:
             return
-        for span in found:
+        for span in events:
             yield _named(run, span)
         count += (operations := sum(len(record.times_s) for record in run.of(Operations)))
         if count > _MOST:

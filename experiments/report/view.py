@@ -56,25 +56,25 @@ class Figures:
 
     def row(self, metric: str, label: Label | None = None) -> Row | None:
         """Return the row of a metric over all repeats; None if there is none."""
-        at = _NOWHERE if label == PUBLISHED else self.point
-        for found in self.view.table.found(self.arm, at, self.subject, metric):
-            if found.repeat is None and (found.label == label if label else found.label != PUBLISHED):
-                return found
+        point = _NOWHERE if label == PUBLISHED else self.point
+        for row in self.view.table.found(self.arm, point, self.subject, metric):
+            if row.repeat is None and (row.label == label if label else row.label != PUBLISHED):
+                return row
         return None
 
     def value(self, metric: str, label: Label | None = None) -> Value:
-        found = self.row(metric, label)
-        return None if found is None else found.value
+        row = self.row(metric, label)
+        return None if row is None else row.value
 
     def number(self, metric: str, label: Label | None = None) -> float | None:
         """Return the value of a metric if it is a number, in the metric's unit; else None."""
-        found = self.value(metric, label)
-        return found if is_number(found) else None
+        value = self.value(metric, label)
+        return value if is_number(value) else None
 
     def truth(self, metric: str) -> bool | None:
         """Return the value of a metric if it is a bool; else None."""
-        found = self.value(metric)
-        return found if isinstance(found, bool) else None
+        value = self.value(metric)
+        return value if isinstance(value, bool) else None
 
     def numbers(self, *metrics: str) -> list[float | None]:
         return [self.number(metric) for metric in metrics]
@@ -89,8 +89,8 @@ class Figures:
 
     def repeats(self, metric: str) -> list[Row]:
         """Return the figures of single runs in their order; empty if there was only one run."""
-        found = self.view.table.found(self.arm, self.point, self.subject, metric)
-        return sorted((row for row in found if row.repeat is not None), key=lambda row: row.repeat or 0)
+        rows = self.view.table.found(self.arm, self.point, self.subject, metric)
+        return sorted((row for row in rows if row.repeat is not None), key=lambda row: row.repeat or 0)
 
     def modelled(self, metric: str) -> Row | None:
         """Return the model's figure for a metric, with set-ups if the model knows them; None if there is
@@ -113,8 +113,8 @@ class Compared(Figures):
     @cached_property
     def base(self) -> Figures:
         """Figures of the baseline at the point that the arm is compared with."""
-        found = self.view.table.under(self.spec.baseline, self.point)
-        return Figures(self.view, self.spec.baseline, self.subject, found.point if found else _NOWHERE)
+        place = self.view.table.under(self.spec.baseline, self.point)
+        return Figures(self.view, self.spec.baseline, self.subject, place.point if place else _NOWHERE)
 
     def ratio(self, metric: str, label: Label | None = None) -> float | None:
         return self.number(f"{metric}_ratio", label)
@@ -125,7 +125,7 @@ class Compared(Figures):
 
         The times of an arm differ by the moments at which later jobs begin.
         """
-        spans = [at.numbers("jct_phase_least", "jct_phase_most", "jct") for at in (self, self.base)]
+        spans = [side.numbers("jct_phase_least", "jct_phase_most", "jct") for side in (self, self.base)]
         if all(least is None for least, _, _ in spans):
             return False
         lows = [jct if least is None else least for least, _, jct in spans]
@@ -135,7 +135,7 @@ class Compared(Figures):
 
     def model_ratio(self, metric: str) -> float | None:
         """Return an arm's modelled figure over its baseline's, a ratio; None if a model is missing."""
-        mine, base = (at.modelled(metric) for at in (self, self.base))
+        mine, base = (side.modelled(metric) for side in (self, self.base))
         if mine is None or base is None or not is_number(mine.value) or not is_number(base.value):
             return None
         return mine.value / base.value if base.value else None
@@ -191,12 +191,12 @@ class View:
         """Return what the file's paper states in this part of the page, as HTML after a space; empty
         without it."""
         paper = self.experiment.spec.paper
-        said = "" if paper is None else paper.says.get(part, "")
-        return f" {text(said)}" if said else ""
+        words = "" if paper is None else paper.says.get(part, "")
+        return f" {text(words)}" if words else ""
 
     def paragraph(self, part: str) -> str:
         """Return the text of :meth:`says` as a paragraph of its own; empty without text."""
-        return f"<p>{said}</p>" if (said := self.says(part)) else ""
+        return f"<p>{words}</p>" if (words := self.says(part)) else ""
 
     # Runs.
 
@@ -219,10 +219,10 @@ class View:
 
     @cached_property
     def _points(self) -> Mapping[str, list[Point]]:
-        found: dict[str, dict[str, Point]] = {}
+        points_of: dict[str, dict[str, Point]] = {}
         for run in self.runs:
-            found.setdefault(run.plan.arm, {}).setdefault(key_of(run.plan.point), run.plan.point)
-        return {arm: list(points.values()) for arm, points in found.items()}
+            points_of.setdefault(run.plan.arm, {}).setdefault(key_of(run.plan.point), run.plan.point)
+        return {arm: list(points.values()) for arm, points in points_of.items()}
 
     def points(self, arm: str) -> list[Point]:
         """Return the points at which an arm was run."""
@@ -250,8 +250,8 @@ class View:
 
     def having(self, metric: str) -> list[Figures]:
         """Return the figures of each subject and point that has this metric over all repeats."""
-        found = (row for row in self.rows if row.metric == metric and row.repeat is None)
-        return [self.at(row.arm, row.subject, row.point) for row in found]
+        rows = (row for row in self.rows if row.metric == metric and row.repeat is None)
+        return [self.at(row.arm, row.subject, row.point) for row in rows]
 
     def each(self, kind: str, arms: Iterable[str] | None = None) -> Iterator[Figures]:
         """Yield the figures of all subjects of a kind, such as ``job``, in ``arms``; None: arms with one
@@ -272,16 +272,16 @@ class View:
         """Yield the figures of jobs that are :meth:`listed`, in ``arms``; None: arms with one point."""
         for arm in self.fixed if arms is None else arms:
             names = set(self.listed(arm))
-            yield from (at for at in self.each("job", [arm]) if at.name in names)
+            yield from (job for job in self.each("job", [arm]) if job.name in names)
 
     @cached_property
     def _subjects(self) -> Mapping[tuple[str, str], dict[str, None]]:
-        found: dict[tuple[str, str], dict[str, None]] = {}
+        subjects: dict[tuple[str, str], dict[str, None]] = {}
         for row in self.rows:
             if row.label != PUBLISHED:
                 kind = row.subject.partition(" ")[0]
-                found.setdefault((row.arm, kind), {}).setdefault(row.subject)
-        return found
+                subjects.setdefault((row.arm, kind), {}).setdefault(row.subject)
+        return subjects
 
     # Comparisons.
 
@@ -289,17 +289,17 @@ class View:
         """Yield the arms at each of their points with every subject that has a ratio: jobs, the run or a
         fabric."""
         for arm in [a for a in self.arms if a != spec.baseline] if spec.arms is None else spec.arms:
-            of_all = [at.subject for kind in ("job", "run", "fabric") for at in self.each(kind, [arm])]
+            of_all = [own.subject for kind in ("job", "run", "fabric") for own in self.each(kind, [arm])]
             for point in self.points(arm):
                 for subject in of_all if spec.job is None else [f"job {spec.job}"]:
-                    one = Compared(self, arm, subject, point, spec)
-                    if any(one.row(f"{metric}_ratio") for metric in spec.metrics):
-                        yield one
+                    pair = Compared(self, arm, subject, point, spec)
+                    if any(pair.row(f"{metric}_ratio") for metric in spec.metrics):
+                        yield pair
 
     @cached_property
     def comparisons(self) -> Sequence[Compared]:
         """Comparisons of the file, in its order."""
-        return [one for spec in self.experiment.spec.compare for one in self.compared(spec)]
+        return [pair for spec in self.experiment.spec.compare for pair in self.compared(spec)]
 
 
 def view_of(
@@ -340,10 +340,10 @@ def swept(points: Iterable[Point]) -> list[str]:
 
 def short(path: str, paths: Iterable[str]) -> str:
     """Return the shortest ending of a dotted path that no other path in ``paths`` has."""
-    path, others = path.removesuffix(".value"), [other.removesuffix(".value") for other in paths]
+    path, other_paths = path.removesuffix(".value"), [other.removesuffix(".value") for other in paths]
     words = path.split(".")
     ends = (".".join(words[-length:]) for length in range(1, len(words)))
-    return next((e for e in ends if sum(f".{other}".endswith(f".{e}") for other in others) == 1), path)
+    return next((e for e in ends if sum(f".{other}".endswith(f".{e}") for other in other_paths) == 1), path)
 
 
 def of_points(paths: Sequence[str]) -> list[tuple[str, Callable[[Point], str]]]:
@@ -354,8 +354,8 @@ def of_points(paths: Sequence[str]) -> list[tuple[str, Callable[[Point], str]]]:
 def swept_columns(paths: Sequence[str]) -> list[tuple[str, Cell]]:
     """Return the columns of a table of figures: the values of swept paths."""
 
-    def value(at: Figures, path: str) -> str:
-        return _swept(at.point, path)
+    def value(subject: Figures, path: str) -> str:
+        return _swept(subject.point, path)
 
     return [(text(short(path, paths)), partial(value, path=path)) for path in paths]
 
@@ -397,11 +397,11 @@ def seconds_and_real(time_s: float | None, scale: Scale) -> str:
     return seconds(time_s) + in_small(seconds(time_s / scale.time))
 
 
-def real(at: Figures, metric: str) -> float | None:
+def real(subject: Figures, metric: str) -> float | None:
     """Return the seconds of real time for which a time stands; None if time is not scaled or there is no
     time."""
-    found, scale = at.number(metric), at.view.plans[at.arm].setting.scale.time
-    return None if found is None or scale == 1 else found / scale
+    time_s, scale = subject.number(metric), subject.view.plans[subject.arm].setting.scale.time
+    return None if time_s is None or scale == 1 else time_s / scale
 
 
 #: Makes a table's cell of figures; a metric's name stands for its figure.
@@ -410,24 +410,24 @@ Cell = str | Callable[[Figures], str]
 
 def cell(of: Cell) -> Callable[[Figures], str]:
     """Return a function that makes a table's cell from figures."""
-    return (lambda at: at.figure(of)) if isinstance(of, str) else of
+    return (lambda subject: subject.figure(of)) if isinstance(of, str) else of
 
 
-def arm_title(at: Figures) -> str:
+def arm_title(subject: Figures) -> str:
     """Return a table's cell with the arm's title."""
-    return text(at.title)
+    return text(subject.title)
 
 
 #: Columns that name the arm, and the job.
 ARM: tuple[str, Cell] = ("arm", arm_title)
-JOB: tuple[str, Cell] = ("job", lambda at: text(at.name))
+JOB: tuple[str, Cell] = ("job", lambda subject: text(subject.name))
 
 
 def figures(
-    found: Iterable[Figures],
+    rows: Iterable[Figures],
     columns: Iterable[tuple[str, Cell]],
     words: int = 1,
     group: Callable[[Figures], str] | None = None,
 ) -> str:
     """Return a table with a row for each of some figures, as :func:`table_of` makes it."""
-    return table_of(found, [(head, cell(of)) for head, of in columns], words, group=group)
+    return table_of(rows, [(head, cell(of)) for head, of in columns], words, group=group)

@@ -44,9 +44,9 @@ def called(metric: str) -> str:
 
 def meaning(metric: str) -> str:
     """Return the meaning of a metric, as text in the middle of a sentence; HTML."""
-    said = metrics()[metric.removesuffix("_best")].help
+    words = metrics()[metric.removesuffix("_best")].help
     best = ", the least that was searched" if metric.endswith("_best") else ""
-    return text((said[:1].lower() + said[1:] if said[1:2].islower() else said) + best)
+    return text((words[:1].lower() + words[1:] if words[1:2].islower() else words) + best)
 
 
 def seconds(value: float | None) -> str:
@@ -117,10 +117,10 @@ def quoted(title: str) -> str:
 
 def apart(title: str, base: str) -> tuple[str, str]:
     """Return two titles without their common beginning, up to a comma; the last part always stays."""
-    one, other = title.split(", "), base.split(", ")
-    while len(one) > 1 and len(other) > 1 and one[0] == other[0]:
-        one, other = one[1:], other[1:]
-    return ", ".join(one), ", ".join(other)
+    first, other = title.split(", "), base.split(", ")
+    while len(first) > 1 and len(other) > 1 and first[0] == other[0]:
+        first, other = first[1:], other[1:]
+    return ", ".join(first), ", ".join(other)
 
 
 def worth_tag(row: Row | None) -> str:
@@ -131,5 +131,5 @@ def worth_tag(row: Row | None) -> str:
 def said(value: object) -> str:
     """Return a swept value as a person writes it; of a mapping its entries."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {found}" for key, found in value.items()) or "none"
+        return ", ".join(f"{key} {entry}" for key, entry in value.items()) or "none"
     return str(value)

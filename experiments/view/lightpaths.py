@@ -39,18 +39,18 @@ def lightpaths(plan: RunPlan, records: Iterable[Record], begin: float) -> dict[s
     known = list(records)
     if len(plan.setting.fabric.gpus) <= MOST_GPUS:
         for job in plan.jobs:
-            for t, lit, dark in _turns(plan, job, known):
-                place = sets.setdefault(tuple(lit), len(sets))
+            for t, pairs, dark in _turns(plan, job, known):
+                place = sets.setdefault(tuple(pairs), len(sets))
                 turns.append([round(t - begin, 6), job.name, place, dark])
-    return {"sets": [list(one) for one in sets], "turns": turns}
+    return {"sets": [list(lit_pairs) for lit_pairs in sets], "turns": turns}
 
 
 def _turns(plan: RunPlan, job: JobPlan, records: list[Record]) -> Iterator[_Turn]:
-    states = [one for one in records if isinstance(one, record.JobState) and one.job == job.name]
-    begin = next((one for one in states if one.state == "RUNNING"), None)
+    states = [note for note in records if isinstance(note, record.JobState) and note.job == job.name]
+    begin = next((note for note in states if note.state == "RUNNING"), None)
     if begin is None:
         return
-    gpus = next((one.gpus for one in states if one.gpus), list(job.ranks))
+    gpus = next((note.gpus for note in states if note.gpus), list(job.ranks))
     try:
         plane = job.plane(plan.setting.fabric, gpus)
     except Misfit:
@@ -59,7 +59,7 @@ def _turns(plan: RunPlan, job: JobPlan, records: list[Record]) -> Iterator[_Turn
         yield from _stepped(plane, job, gpus, begin.t, records)
     elif plane.built:
         yield from _divided(plan, job, begin.t, gpus, records)
-    yield from ((one.t, [], False) for one in states if one.state in ENDED)
+    yield from ((note.t, [], False) for note in states if note.state in ENDED)
 
 
 def _stepped(
@@ -68,28 +68,28 @@ def _stepped(
     """A ring's light, set between the steps of the collective."""
     if job.training is None:
         return
-    found = plane.plan(gpus, job.training.collective)
+    ring_plan = plane.plan(gpus, job.training.collective)
     settings = [
-        [LitPair(a, b, found.transmit[a][b].wavelength, 1) for a, b in sorted(step.pairs)]
-        for step in found.steps
+        [LitPair(a, b, ring_plan.transmit[a][b].wavelength, 1) for a, b in sorted(step.pairs)]
+        for step in ring_plan.steps
     ]
     yield begin, settings[0], False
-    notes = (one for one in records if isinstance(one, record.RingSetUps))
+    notes = (setups for setups in records if isinstance(setups, record.RingSetUps))
     for change in {note.ring["name"]: note.set_ups for note in notes}.get(plane.name, ()):
-        lit = settings[change["step"] % len(settings)]
-        yield change["t"], lit, True
-        yield change["t"] + change["total_s"], lit, False
+        pairs = settings[change["step"] % len(settings)]
+        yield change["t"], pairs, True
+        yield change["t"] + change["total_s"], pairs, False
 
 
 def _divided(
     plan: RunPlan, job: JobPlan, begin: float, gpus: list[str], records: list[Record]
 ) -> Iterator[_Turn]:
-    given = [one for one in records if isinstance(one, record.LightGiven) and one.job == job.name]
+    given = [note for note in records if isinstance(note, record.LightGiven) and note.job == job.name]
     made = [
         decision
-        for one in records
-        if isinstance(one, record.LightDecisions) and one.job == job.name
-        for decision in one.decisions
+        for note in records
+        if isinstance(note, record.LightDecisions) and note.job == job.name
+        for decision in note.decisions
         if "lightpaths" in decision
     ]
     first = given[0].divisions[0]["t"] if given else begin
@@ -99,16 +99,16 @@ def _divided(
         for division in light.divisions:
             counts = zip(light.pairs, division["lightpaths"], strict=True)
             yield division["t"], [LitPair(a, b, None, count) for (a, b), count in counts if count], False
-    for one in made:
-        lit = [
+    for note in made:
+        pairs = [
             LitPair(gpu, peer, None, count)
-            for gpu, peers in one["lightpaths"].items()
+            for gpu, peers in note["lightpaths"].items()
             for peer, count in peers.items()
         ]
-        held = one["t"] + one["decide_s"] + one["hold_s"]
+        held = note["t"] + note["decide_s"] + note["hold_s"]
         if held > first:
-            yield held, lit, True
-            yield held + one["dark_s"], lit, False
+            yield held, pairs, True
+            yield held + note["dark_s"], pairs, False
     if given or made:
         return
     for back in records:
@@ -127,7 +127,7 @@ def _for_iteration(plan: RunPlan, job: JobPlan, gpus: list[str]) -> list[LitPair
     else:
         return []
     try:
-        found = divider(fabric).counts(placed(demand, [names.index(gpu) for gpu in gpus], len(names)))
+        counts = divider(fabric).counts(placed(demand, [names.index(gpu) for gpu in gpus], len(names)))
     except ValueError:
         return []
-    return [LitPair(names[a], names[b], None, int(found[a, b])) for a, b in np.argwhere(found).tolist()]
+    return [LitPair(names[a], names[b], None, int(counts[a, b])) for a, b in np.argwhere(counts).tolist()]

@@ -77,12 +77,12 @@ def application(folders: Sequence[Recorded]) -> Any:
     return OwnPagesOnly(Takes(folders))
 
 
-def serve(folders: Sequence[Recorded], host: str, port: int, said: Callable[[str], None]) -> None:
-    """Answer on ``host`` until interrupted; ``said`` is called with the page's address. Raises OSError."""
+def serve(folders: Sequence[Recorded], host: str, port: int, announce: Callable[[str], None]) -> None:
+    """Serve on ``host`` until interrupted. Call ``announce`` with the page's address. Raises OSError."""
     with closing(listen(host, port)) as listener:
         server = HttpServer(application(folders), listener, end_s=0, name="view")
         server.start()
-        said(address(listener))
+        announce(address(listener))
         try:
             while server.alive:
                 time.sleep(0.2)

@@ -74,7 +74,7 @@ class Context:
         first = {name: gpus for name, gpus in placed.items() if run.jobs[name].plan.start.at_once}
         groups = [first, *({name: gpus} for name, gpus in placed.items() if name not in first)]
         by_itself = [group for group in groups if not self._beside_others(group)]
-        return {name: found for group in by_itself for name, found in self.predict(group).items()}
+        return {name: prediction for group in by_itself for name, prediction in self.predict(group).items()}
 
     def _beside_others(self, names: Collection[str]) -> bool:
         """Return whether some of these jobs ran while a job ran that is not among them."""
@@ -138,11 +138,11 @@ class Context:
         key = before, tuple(gpus.items())
         if key not in self._known:
             try:
-                found = predict_jobs(self.run.plan, gpus, self.view_before if before else self.view)
+                predictions = predict_jobs(self.run.plan, gpus, self.view_before if before else self.view)
             except NoPathError:
                 # That may be what the run is about.
-                found = {}
-            self._known[key] = found
+                predictions = {}
+            self._known[key] = predictions
         return self._known[key]
 
     @cached_property
@@ -153,11 +153,11 @@ class Context:
         return [*(flow.set_up_s for flow in self.run.lit_flows), *of_rings]
 
 
-def _ran_together(one: JobRun, other: JobRun) -> bool:
-    if one.released is None or other.released is None:
+def _ran_together(first: JobRun, other: JobRun) -> bool:
+    if first.released is None or other.released is None:
         return False
-    ends = (math.inf if job.end is None else job.end for job in (one, other))
-    return max(one.released, other.released) < min(ends)
+    ends = (math.inf if job.end is None else job.end for job in (first, other))
+    return max(first.released, other.released) < min(ends)
 
 
 def _start_up_s(job: JobRun, ends: Sequence[float]) -> float:
@@ -198,11 +198,11 @@ def metric(
     def register(function: Compute) -> Compute:
         own = function.__name__
         compute = function if makes else lambda *what: {own: function(*what)}
-        said = makes or {own: (function.__doc__ or "").partition("\n")[0].removesuffix(".")}
-        for name, help in said.items():
-            found = Metric(name, unit, help, of, known, compute, function.__module__)
-            before = _FOUND.setdefault(name, found)
-            if before.file != found.file:
+        helps = makes or {own: (function.__doc__ or "").partition("\n")[0].removesuffix(".")}
+        for name, help in helps.items():
+            entry = Metric(name, unit, help, of, known, compute, function.__module__)
+            before = _FOUND.setdefault(name, entry)
+            if before.file != entry.file:
                 raise ValueError(f"metric {name}: {before.file} has one of this name")
         return function
 
@@ -246,21 +246,21 @@ def rows_of(context: Context) -> list[Row]:
     plan, subjects = context.run.plan, _subjects(context.run)
     computed: dict[tuple[Compute, str], Mapping[str, Value]] = {}
     rows = []
-    for name, found in metrics().items():
-        label = found.known or context.label
-        for subject, what in subjects[found.of].items():
-            key = found.compute, subject
+    for name, entry in metrics().items():
+        label = entry.known or context.label
+        for subject, what in subjects[entry.of].items():
+            key = entry.compute, subject
             if key not in computed:
-                computed[key] = found.compute(context, *what)
+                computed[key] = entry.compute(context, *what)
             if (value := computed[key].get(name)) is not None:
-                rows.append(Row(plan.arm, subject, name, value, found.unit, label, plan.point, plan.repeat))
+                rows.append(Row(plan.arm, subject, name, value, entry.unit, label, plan.point, plan.repeat))
     return rows
 
 
 def table() -> str:
     """Return all metrics as a table in Markdown, for docs/metrics.md."""
     lines = ["| metric | unit | of | |", "|---|---|---|---|"]
-    for name, found in sorted(metrics().items()):
-        said = f"{found.help} ({found.known})" if found.known else found.help
-        lines.append(f"| `{name}` | {found.unit} | {found.of} | {said} |")
+    for name, entry in sorted(metrics().items()):
+        words = f"{entry.help} ({entry.known})" if entry.known else entry.help
+        lines.append(f"| `{name}` | {entry.unit} | {entry.of} | {words} |")
     return "\n".join(lines) + "\n"

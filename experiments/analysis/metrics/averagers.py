@@ -33,24 +33,26 @@ _WRONG = {
 @metric("count", makes=_WRONG)
 def averagers(context: Context) -> Mapping[str, float]:
     """Return the figures of the averagers' processes by metric; empty if no averager received frames."""
-    told = [one for record in context.run.of(AveragersCounted) for one in record.averagers.values()]
-    used = [one for one in told if one["frames"]]
+    counters = [
+        counted for record in context.run.of(AveragersCounted) for counted in record.averagers.values()
+    ]
+    used = [counted for counted in counters if counted["frames"]]
     if not used:
         return {}
     fabric, jobs = context.run.plan.setting.fabric, context.run.jobs.values()
     summed = [job for job in jobs if job.gpus and job.plan.plane(fabric, job.gpus).sums]
     busy_s = sum(took for job in summed for took in exchanges(job))
-    found = {
-        "averager_inputs": sum(one["table"]["inputs"] for one in used),
-        "averager_inputs_wrong": sum(one["table"]["wrong"] for one in used),
-        "averager_checked": sum(one["checked"] for one in used),
-        "averager_restarts": sum(bool(one["restarted"]) for one in used),
-        "averager_latency": max(one["latency_s"]["median"] for one in used),
+    values = {
+        "averager_inputs": sum(counted["table"]["inputs"] for counted in used),
+        "averager_inputs_wrong": sum(counted["table"]["wrong"] for counted in used),
+        "averager_checked": sum(counted["checked"] for counted in used),
+        "averager_restarts": sum(bool(counted["restarted"]) for counted in used),
+        "averager_latency": max(counted["latency_s"]["median"] for counted in used),
     }
     # The processor time of a restarted averager before its restart is not known.
-    if busy_s and not any(one["restarted"] for one in used):
-        found["averager_cpu_share"] = 100 * max(one["cpu_s"] for one in used) / busy_s
-    return found
+    if busy_s and not any(counted["restarted"] for counted in used):
+        values["averager_cpu_share"] = 100 * max(counted["cpu_s"] for counted in used) / busy_s
+    return values
 
 
 def _payload_bytes(context: Context, job: JobRun) -> float | None:
@@ -93,12 +95,12 @@ def sent_over(context: Context, job: JobRun) -> Mapping[str, float]:
     payload = _payload_bytes(context, job)
     if not payload or not job.done or job.recoveries:
         return {}
-    found = {"sent_over_payload": max(done.bytes_sent for done in job.done.values()) / payload}
+    values = {"sent_over_payload": max(done.bytes_sent for done in job.done.values()) / payload}
     if (bits := parse_collective(job.plan.loop.collective).bits) is not None:
         # Sums have B + ceil(log2 n) bits, means B, and as many of each are sent.
         share = 2 * bits / (sum_bits(bits, len(job.gpus)) + bits)
-        found["sent_over_payload_even"] = found["sent_over_payload"] * share
-    return found
+        values["sent_over_payload_even"] = values["sent_over_payload"] * share
+    return values
 
 
 @metric("%", of="job")

@@ -60,8 +60,8 @@ def fairness(context: Context) -> float | None:
 
     Return the index; None for fewer than two jobs with a slowdown.
     """
-    found = [slowdown(context, job) for job in context.run.jobs.values()]
-    known = [value for value in found if value is not None]
+    slowdowns = [slowdown(context, job) for job in context.run.jobs.values()]
+    known = [value for value in slowdowns if value is not None]
     return jain(known) if len(known) > 1 else None
 
 

@@ -59,7 +59,7 @@ _TIMES = {
 }
 
 
-@metric("s", of="job", makes={name: f"{said}: median" for name, said in _TIMES.items()})
+@metric("s", of="job", makes={name: f"{words}: median" for name, words in _TIMES.items()})
 def division_times(context: Context, job: JobRun) -> Mapping[str, float | None]:
     made = [decision for note in context.run.of(LightDecisions, job.name) for decision in note.decisions]
     keys = {name: f"{name.removeprefix('division_')}_s" for name in _TIMES}
@@ -140,20 +140,20 @@ def _rise(
 
 def _matrix(counts: list[_Counts], name: str) -> IntArray:
     """[ranks, ranks]: a count of each rank for each other."""
-    found = np.zeros((len(counts), len(counts)), dtype=np.int64)
+    matrix = np.zeros((len(counts), len(counts)), dtype=np.int64)
     for rank, own in enumerate(counts):
         for (other,), count in own.items():
-            found[rank, other] = count[name]
-    return found
+            matrix[rank, other] = count[name]
+    return matrix
 
 
 def _told(job: JobRun, part: int) -> IntArray:
     """[ranks, ranks]: bytes of payload (0) or framing (1) that workers gave their O-NICs."""
-    found = np.zeros((len(job.gpus), len(job.gpus)), dtype=np.int64)
+    matrix = np.zeros((len(job.gpus), len(job.gpus)), dtype=np.int64)
     for rank, done in job.done.items():
         for other, parts in done.light.items():
-            found[rank, int(other)] = parts[part]
-    return found
+            matrix[rank, int(other)] = parts[part]
+    return matrix
 
 
 def _to_send(job: JobRun) -> IntArray:

@@ -70,15 +70,15 @@ def _passed(context: Context, action: Action, job: JobRun, gpus: Sequence[str]) 
     run = context.run
     moved = any(other.plan.do in LIGHT and other.begun < action.begun for other in run.actions)
     view = context.view if moved else context.view_before
-    at = {edge.out: edge for edge in view.graph.edges}
-    found: set[Port] = set()
+    edge_of = {edge.out: edge for edge in view.graph.edges}
+    ports: set[Port] = set()
     try:
         for source, destination in pairs(job.plan, gpus):
             for hop in view.router.path(source, destination):
-                found.update(at[hop.out].path)
+                ports.update(edge_of[hop.out].path)
     except ValueError:
         return None
-    return found
+    return ports
 
 
 _ITERATIONS = {f"iteration_longest_{word}": f"Longest iteration {word} the event" for word in _WHEN} | {
@@ -93,12 +93,12 @@ def around(context: Context, action: Action, job: JobRun) -> Mapping[str, float 
     not run then."""
     if action.plan.do in _QUIET or not under(context, action, job):
         return {}
-    found: dict[str, float | None] = {}
+    times_by_name: dict[str, float | None] = {}
     for word in _WHEN:
         times = [it.whole_s for it in job.iterations if when(action, it) == word]
-        found[f"iteration_{word}"] = median(times)
-        found[f"iteration_longest_{word}"] = max(times, default=None)
-    return found
+        times_by_name[f"iteration_{word}"] = median(times)
+        times_by_name[f"iteration_longest_{word}"] = max(times, default=None)
+    return times_by_name
 
 
 @metric("s", of="event job")
@@ -135,5 +135,5 @@ def lost(_: Context, job: JobRun) -> Mapping[str, int]:
     without losses."""
     if not (job.losses or job.recoveries):
         return {}
-    found = {"iterations_lost": len({it.i for it in job.redone})}
-    return found | ({"gpus_lost": len(job.losses)} if job.losses else {})
+    counts = {"iterations_lost": len({it.i for it in job.redone})}
+    return counts | ({"gpus_lost": len(job.losses)} if job.losses else {})

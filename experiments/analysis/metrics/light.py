@@ -61,25 +61,25 @@ def _between(flows: Iterable[Flow], begin: str, end: str) -> list[float]:
 @metric(
     "s",
     of="fabric",
-    makes={f"{k}_{part}": f"{help}: {said}" for k, help in TIMES.items() for part, said in _PARTS.items()},
+    makes={f"{k}_{part}": f"{help}: {words}" for k, help in TIMES.items() for part, words in _PARTS.items()},
 )
 def waits(context: Context) -> Mapping[str, float | None]:
     """Return the times of set-ups and flows, seconds by metric, in a fabric whose O-NICs request light."""
-    lit = context.run.lit_flows
+    lit_flows = context.run.lit_flows
     written = (change["write_s"] for ring in context.run.of(RingSetUps) for change in ring.set_ups)
     times = {
         "setup": context.set_up_times,
-        "idle_setup": [flow.set_up_s for flow in lit if not flow.waited],
-        "open": _between(lit, "t_open", "t_lit"),
-        "lit": _between(lit, "t_lit", "t_close"),
+        "idle_setup": [flow.set_up_s for flow in lit_flows if not flow.waited],
+        "open": _between(lit_flows, "t_open", "t_lit"),
+        "lit": _between(lit_flows, "t_lit", "t_close"),
         "setup_write": [write_s for write_s in written if write_s is not None],
     }
-    found: dict[str, float | None] = {}
+    values_by_name: dict[str, float | None] = {}
     for name, values in times.items():
         if values:
             figures = median(values), percentile(values, 0.99), max(values)
-            found |= {f"{name}_{part}": figure for part, figure in zip(_PARTS, figures, strict=True)}
-    return found
+            values_by_name |= {f"{name}_{part}": figure for part, figure in zip(_PARTS, figures, strict=True)}
+    return values_by_name
 
 
 _FLOWS = {
@@ -98,21 +98,21 @@ def flows(context: Context) -> Mapping[str, float]:
     """Return counts of flows, and of pairs that WSSs let through while the jobs ran, as read back, by
     metric."""
     run = context.run
-    found: dict[str, float] = {}
+    counts: dict[str, float] = {}
     if traced := run.of(Flow):
-        found["flows"], found["flows_waited"] = len(traced), sum(flow.waited for flow in traced)
-        found["flows_not_traced"] = sum(note.count for note in run.of(FlowsLost))
-    if asked := sum(it.flows for job in run.jobs.values() for it in job.iterations):
-        found["flows_expected"] = asked
+        counts["flows"], counts["flows_waited"] = len(traced), sum(flow.waited for flow in traced)
+        counts["flows_not_traced"] = sum(note.count for note in run.of(FlowsLost))
+    if expected := sum(it.flows for job in run.jobs.values() for it in job.iterations):
+        counts["flows_expected"] = expected
         if iterations := len(next(iter(run.jobs.values())).by_index):
-            found["flows_per_iteration"] = asked / iterations
+            counts["flows_per_iteration"] = expected / iterations
     if notes := run.of(GridLit):
         user = {gpu: job.name for job in run.jobs.values() for gpu in job.gpus}
-        lit = [xc for note in notes for switch in note.grid["switches"] for xc in switch["lit"]]
-        users = [(user.get(xc["from"]), user.get(xc["to"])) for xc in lit]
-        found["lit_pairs"] = len(lit)
-        found["lit_between_jobs"] = sum(a is None or a != b for a, b in users)
-    return found
+        cross_connects = [xc for note in notes for switch in note.grid["switches"] for xc in switch["lit"]]
+        users = [(user.get(xc["from"]), user.get(xc["to"])) for xc in cross_connects]
+        counts["lit_pairs"] = len(cross_connects)
+        counts["lit_between_jobs"] = sum(a is None or a != b for a, b in users)
+    return counts
 
 
 def before_and_after(run: Run) -> tuple[LightCounters, LightCounters] | None:
@@ -136,14 +136,14 @@ def _rise(before: Mapping[str, Any], after: Mapping[str, Any], name: str) -> flo
 def counters(context: Context) -> Mapping[str, float]:
     """Return the increase of the counters of switches and O-NICs in a run, by metric; empty if not read
     twice."""
-    found: dict[str, float] = {}
+    counts: dict[str, float] = {}
     if notes := before_and_after(context.run):
         for kind, names in (("switches", COUNTERS), ("onics", OF_ONICS)):
             before, after = (note.kernel[kind] for note in notes)
-            found |= {name: _rise(before, after, name) for name in names}
+            counts |= {name: _rise(before, after, name) for name in names}
     if simulated := context.run.of(OnicsSimulated):
-        found["receiver_overlaps"] = simulated[-1].receiver_overlaps
-    return found
+        counts["receiver_overlaps"] = simulated[-1].receiver_overlaps
+    return counts
 
 
 _CONTROL = {
@@ -159,25 +159,25 @@ def control(context: Context) -> Mapping[str, float]:
 
     An agent that restarted has lost the count of its earlier messages. Messages are then left out.
     """
-    found: dict[str, float] = {}
+    counts: dict[str, float] = {}
     if simulated := context.run.of(OnicsSimulated):
-        found["agents_restarted"] = 0
+        counts["agents_restarted"] = 0
         sent, flows_done = sum(simulated[-1].messages.values()), simulated[-1].flows
     elif notes := before_and_after(context.run):
         before, after = (note.agents for note in notes)
         both = before.keys() & after.keys()
-        found["agents_restarted"] = sum(before[gpu]["epoch"] != after[gpu]["epoch"] for gpu in both)
-        if found["agents_restarted"] or before.keys() != after.keys():
-            return found
+        counts["agents_restarted"] = sum(before[gpu]["epoch"] != after[gpu]["epoch"] for gpu in both)
+        if counts["agents_restarted"] or before.keys() != after.keys():
+            return counts
         pairs = [(before[gpu]["counters"], after[gpu]["counters"]) for gpu in after]
         sent = sum(sum(b["sent"].values()) - sum(a["sent"].values()) for a, b in pairs)
         flows_done = sum(b["flows_done"] - a["flows_done"] for a, b in pairs)
     else:
-        return found
-    found["control_messages"] = sent
+        return counts
+    counts["control_messages"] = sent
     if flows_done:
-        found["control_messages_per_flow"] = sent / flows_done
-    return found
+        counts["control_messages_per_flow"] = sent / flows_done
+    return counts
 
 
 @metric("count", of="messages")
@@ -221,16 +221,16 @@ def _trained(run: Run) -> list[tuple[JobRun, Plane]]:
     makes={"light_use_collisions_possible": "Whether lights could meet at all"},
 )
 @metric(
-    "count", of="fabric", known="analytic", makes={f"light_use_{name}": said for name, said in _USE.items()}
+    "count", of="fabric", known="analytic", makes={f"light_use_{name}": words for name, words in _USE.items()}
 )
 def use(context: Context) -> Mapping[str, Value]:
     """Return the use of lasers and receivers by an all-reduce of the jobs on a grid, by metric; empty if
     unknown."""
     uses = (plane.use(job.gpus, job.plan.loop.collective) for job, plane in _trained(context.run))
-    if not (known := [found for found in uses if found is not None]):
+    if not (known := [each for each in uses if each is not None]):
         return {}
-    found = functools.reduce(operator.add, known)
-    return {f"light_use_{name}": getattr(found, name) for name in (*_USE, "collisions_possible")}
+    total = functools.reduce(operator.add, known)
+    return {f"light_use_{name}": getattr(total, name) for name in (*_USE, "collisions_possible")}
 
 
 _RING = {
@@ -246,13 +246,13 @@ def ring_plan(context: Context) -> Mapping[str, int]:
     plane = context.run.plan.on(RingPlane)
     if plane is None:
         return {}
-    found = {"wavelengths": plane.ring.wavelengths}
+    counts = {"wavelengths": plane.ring.wavelengths}
     for job, own in _trained(context.run):
         if own.stepped:
             if model := context.alone.get(job.name):
-                found["set_ups_per_allreduce"] = model.set_ups
-            found["wavelengths_used"] = plane.wavelengths_used(job.gpus, job.plan.loop.collective)
-    return found
+                counts["set_ups_per_allreduce"] = model.set_ups
+            counts["wavelengths_used"] = plane.wavelengths_used(job.gpus, job.plan.loop.collective)
+    return counts
 
 
 @metric("count", of="fabric", makes={"set_ups": "Changes of a ring's light on record"})

@@ -25,5 +25,5 @@ def impaired(context: Context) -> Mapping[str, float]:
     if not came:
         return {}
     up = came - down
-    found = {"frames_lost": lost / up if up else 0.0, "frames_down": float(down)}
-    return found | {"frames_damaged": damaged / (up - lost) if up > lost else 0.0}
+    values = {"frames_lost": lost / up if up else 0.0, "frames_down": float(down)}
+    return values | {"frames_damaged": damaged / (up - lost) if up > lost else 0.0}

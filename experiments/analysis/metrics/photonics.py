@@ -34,8 +34,8 @@ def _training(context: Context, job: JobRun) -> Loop | None:
 
 def _unit(context: Context, job: JobRun) -> Averager | None:
     """The only averager of a job. Those of a cascade have matrices that the table of layers has not."""
-    found = averaging(context, job)
-    return found.first[0] if found is not None and found.above is None else None
+    averagers = averaging(context, job)
+    return averagers.first[0] if averagers is not None and averagers.above is None else None
 
 
 _SENT = {
@@ -55,11 +55,11 @@ def sent(context: Context, job: JobRun) -> Mapping[str, float]:
     loop = _training(context, job)
     if loop is None:
         return {}
-    found = averaging(context, job)
-    if found is not None:
-        bytes_of = carried(found, loop.gradient_bytes)
+    averagers = averaging(context, job)
+    if averagers is not None:
+        bytes_of = carried(averagers, loop.gradient_bytes)
         coded = bytes_of.nic + bytes_of.scales
-        over = coded / found.code_bytes(loop.gradient_bytes)
+        over = coded / averagers.code_bytes(loop.gradient_bytes)
         return {"port_sent": coded, "port_scales": bytes_of.scales, "port_sent_over_payload": over}
     steps, bits = (
         steps_named(loop.collective, len(job.gpus)),

@@ -35,8 +35,8 @@ def relit_gpus(run: Run, action: Action) -> set[str]:
 
 def phases(regroup: Mapping[str, Any]) -> list[tuple[str, float]]:
     """Return (phase, time at which it was reached) of a regroup, in order; seconds on the lab's clock."""
-    found = ((entry["phase"], float(entry["t"])) for entry in regroup.get("timeline") or ())
-    return sorted(found, key=lambda entry: entry[1])
+    entries = ((entry["phase"], float(entry["t"])) for entry in regroup.get("timeline") or ())
+    return sorted(entries, key=lambda entry: entry[1])
 
 
 def window(action: Action) -> tuple[float, float]:
@@ -148,7 +148,7 @@ def blackout(context: Context, action: Action) -> Mapping[str, float]:
     """
     run, seen = context.run, {}
     if dark := dark_intervals(action.result):
-        seen["wire_dark"] = max(lit - off for _, off, lit in dark)
+        seen["wire_dark"] = max(lit_s - off for _, off, lit_s in dark)
     if not moves_light(context, action):
         return seen
     begin, end = light_window(action)
@@ -204,14 +204,14 @@ def iteration_predicted(context: Context, action: Action, job: JobRun) -> Mappin
     """
     run = context.run
     gpus = {name: other.gpus for name, other in run.jobs.items() if _has_gpus(other, action.begun)}
-    once = sum(one.plan.do in LIGHT for one in run.actions) == 1
+    once = sum(other_action.plan.do in LIGHT for other_action in run.actions) == 1
     if not moves_light(context, action) or not once or not all(gpus.values()):
         return {}
-    found = {}
+    times = {}
     for name, before in zip(_PREDICTED, (True, False), strict=True):
         if model := context.predict(gpus, before=before).get(job.name):
-            found[name] = model.jct_s / job.plan.iterations
-    return found
+            times[name] = model.jct_s / job.plan.iterations
+    return times
 
 
 def _has_gpus(job: JobRun, t: float) -> bool:

@@ -14,16 +14,16 @@ from ringlight.experiments.record.runs import JobRun
 
 _OF_TIMES = {"mean": "mean", "p50": "median", "p95": "95 % within", "p99": "99 % within"}
 _TIMES = {
-    f"{name}_{short}": f"{what}, {said}"
+    f"{name}_{short}": f"{what}, {words}"
     for name, what in (
         ("completion", "From a job's arrival in a trace to its end"),
         ("waited", "From a job's arrival in a trace until it has its GPUs"),
     )
-    for short, said in _OF_TIMES.items()
+    for short, words in _OF_TIMES.items()
 } | {"dark_total": "Seconds that jobs of a trace waited for their light, all together"}
 _RATIOS = {
-    f"completion_slowdown_{short}": f"From a job's arrival to its end over its ideal duration, {said}"
-    for short, said in _OF_TIMES.items()
+    f"completion_slowdown_{short}": f"From a job's arrival to its end over its ideal duration, {words}"
+    for short, words in _OF_TIMES.items()
 } | {
     "network_slowdown": "Run time of a trace's jobs over their ideal durations, weighted by work",
     "offered_load": "GPU seconds at ideal speed of a trace's jobs that count, over those that pass",
@@ -57,18 +57,20 @@ _KEPT = ("cut", "copied", "resampled")
 
 
 def _figures(context: Context) -> Mapping[str, Value]:
-    found = next(iter(context.run.of(TraceReplayed)), None)
-    if found is None:
+    replay = next(iter(context.run.of(TraceReplayed)), None)
+    if replay is None:
         return _emulated(context) if context.run.plan.trace is not None else {}
-    dropped = sum(count for why, count in found.dropped.items() if why not in _KEPT)
-    return {**found.figures, "jobs_dropped": dropped}
+    dropped = sum(count for why, count in replay.dropped.items() if why not in _KEPT)
+    return {**replay.figures, "jobs_dropped": dropped}
 
 
 def _emulated(context: Context) -> Mapping[str, Value]:
     """Times of a trace's jobs that were emulated, all of which count."""
     jobs = context.run.jobs.values()
     of = {
-        "completion": [found for job in jobs if (found := completion(context, job)) is not None],
+        "completion": [
+            completion_s for job in jobs if (completion_s := completion(context, job)) is not None
+        ],
         "waited": [job.granted - job.arrived for job in jobs if job.granted and job.arrived],
     }
     return {
@@ -154,7 +156,7 @@ def starts_out_of_order(context: Context) -> int | None:
 
     Return the count; None in a simulation or without a replay.
     """
-    moments = {name: found[1] for name, found in _replayed(context).items() if found[1] is not None}
+    moments = {name: times[1] for name, times in _replayed(context).items() if times[1] is not None}
     if context.simulated or not moments:
         return None
     jobs = context.run.jobs

@@ -112,17 +112,17 @@ def by_model(context: Context, job: JobRun) -> Mapping[str, float]:
         ideal_all_reduce_s(context.run.plan.setting, job.plan, job.gpus),
         allreduce(context, job),
     )
-    found = {"allreduce_ideal": ideal_s}
+    values = {"allreduce_ideal": ideal_s}
     if took_s is not None and ideal_s:
-        found["allreduce_over_ideal"] = took_s / ideal_s
+        values["allreduce_over_ideal"] = took_s / ideal_s
     if model := context.predicted.get(job.name):
-        found |= {"allreduce_predicted": model.all_reduce_s, "jct_predicted": model.jct_s}
+        values |= {"allreduce_predicted": model.all_reduce_s, "jct_predicted": model.jct_s}
         if job.jct_s is not None and model.jct_s:
-            found["jct_over_model"] = job.jct_s / model.jct_s
+            values["jct_over_model"] = job.jct_s / model.jct_s
         if (set_up_s := median(context.set_up_times)) is not None:
             waits_s = job.plan.iterations * model.set_ups * set_up_s
-            found["jct_predicted_with_setup"] = model.jct_s + waits_s
-    return found
+            values["jct_predicted_with_setup"] = model.jct_s + waits_s
+    return values
 
 
 @metric("s", of="job", known="simulated")
@@ -145,8 +145,8 @@ _BY_PHASE = {
 def jct_by_phase(context: Context, job: JobRun) -> Mapping[str, float]:
     """Return least and greatest completion time of a job, seconds by metric, if the start of later jobs
     decides it."""
-    found = context.phases.get(job.name)
-    return {} if found is None else dict(zip(_BY_PHASE, found, strict=True))
+    span = context.phases.get(job.name)
+    return {} if span is None else dict(zip(_BY_PHASE, span, strict=True))
 
 
 @metric("1", of="job")
@@ -176,8 +176,8 @@ def busbw(context: Context, job: JobRun) -> float | None:
 
     Return bits per second; None without an all-reduce.
     """
-    found: float | None = algbw(context, job)
-    if found is None:
+    algorithm_bps: float | None = algbw(context, job)
+    if algorithm_bps is None:
         return None
     plane = job.plan.plane(context.run.plan.setting.fabric, job.gpus)
-    return found * plane.bus_factor(len(job.gpus), job.plan.loop.gradient_bytes)
+    return algorithm_bps * plane.bus_factor(len(job.gpus), job.plan.loop.gradient_bytes)

@@ -55,9 +55,9 @@ def light(context: Context, job: JobRun) -> Mapping[str, float]:
             if phase >= 0:
                 first[phase] = min(first.get(phase, begin), begin)
         # Those of the beginning had light before.
-        known = [(phase, at) for phase, at in first.items() if (record.i, phase) in took]
-        turns = [(*took[record.i, phase], record.begin + at) for phase, at in known]
-        set_s.append(sum(lit - begun for begun, lit, _ in turns))
-        waited_s.append(sum(max(0.0, lit - max(begun, wanted)) for begun, lit, wanted in turns))
+        known = [(phase, begin_s) for phase, begin_s in first.items() if (record.i, phase) in took]
+        turns = [(*took[record.i, phase], record.begin + begin_s) for phase, begin_s in known]
+        set_s.append(sum(lit_s - begun for begun, lit_s, _ in turns))
+        waited_s.append(sum(max(0.0, lit_s - max(begun, wanted_s)) for begun, lit_s, wanted_s in turns))
     whole_s, stood_s = fmean(set_s), fmean(waited_s)
     return {"light_set": whole_s, "light_waited": stood_s, "light_hidden": whole_s - stood_s}

@@ -20,8 +20,8 @@ _SUPPOSED = ("full_rate", "overlap")
 
 def _said(names: Iterable[str]) -> dict[str, str]:
     """Return the descriptions of utilisation by some definitions, by metric."""
-    said = "Share of the job's time that its GPUs were busy, where busy is"
-    return {f"gpu_utilisation.{name}": f"{said} {DEFINITIONS[name].title}" for name in names}
+    words = "Share of the job's time that its GPUs were busy, where busy is"
+    return {f"gpu_utilisation.{name}": f"{words} {DEFINITIONS[name].title}" for name in names}
 
 
 @metric("1", of="job")
@@ -38,13 +38,13 @@ def gpu_utilisation(_: Context, job: JobRun) -> float | None:
 def activity(spans: Iterable[Span], full_rate_s: float, total_s: float) -> Activity:
     """Return the sum of the spans of one GPU. ``full_rate_s``: seconds of one collective at the port's
     full rate."""
-    found = list(spans)
+    listed = list(spans)
     return Activity(
-        compute_s=math.fsum(compute for compute, _, _ in found),
-        exchange_s=math.fsum(exchange for _, exchange, _ in found),
-        moving_s=math.fsum(moving for _, _, moving in found),
-        full_rate_s=len(found) * full_rate_s,
-        overlapped_s=math.fsum(max(compute, exchange) for compute, exchange, _ in found),
+        compute_s=math.fsum(compute for compute, _, _ in listed),
+        exchange_s=math.fsum(exchange for _, exchange, _ in listed),
+        moving_s=math.fsum(moving for _, _, moving in listed),
+        full_rate_s=len(listed) * full_rate_s,
+        overlapped_s=math.fsum(max(compute, exchange) for compute, exchange, _ in listed),
         total_s=total_s,
         window_s=total_s,
     )
@@ -66,4 +66,6 @@ def by_definition(context: Context, job: JobRun) -> Mapping[str, float]:
         still_s = math.fsum(end - begin for begin, end in it.stalls)
         spans[it.rank].append((it.compute_s, it.all_reduce_s, max(0.0, it.all_reduce_s - still_s)))
     gpus = [activity(of_rank, full_rate_s, job.jct_s) for of_rank in spans]
-    return {f"gpu_utilisation.{name}": mean_share(found, gpus) for name, found in DEFINITIONS.items()}
+    return {
+        f"gpu_utilisation.{name}": mean_share(definition, gpus) for name, definition in DEFINITIONS.items()
+    }

@@ -88,8 +88,8 @@ def payload(context: Context) -> Mapping[str, int]:
     if not done:
         return {}
     sent, received = sum(rank.bytes_sent for rank in done), sum(rank.bytes_received for rank in done)
-    found = {"payload_sent": sent, "payload_received": received}
-    found["retransmits"] = sum(rank.retransmits for rank in done)
+    values = {"payload_sent": sent, "payload_received": received}
+    values["retransmits"] = sum(rank.retransmits for rank in done)
     if len(done) >= sum(len(job.gpus) for job in context.run.jobs.values()):
-        found["payload_lost"] = sent - received
-    return found
+        values["payload_lost"] = sent - received
+    return values

@@ -74,10 +74,10 @@ def by_purpose(context: Context, job: JobRun) -> Mapping[str, float]:
 
     @cache
     def operations(number: int) -> Mapping[str, list[int]]:
-        found = defaultdict(list)
+        numbers = defaultdict(list)
         for k, purpose in enumerate(purposes(workload, workload.programs[number])):
-            found[purpose].append(k)
-        return found
+            numbers[purpose].append(k)
+        return numbers
 
     sums: defaultdict[str, float] = defaultdict(float)
     for record in records:

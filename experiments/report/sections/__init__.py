@@ -54,11 +54,11 @@ def section(
 @cache
 def names() -> tuple[str, ...]:
     """Return the names of all sections, sorted, from the text of their modules, which take long to import."""
-    found: list[str] = []
+    listed: list[str] = []
     for path in __path__:
         for module in Path(path).glob("*.py"):
-            found += _DECORATED.findall(module.read_text(encoding="utf-8"))
-    return tuple(sorted(found))
+            listed += _DECORATED.findall(module.read_text(encoding="utf-8"))
+    return tuple(sorted(listed))
 
 
 @cache
@@ -66,4 +66,4 @@ def sections() -> tuple[Section, ...]:
     """Return all sections of the modules here, in the order of the page."""
     for module in pkgutil.iter_modules(__path__, f"{__name__}."):
         importlib.import_module(module.name)
-    return tuple(sorted(_FOUND, key=lambda one: one.order))
+    return tuple(sorted(_FOUND, key=lambda entry: entry.order))

@@ -100,8 +100,8 @@ def _of_emulation(view: View) -> Iterator[str]:
 
 def _of_light(view: View) -> Iterator[str]:
     fabrics = [setting.fabric for setting in view.settings]
-    asked = [fabric for fabric in fabrics if any(plane.asked for plane in lit_planes(fabric))]
-    onics = [onic for fabric in asked for onic in fabric.onics.values()]
+    on_demand = [fabric for fabric in fabrics if any(plane.asked for plane in lit_planes(fabric))]
+    onics = [onic for fabric in on_demand for onic in fabric.onics.values()]
     if onics and not view.simulated:
         yield (
             f"<b>{format_time(max(onic.tuning_s for onic in onics))} tuning.</b> A laser is retuned by one "
@@ -183,13 +183,13 @@ def parameters(view: View, draw: Draw) -> str:
 def _scale(view: View) -> str:
     jobs = [job for plan in view.experiment.plans for job in plan.jobs]
     loops = {job.training and replace(job.training, seed=0) for job in jobs}
-    one = ""
+    iteration = ""
     if len(loops) == 1 and (loop := loops.pop()) is not None:
-        one = f" So one iteration computes for {format_time(loop.compute_s)} and all-reduces "
-        one += f"{format_size(loop.gradient_bytes)}."
+        iteration = f" So one iteration computes for {format_time(loop.compute_s)} and all-reduces "
+        iteration += f"{format_size(loop.gradient_bytes)}."
     return (
         f"<p>As emulated with D = {view.scale.time:g} and S = {view.scale.payload:g}: rates are divided by "
-        f"D·S, times multiplied by D, gradients divided by S.{one}</p>"
+        f"D·S, times multiplied by D, gradients divided by S.{iteration}</p>"
     )
 
 
@@ -236,16 +236,16 @@ def _watch(view: View) -> str:
 
 def _made(facts: Mapping[str, Any]) -> str:
     """Code, machine and time of the run in one line."""
-    said = []
+    words = []
     if commit := facts.get("commit"):
-        said.append(f"commit <code>{text(commit)}</code>")
+        words.append(f"commit <code>{text(commit)}</code>")
     if code := facts.get("code"):
-        said.append(f"code version <code>{text(code)}</code>")
+        words.append(f"code version <code>{text(code)}</code>")
     if processor := facts.get("processor"):
-        said.append(f"on {text(facts.get('processors', ''))} × {text(processor)}")
+        words.append(f"on {text(facts.get('processors', ''))} × {text(processor)}")
     if started := facts.get("started"):
-        said.append(text(started))
-    return ", ".join(said)
+        words.append(text(started))
+    return ", ".join(words)
 
 
 def _listed(facts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:

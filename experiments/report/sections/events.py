@@ -100,12 +100,12 @@ class _Happened:
 
 def _happened(run: Run) -> list[_Happened]:
     """Return the events of a run and the unplanned changes of its switches, in order of time."""
-    found = [_Happened(run, action.said, action.begun, _took(action), _came(action)) for action in run.later]
+    lines = [_Happened(run, action.said, action.begun, _took(action), _came(action)) for action in run.later]
     for drift, mended in run.drifts:
         took = NOTHING if mended is None else seconds(mended.t - drift.t)
         came = mark("bad", "not put right") if mended is None else "put right by the controller"
-        found.append(_Happened(run, drift.said, drift.t, took, came))
-    return sorted(found, key=lambda line: line.t)
+        lines.append(_Happened(run, drift.said, drift.t, took, came))
+    return sorted(lines, key=lambda line: line.t)
 
 
 def _took(action: Action) -> str:
@@ -239,9 +239,9 @@ def _faults(run: Run) -> list[Action]:
 def _lines(view: View, run: Run) -> Iterator[Line]:
     for action in _faults(run):
         for job in view.each_job([run.plan.arm]):
-            at = view.at(job.arm, f"event {action.plan.name} {job.subject}")
-            if any(at.row(metric) for _, metric in _FIGURES):
-                yield at, job, action
+            event = view.at(job.arm, f"event {action.plan.name} {job.subject}")
+            if any(event.row(metric) for _, metric in _FIGURES):
+                yield event, job, action
 
 
 def _of_event(metric: str) -> Callable[[Line], str]:
@@ -260,30 +260,32 @@ def _named(run: Run) -> str:
 
 def _told(view: View, run: Run) -> str:
     """Return the facts about each fault in addition to times; empty if there are none."""
-    said = []
+    sentences = []
     for action in _faults(run):
         away = view.at(run.plan.arm, f"event {action.plan.name}").number("away")
         if away is not None:
-            said.append(f"{text(_said(action))}: away for {seconds(away)}, until it answered again.")
+            sentences.append(f"{text(_said(action))}: away for {seconds(away)}, until it answered again.")
         if action.error is not None:
-            said.append(mark("bad", f"{text(_said(action))}: {text(action.error)}."))
+            sentences.append(mark("bad", f"{text(_said(action))}: {text(action.error)}."))
     for job in run.jobs.values():
         for lost, back in zip(job.losses, job.recoveries, strict=False):
-            said.append(
+            sentences.append(
                 f"{text(job.name)} lost {text(lost.gpu)} and went on from iteration {back.iteration + 1} on "
                 f"{text(' '.join(back.gpus))}, {seconds(back.at - lost.t)} after the loss."
             )
         if job.state == "FAILED":
             meant = " as expected" if job.plan.may_fail else ""
-            said.append(f"{text(job.name)} failed{meant}: {text(job.reason or 'no reason on record')}.")
+            sentences.append(f"{text(job.name)} failed{meant}: {text(job.reason or 'no reason on record')}.")
     if control := _control(view, run):
-        said.append(f"Of the control messages, on purpose: {text(control)}.")
-    return f"<p><b>{text(run.plan.title)}.</b> {' '.join(said)} {tag(view.label)}</p>" if said else ""
+        sentences.append(f"Of the control messages, on purpose: {text(control)}.")
+    return (
+        f"<p><b>{text(run.plan.title)}.</b> {' '.join(sentences)} {tag(view.label)}</p>" if sentences else ""
+    )
 
 
 def _control(view: View, run: Run) -> str:
-    counted = ((at, at.number("control_faults")) for at in view.each("messages", [run.plan.arm]))
-    return ", ".join(f"{n:.0f} {at.subject.removeprefix('messages ')}" for at, n in counted if n)
+    counted = ((entry, entry.number("control_faults")) for entry in view.each("messages", [run.plan.arm]))
+    return ", ".join(f"{n:.0f} {entry.subject.removeprefix('messages ')}" for entry, n in counted if n)
 
 
 def _iterations(run: Run, last: float) -> Figure:
@@ -330,13 +332,13 @@ def controllers(view: View, draw: Draw) -> str:
 
 def _alike(runs: Sequence[Run]) -> list[list[Run]]:
     """Runs whose packet switches are written by the same, and had light moved as often, together."""
-    found: dict[object, list[Run]] = {}
+    groups: dict[object, list[Run]] = {}
     for run in runs:
         switches = run.plan.setting.fabric.packet_switches
-        found.setdefault(tuple((name, _who(run, name), _moved(run, name)) for name in switches), []).append(
+        groups.setdefault(tuple((name, _who(run, name), _moved(run, name)) for name in switches), []).append(
             run
         )
-    return list(found.values())
+    return list(groups.values())
 
 
 def _switches(runs: Sequence[Run], named: bool) -> str:
@@ -351,7 +353,7 @@ def _switches(runs: Sequence[Run], named: bool) -> str:
         ],
         2,
     )
-    return f"{f'<h3>{text(_AND.join(one.plan.title for one in runs))}</h3>' if named else ''}{shown}"
+    return f"{f'<h3>{text(_AND.join(alike.plan.title for alike in runs))}</h3>' if named else ''}{shown}"
 
 
 def _who(run: Run, switch: str) -> str:

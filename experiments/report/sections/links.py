@@ -30,11 +30,11 @@ class _Line:
         frames."""
         if not of:
             return ""
-        found = self.link[key] / of
+        share_seen = self.link[key] / of
         if share is None:
-            return f"{100 * found:.3g} %"
+            return f"{100 * share_seen:.3g} %"
         off = abs(self.link[key] - share * of) > CHANCE * math.sqrt(max(of * share * (1 - share), 0.25))
-        return f"{100 * found:.3g} % of {100 * share:.3g} %{' (not by chance)' if off else ''}"
+        return f"{100 * share_seen:.3g} % of {100 * share:.3g} %{' (not by chance)' if off else ''}"
 
     @property
     def lost(self) -> str:
@@ -52,9 +52,13 @@ def _lines(view: View) -> Iterator[_Line]:
         events = {str(event.target) for event in run.plan.events if event.do == "impair"}
         for record in run.of(ImpairedLinks):
             for link in record.links:
-                at = own.get(Port.parse(link["to"]))
-                changed = at is None or f"link {at.a} {at.b}" in events or f"link {at.b} {at.a}" in events
-                yield _Line(run.plan.title, link, None if at is None or changed else at.impairments)
+                setting = own.get(Port.parse(link["to"]))
+                changed = (
+                    setting is None
+                    or f"link {setting.a} {setting.b}" in events
+                    or f"link {setting.b} {setting.a}" in events
+                )
+                yield _Line(run.plan.title, link, None if setting is None or changed else setting.impairments)
 
 
 @section(35, "Impaired links", needs=("frames_lost",))

@@ -18,8 +18,8 @@ def phases(view: View, draw: Draw) -> str:
         jobs,
         [
             ARM,
-            ("turns", lambda at: count(at.number("phase_turns"))),
-            ("moved", lambda at: count(at.number("phase_turns_moved"))),
+            ("turns", lambda subject: count(subject.number("phase_turns"))),
+            ("moved", lambda subject: count(subject.number("phase_turns_moved"))),
             ("set", "light_set"),
             ("hidden", "light_hidden"),
             ("waited for", "light_waited"),
