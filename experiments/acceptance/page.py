@@ -1,4 +1,4 @@
-"""Makes the page that compares switches: the conformance list, and measurements."""
+"""Make the page that compares switches: the conformance list, and measurements."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _count(switch: Switch, state: str) -> int:
 
 
 def _measured(switch: Switch, name: str) -> Mapping[str, Any] | None:
-    """A measurement; None where there is none."""
+    """Return a measurement; None if there is none."""
     measurement = (switch.get("measured") or {}).get(name)
     return None if measurement is None or "lacks" in measurement or "failed" in measurement else measurement
 
@@ -230,7 +230,7 @@ def _label(row: Row) -> str:
 
 
 def _said(key_: str, switch: Switch) -> str:
-    """Text of an entry of a switch's identity, HTML."""
+    """Return the text of an entry of a switch's identity, HTML."""
     return text(switch["identity"].get(key_, ""))
 
 

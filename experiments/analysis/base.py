@@ -1,4 +1,4 @@
-"""Finds figures at the values that a file has apart from its arms and sweeps."""
+"""Look up figures at the values that a file has apart from its arms and sweeps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ AS_WRITTEN: Mapping[str, Any] = {}
 
 
 class AtBase:
-    """Finds an experiment's rows at the values that its file has, apart from paths named otherwise."""
+    """Lookup of an experiment's rows at the values of its file, except for paths given otherwise."""
 
     def __init__(self, experiment: Experiment, table: Table) -> None:
         self.experiment, self.table, self.titles = experiment, table, experiment.titles

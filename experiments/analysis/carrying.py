@@ -95,10 +95,12 @@ class Traffic:
 
     @property
     def messages(self) -> float:
+        """Number of messages in an iteration."""
         return float(self.calls.sum())
 
     @property
     def bytes(self) -> float:
+        """Bytes that are sent in an iteration."""
         return float((self.calls * self.sizes).sum())
 
     def frames(self, mtu_bytes: int, payload: float = 1.0) -> tuple[float, float]:
@@ -130,7 +132,7 @@ class Demand:
 
     @property
     def in_all(self) -> float:
-        """Return how many processors are busy, averaged over the run."""
+        """Mean number of busy processors over the run."""
         return self.processors + self.lab
 
     def too_much(self, processors: int) -> bool:
@@ -243,7 +245,7 @@ _Sends = tuple[float, IntArray, IntArray, FloatArray]
 
 
 def _sends(job: JobPlan) -> Iterator[_Sends]:
-    """The transfers of an iteration, by ranks of the job."""
+    """Yield the transfers of an iteration, by ranks of the job."""
     if job.training is not None:
         everyone = np.arange(job.gpus)
         yield from _of_steps(1, steps_named(job.loop.collective, job.gpus), job.loop.gradient_bytes, everyone)
@@ -325,8 +327,10 @@ def _compute_s(job: JobPlan) -> float:
 
 
 def _modelled_s(plan: RunPlan) -> dict[str, float]:
-    """Seconds of an iteration by the models, which know of jobs that share links, by job; without those that
-    they do not know."""
+    """Return the seconds of an iteration by the models, by job; without jobs that the models do not know.
+
+    The models know jobs that share links.
+    """
     known: Mapping[str, Sequence[str]] = {job.name: job.ranks for job in plan.jobs if job.start.at_once}
     if not all(known.values()):
         return {}

@@ -1,6 +1,6 @@
-"""Compares arms with a baseline, and finds the set-up time up to which an arm keeps up with one.
+"""Compare arms with a baseline, and find the set-up time up to which an arm keeps up with another.
 
-A row of a comparison is called after the metric: ``jct_ratio`` is the arm's over the baseline's and
+A row of a comparison is named after the metric: ``jct_ratio`` is the arm's figure over the baseline's and
 ``jct_reduction`` what it saves, in per cent (of times only).
 """
 
@@ -30,7 +30,7 @@ UTILISATION = "gpu_utilisation"
 
 
 def _pairs(spec: CompareSpec, table: Table) -> Iterator[tuple[At, At]]:
-    """Each arm of a comparison at each of its points, with the baseline."""
+    """Yield each arm of a comparison at each of its points, with the baseline."""
     for mine in table:
         if _is_other(spec, mine) and (base := table.under(spec.baseline, mine.point)) is not None:
             yield mine, base
@@ -123,13 +123,13 @@ def _ratio(row: Row, mine: At, base: At, limit: float | None) -> Iterator[Row]:
 
 
 def _both(first: Standing, other: Standing) -> Standing:
-    """Standing of a ratio: that of the figure of the two whose agreement would surprise more."""
+    """Return the standing of a ratio: that of the figure whose agreement would surprise more."""
     surprising: tuple[Standing, ...] = ("free", "unjudged", "predicted", "range", "identity", "fitted")
     return min(first, other, key=surprising.index)
 
 
 def _window(row: Row, mine: At, base: At) -> Iterator[Row]:
-    """Rows of GPU utilisation averaged over the time of the longer of both runs."""
+    """Yield rows of GPU utilisation averaged over the time of the longer of both runs."""
     sides = [
         (place.value(row.subject, row.metric), place.value(row.subject, "jct")) for place in (mine, base)
     ]
@@ -161,7 +161,8 @@ def equality_rows(spec: CompareSpec, table: Table, plans: Iterable[RunPlan]) -> 
 
 
 def _trained(job: JobPlan) -> tuple[Any, ...]:
-    """Everything that determines a job's trained parameters; empty for a workload, which trains none."""
+    """Return everything that determines a job's trained parameters; empty for a workload, which trains
+    none."""
     loop = job.training
     if loop is None:
         return ()

@@ -113,6 +113,6 @@ def crossing(difference: Series) -> tuple[str, float]:
 
 
 def _root(a: tuple[float, float], b: tuple[float, float]) -> float:
-    """Zero of the line through two points; NaN if it is level."""
+    """Return the zero of the line through two points; NaN if the line is level."""
     rise = b[1] - a[1]
     return a[0] - a[1] * (b[0] - a[0]) / rise if rise else math.nan

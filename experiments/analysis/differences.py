@@ -167,7 +167,7 @@ def _causes(ours: Sequence[Run], theirs: Run, job: str, known: Known) -> dict[st
 
 
 def _between_s(jobs: Sequence[JobRun]) -> float:
-    """Seconds of a job's completion time in which it is in no iteration, mean."""
+    """Return the mean seconds of a job's completion time outside its iterations."""
     return statistics.fmean((job.jct_s or 0.0) - sum(series(job)) for job in jobs)
 
 
@@ -206,9 +206,10 @@ def _most_on_a_link(links: Mapping[str, set[Port]], job: str, other_jobs: Collec
 
 
 def _queues_s(run: Run, job: str, real: Sequence[JobRun]) -> float:
-    """Seconds of an all-reduce that its steps wait in queues beyond their own time at a NIC's rate.
+    """Return the seconds of an all-reduce that its steps wait in queues beyond their own time at a NIC's
+    rate.
 
-    Half of the round trip that TCP measured is one way; a step shorter than that does not fill the queue by
+    Half of the round trip that TCP measured is one way. A step shorter than that does not fill the queue by
     itself, and the next step waits for it.
     """
     plan = run.plan.job(job)
@@ -241,7 +242,8 @@ def _turns_s(run: Run, job: str) -> float:
 
 
 def _cold_s(jobs: Sequence[JobRun]) -> float:
-    """Seconds of an all-reduce, mean, by which the first is longer than the others; 0 of fewer than three."""
+    """Return the mean seconds of an all-reduce by which the first is longer than the others; 0 of fewer
+    than three."""
     excesses = []
     for job in jobs:
         every = [statistics.fmean(it.all_reduce_s for it in ranks) for ranks in job.by_index]
@@ -285,7 +287,7 @@ def _bursts_s(run: Run, job: str) -> float:
 
 
 def _steps_of(run: Run) -> dict[str, Steps]:
-    """Steps of each job's collective; none where a job has no training, or transfers in stripes."""
+    """Return the steps of each job's collective; none if a job has no training, or transfers in stripes."""
     if any(run.plan.job(name).training is None for name in run.jobs):
         return {}
     try:
@@ -313,12 +315,13 @@ def _ways(run: Run) -> dict[str, list[tuple[Hop, ...]]]:
 
 
 def _links_taken(run: Run) -> dict[str, set[Port]]:
-    """Links that each job's bytes take, by their port of departure; none where that is not known."""
+    """Return the links that each job's bytes take, by their port of departure; none if that is not known."""
     return {name: {hop.out for way in ways for hop in way} for name, ways in _ways(run).items()}
 
 
 def _share_links(run: Run, job: str) -> set[str]:
-    """Other jobs whose bytes take links in the directions that this job's do; all where that is unknown."""
+    """Return the other jobs whose bytes take links in the directions that this job's do; all if that is
+    unknown."""
     if len(run.jobs) == 1:
         return set()
     links = _links_taken(run)
@@ -326,7 +329,7 @@ def _share_links(run: Run, job: str) -> set[str]:
 
 
 def _late_s(run: Run) -> float:
-    """Seconds by which events came after the iterations that they waited for, together."""
+    """Return the total seconds by which events came after the iterations that they waited for."""
     late_s = 0.0
     for action in run.later:
         when = action.plan.when
@@ -338,7 +341,7 @@ def _late_s(run: Run) -> float:
 
 
 def _never(ours: Sequence[Run], theirs: Run) -> list[str]:
-    """Events of the simulation that did not take place in every emulated run."""
+    """Return the events of the simulation that did not take place in every emulated run."""
     there = set.intersection(*({action.plan.name for action in run.actions} for run in ours))
     return [action.plan.name for action in theirs.actions if action.plan.name not in there]
 
@@ -393,7 +396,8 @@ def _joins(direction: str, ends: set[str]) -> bool:
 def _of_itself(
     of_all: Iterable[Mapping[str, Any]], runs: set[str], fabric: str, ends: set[str]
 ) -> list[Mapping[str, Any]]:
-    """Reasons of a run's verdict on itself: links at some nodes of a fabric, and processors in some runs."""
+    """Return the reasons of a run's verdict on itself: links at some nodes of a fabric, and processors in
+    some runs."""
     return [
         reason
         for reason in of_all
@@ -407,7 +411,7 @@ def _of_itself(
 
 
 def _slowest_compute_s(jobs: Sequence[JobRun]) -> float:
-    """Seconds that an iteration's slowest rank computes, mean over iterations."""
+    """Return the mean seconds over iterations that an iteration's slowest rank computes."""
     return statistics.fmean(max(it.compute_s for it in ranks) for job in jobs for ranks in job.by_index)
 
 
@@ -483,7 +487,7 @@ def signed(value: float) -> str:
 
 
 def _waited(causes: Mapping[str, Any]) -> str:
-    """A phrase that says how long ranks waited for light."""
+    """Return a phrase on how long ranks waited for light."""
     emulated_s, simulated_s = (causes["light_s"][side] or 0.0 for side in ("emulated", "simulated"))
     by = " (the controller's own time is not)" if causes["light_by"] == "controller" else ""
     return (
@@ -514,7 +518,7 @@ def _rest(causes: Mapping[str, Any]) -> str:
 
 
 def _met(causes: Mapping[str, Any]) -> str:
-    """A phrase that says for how long a job's all-reduces met those of other jobs."""
+    """Return a phrase on how long a job's all-reduces met those of other jobs."""
     emulated_s, simulated_s = (causes["met_s"][side] for side in ("emulated", "simulated"))
     return (
         "what is neither a timer nor a link: jobs that share links all-reduced during "

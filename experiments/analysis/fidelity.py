@@ -247,7 +247,7 @@ def _worst(reasons: Iterable[Reason]) -> str:
 
 
 def _concerned(reason: Reason, runs: Sequence[Run]) -> list[str]:
-    """The arms that a reason is about: its own or its run's, those on its fabric, or all."""
+    """Return the arms that a reason is about: its own or its run's, those on its fabric, or all."""
     data = reason.data
     mine = [
         run
@@ -260,7 +260,7 @@ def _concerned(reason: Reason, runs: Sequence[Run]) -> list[str]:
 
 
 def _link(rate: LinkRate) -> dict[str, Any]:
-    """A link's rate against its setting."""
+    """Return a link's rate against its setting."""
     link = {key: value for key, value in vars(rate).items() if key not in ("t", "run", "busy")}
     return link | {"ratio": rate.measured_bps / rate.set_bps}
 
@@ -584,7 +584,7 @@ def _other_reason(run: Run, known: Sequence[Reason]) -> str | None:
 
 
 def _judged(run: Run, job: str) -> list[str]:
-    """Figures of a job that are compared: a workload's iteration has no all-reduce of its own."""
+    """Return the figures of a job that are compared: a workload's iteration has no all-reduce of its own."""
     return [figure for figure in FIGURES if figure != "allreduce_s" or run.plan.job(job).training is not None]
 
 

@@ -100,7 +100,7 @@ def by_phase(plan: RunPlan, foretell: Foretell) -> dict[str, tuple[float, float]
 
 
 def _started(plan: RunPlan, start_up_s: float) -> RunPlan:
-    """The same run, in which workers of jobs that come later take so long to be ready."""
+    """Return the same run in which workers of jobs that come later take this long to be ready, seconds."""
     jobs = (job if job.start.at_once else replace(job, start_up_s=start_up_s) for job in plan.jobs)
     return replace(plan, jobs=tuple(jobs))
 
@@ -178,8 +178,11 @@ def predict_jobs(
 
 
 def _unknown(view: PacketView, jobs: Iterable[tuple[JobPlan, Sequence[str]]]) -> set[str]:
-    """Jobs whose bytes share a direction of a link over packet switches with another's while not all are
-    rings. ``jobs``: each with its GPUs in rank order. Raises NoPathError."""
+    """Return the jobs whose bytes share a direction of a link over packet switches with another job's if not
+    all are rings.
+
+    ``jobs``: each with its GPUs in rank order. Raises NoPathError.
+    """
     shared = [(job, ranks) for job, ranks in jobs if job.plane(view.fabric, ranks).shared]
     if len(shared) < 2 or all(job.loop.collective == "ring" for job, _ in shared):
         return set()
@@ -286,7 +289,8 @@ def expected_s(plan: RunPlan) -> dict[str, float]:
 
 
 def _most_s(plan: RunPlan, job: JobPlan) -> float:
-    """Longest time of a job without others, seconds: all its bytes cross the slowest link one by one."""
+    """Return the longest time of a job without others, seconds: all its bytes cross the slowest link one
+    by one."""
     if job.container is not None:
         return job.container.deadline_s
     if job.workload is not None:

@@ -43,7 +43,7 @@ def standing_of(figure: PublishedSpec, spec: FileSpec) -> Standing:
 
 
 def _in(unit: str, figure: Figure) -> float:
-    """The published value in the metric's unit; a share may be published in per cent."""
+    """Return the published value in the metric's unit; a share may be published in per cent."""
     return figure.value / 100 if figure.unit == "%" and unit == "1" else figure.value
 
 
@@ -98,7 +98,7 @@ def mean_rows(spec: FileSpec, table: Table, plans: Sequence[RunPlan]) -> Iterato
 
 
 def _mean_of_one(figure: PublishedSpec, subject: str, table: Table) -> Iterator[Row]:
-    """The mean of an arm's own figure over points, where it has all of them and nothing else is swept."""
+    """Yield the mean of an arm's own figure over points, if it has all of them and nothing else is swept."""
     points = [dict(zip(figure.at, place, strict=True)) for place in zip(*figure.at.values(), strict=True)]
     figures = [
         row

@@ -90,7 +90,7 @@ def analyse(
 def _with_comparisons(
     experiment: Experiment, rows: Sequence[Row], runs: Sequence[Run], label: Label, latency_s: float
 ) -> list[Row]:
-    """The rows with those that follow from them, and what is published beside them."""
+    """Return the rows with those that follow from them, and the published rows."""
     spec, plans = experiment.spec, experiment.plans
     if spec.search is not None:
         rows = [*rows, *search_rows(spec.search, rows)]

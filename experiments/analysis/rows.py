@@ -69,7 +69,7 @@ def from_json(result: Mapping[str, Any]) -> list[Row]:
 
 
 def _table(rows: Sequence[Row]) -> tuple[list[str], list[list[Any]]]:
-    """Names of the columns, and a line for each row."""
+    """Return the names of the columns, and a line for each row."""
     paths = list(dict.fromkeys(path for row in rows for path in row.point))
     lines = [
         [row.arm, *(row.point.get(path) for path in paths), *(getattr(row, name) for name in _COLUMNS)]

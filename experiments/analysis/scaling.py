@@ -153,7 +153,7 @@ def _gpus(plan: RunPlan, job: JobPlan) -> Sequence[str]:
 
 
 def _least_payload(enough: Callable[[float], bool], most: float) -> float:
-    """The smallest payload scale from 1 to ``most`` that is ``enough``; ``most`` where none is."""
+    """Return the smallest payload scale from 1 to ``most`` that is ``enough``; ``most`` if none is."""
     low, high = 1.0, most
     if enough(low):
         return low
@@ -164,6 +164,6 @@ def _least_payload(enough: Callable[[float], bool], most: float) -> float:
 
 
 def _rounded(number: float, how: Callable[[float], int]) -> float:
-    """The number with two significant digits, rounded by ``how``."""
+    """Return the number with two significant digits, rounded by ``how``."""
     digits = 10.0 ** (math.floor(math.log10(number)) - 1)
     return float(f"{how(round(number / digits, 6)) * digits:.6g}")

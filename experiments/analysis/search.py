@@ -1,4 +1,4 @@
-"""Finds the best values of swept paths, for each arm and each point of the other swept paths."""
+"""Find the best values of swept paths, for each arm and each point of the other swept paths."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _number(row: Row) -> float:
 
 
 def _said(values: Sequence[object]) -> tuple[Value, str]:
-    """The values of the searched paths as a row has them, and their unit."""
+    """Return the values of the searched paths as a row has them, and their unit."""
     if len(values) == 1:
         return quantity(values[0]) or (str(values[0]), "")
     return ", ".join(map(str, values)), ""

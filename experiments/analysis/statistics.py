@@ -12,7 +12,7 @@ from ringlight.experiments.analysis.rows import Row, Value, key_of
 
 
 def median(values: Iterable[float]) -> float | None:
-    """Return the median of the values; None if there are none."""
+    """Return the median of the values, in their unit; None if there are none."""
     listed = list(values)
     return statistics.median(listed) if listed else None
 
@@ -38,8 +38,10 @@ def half_width(values: Sequence[float]) -> float | None:
 
 
 def jain(values: Sequence[float]) -> float:
-    """Return Jain's fairness index: 1 if all are equal, 1/n if one has all. Raises ValueError if none
-    differs from 0."""
+    """Return Jain's fairness index, a ratio: 1 if all are equal, 1/n if one has all.
+
+    Raises ValueError if no value differs from 0.
+    """
     squares = math.fsum(value**2 for value in values)
     if not squares:
         raise ValueError("fairness among nothing")

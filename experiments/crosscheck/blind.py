@@ -82,9 +82,9 @@ def run_blind(
 
 
 def beside_trivial(entries: Sequence[Entry], simulated: Sequence[Run]) -> None:
-    """Set the all-reduce of the trivial predictor, bytes over a NIC's rate, beside that of each entry.
+    """Add the all-reduce of the trivial predictor, bytes over a NIC's rate, to each entry.
 
-    A simulation has to beat it: where nothing is shared, waits or is slow, it is right.
+    A simulation has to beat this predictor, which is right if nothing is shared, waits or is slow.
     """
     runs = {run.name: run for run in simulated}
     for entry in entries:

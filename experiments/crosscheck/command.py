@@ -1,4 +1,4 @@
-"""``ringlight crosscheck``: makes missing runs of two folders, compares them, writes page and JSON."""
+"""``ringlight crosscheck``: make missing runs of two folders, compare them, write page and JSON."""
 
 from __future__ import annotations
 
@@ -140,7 +140,8 @@ def flow_by_flow(experiment: Experiment) -> Experiment:
 
 
 def _experiment_of(run: Path, experiment: Experiment, reporter: Reporter) -> Experiment:
-    """The experiment of an emulated run. Raises ScenarioError when it is no run of the one asked for."""
+    """Return the experiment of an emulated run. Raises ScenarioError if the run is not of the requested
+    experiment."""
     if read_json(run / "environment.json").get("backend") != "emulation":
         raise ScenarioError(f"{run}: this run was simulated; --emulated wants one that ran on a testbed")
     ran = experiment_of(run)
@@ -181,7 +182,7 @@ def write(experiment: Experiment, result: Mapping[str, Any], parent: Path) -> Pa
 
 
 def show(result: Mapping[str, Any], folder: Path) -> None:
-    """Print what was found."""
+    """Print the result of a cross-check."""
     whats = dict(zip(JUDGED, ("iteration", "all-reduce"), strict=True))
     compared = ("emulated", "simulated", "difference")
     rows = [

@@ -1,4 +1,4 @@
-"""Sets an emulated and a simulated run folder of one experiment side by side. Pure functions."""
+"""Compare an emulated and a simulated run folder of one experiment. Pure functions."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def predicted_of(simulated: Side) -> dict[str, dict[str, dict[str, float | None]
 
 
 def _worst(entries: Sequence[Entry], figure: str) -> dict[str, Any]:
-    """Run and job with the largest difference of a figure."""
+    """Return run and job with the largest difference of a figure."""
     worst = max(entries, key=lambda entry: abs(entry[figure]["difference_percent"]))
     return {key: worst[key] for key in ("run", "job")} | {
         "difference_percent": worst[figure]["difference_percent"]
@@ -121,7 +121,7 @@ def _worst(entries: Sequence[Entry], figure: str) -> dict[str, Any]:
 def _entry(
     ours: Sequence[Run], theirs: Run, job: str, emulated: Side, simulated: Side, limit_percent: float
 ) -> Entry:
-    """One job in one run. ``ours`` are the emulated repetitions."""
+    """Return the entry of one job in one run. ``ours`` are the emulated repetitions."""
     known = Known(
         emulated.links,
         emulated.result["fidelity"]["reasons"],

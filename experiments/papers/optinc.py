@@ -62,7 +62,7 @@ def verdict(base: AtBase) -> Iterator[Finding]:
 
 
 def _numbers(base: AtBase, arm: str, metric: str) -> dict[int, float]:
-    """An arm's figures by the number of servers."""
+    """Return an arm's figures by the number of servers."""
     return base.along(arm, metric, _ONE, _TWO)
 
 
@@ -159,7 +159,7 @@ def _on_area(base: AtBase) -> Iterator[Finding]:
 
 
 def _on_light(base: AtBase) -> Iterator[Finding]:
-    """Findings: how imperfect light may be until a network answers some input wrongly."""
+    """Yield findings: how imperfect light may be until a network answers some input wrongly."""
     for arm in ("trained", "designed"):
         limits = []
         for key, (words, unit) in _PHYSICS.items():

@@ -115,7 +115,7 @@ def _times(base: AtBase, arm: str, metric: str = "jct", *, whole: bool = False) 
 
 
 def _either(base: AtBase, arm: str) -> dict[_Case, float]:
-    """The shorter iteration of two: with the model divided, and with the whole model on each GPU."""
+    """Return the shorter iteration of two: with the model divided, and with the whole model on each GPU."""
     whole = {case._replace(takes=""): s for case, s in _times(base, arm, whole=True).items()}
     divided = _times(base, arm)
     return {
@@ -212,7 +212,7 @@ def _over(base: AtBase, other: str, ours: Times, either: Times) -> Iterator[Find
 
 
 def _over_ideal(base: AtBase) -> Iterator[Finding]:
-    """Findings against an ideal switch, which nothing can beat at equal bandwidth."""
+    """Yield findings against an ideal switch, which nothing can beat at equal bandwidth."""
     pieces = base.value(_PIECES)
     for metric, how in (("jct", f"models in {pieces} pieces"), ("jct_best", "each with its best division")):
         ratios = _ratios(_times(base, "ideal", metric), _times(base, _OURS, metric)).values()

@@ -123,13 +123,14 @@ def _tree(collective: Collective, nodes: int) -> WrhtPlan:
 
 @functools.lru_cache(maxsize=128)
 def _needs(collective: Collective, nodes: int) -> tuple[int, int]:
-    """Vectors that one node receives at once, and segments of the longest lightpath."""
+    """Return the vectors that one node receives at the same time, and the segments of the longest
+    lightpath."""
     tree = _tree(collective, nodes)
     return tree.buffer_vectors, tree.longest_segments
 
 
 def _levels(collective: Collective, nodes: int, wavelengths: int) -> list[tuple[int, bool]]:
-    """(size of the largest group, whether it exchanges) of each level, without limit of reach."""
+    """Return (size of the largest group, whether it exchanges) of each level, without limit of reach."""
     levels: list[tuple[int, bool]] = []
     left = nodes
     while left > 1:
@@ -223,8 +224,10 @@ def verdict(base: AtBase) -> Iterator[Finding]:
 
 
 def _up_to(base: AtBase, arm: str, other: str, changed: Mapping[str, Any] = AS_WRITTEN) -> float | None:
-    """The gradient below which an arm is faster, bytes: 0 never, infinity always; None where it is not known,
-    or the other is ahead at first."""
+    """Return the gradient below which an arm is faster, bytes: 0 never, infinity always.
+
+    None if it is not known, or if the other arm is ahead at first.
+    """
     row = base.at(arm, f"faster_up_to.{other}", changed)
     if row is None:
         return None
@@ -232,7 +235,7 @@ def _up_to(base: AtBase, arm: str, other: str, changed: Mapping[str, Any] = AS_W
 
 
 def _models(base: AtBase) -> dict[str, float]:
-    """Bytes of the gradients that the file has a parameter for, by its name."""
+    """Return the bytes of the gradients for which the file has a parameter, by its name."""
     swept = {place.point[GRADIENT] for place in base.table if GRADIENT in place.point}
     named = {
         name: spec.value for name, spec in base.experiment.spec.parameters.items() if spec.value in swept
@@ -254,7 +257,7 @@ def _covers(base: AtBase, size: float) -> str:
 
 
 def _on_small(base: AtBase, plain: Sequence[str], rivals: Sequence[str]) -> Iterator[Finding]:
-    """Findings: the gradient size up to which a form of WRHT is fastest on the ring."""
+    """Yield findings: the gradient size up to which a form of WRHT is fastest on the ring."""
 
     def best(against: Sequence[str]) -> tuple[float, str] | None:
         sizes_by_arm = []
@@ -283,7 +286,7 @@ def _on_small(base: AtBase, plain: Sequence[str], rivals: Sequence[str]) -> Iter
 
 
 def _on_one(base: AtBase, other: str) -> Iterator[Finding]:
-    """Findings: both forms of WRHT against another arm, with a set-up in each step."""
+    """Yield findings: both forms of WRHT against another arm, with a set-up in each step."""
     sizes = {arm: size for arm in WRHT if (size := _up_to(base, arm, other)) is not None}
     title = base.titles[other]
     for arm in WRHT:

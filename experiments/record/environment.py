@@ -85,7 +85,7 @@ def _package(name: str) -> str:
 
 
 def _commit() -> str:
-    """The commit of the sources, ``-dirty`` where files differ from it; empty where git does not know."""
+    """Return the commit of the sources, ``-dirty`` if files differ from it; empty if git does not know."""
     if not (ROOT / ".git").exists():
         # An installed package: git would answer for the project in whose folder it is.
         return ""

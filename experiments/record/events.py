@@ -626,7 +626,8 @@ def record_of(document: Mapping[str, Any]) -> Record | None:
 
 
 def _as_now(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """Converts an object that an earlier version wrote to those that are written now."""
+    """Convert an object that an earlier version wrote. Return the objects that are written now in its
+    place."""
     fields: dict[str, Any]
     if document["event"] == "switch_restarted":
         fields = {"kind": "optical switch", "name": document["switch"], "how": "how is not on record"}

@@ -161,8 +161,10 @@ class RunFolder:
 
 
 def _copy(source: Path, path: Path) -> None:
-    """A copy that has been read back, which the same people may read. Raises WriteError, and ScenarioError
-    where the source is not there."""
+    """Copy a file, and read the copy back. The same people may read it.
+
+    Raises WriteError, and ScenarioError if the source is missing.
+    """
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:

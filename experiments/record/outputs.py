@@ -48,7 +48,7 @@ def outputs(folder: Path) -> list[Written]:
 
 
 def _end(file: Path) -> list[str]:
-    """The last lines of a file."""
+    """Return the last lines of a file."""
     with file.open("rb") as opened:
         cut = max(0, os.fstat(opened.fileno()).st_size - _MOST_BYTES)
         opened.seek(cut)

@@ -34,7 +34,7 @@ def writing(path: Path, remedy: str = "") -> Iterator[None]:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Written whole or not at all. Raises WriteError."""
+    """Write a file whole or not at all. Raises WriteError."""
     temporary = path.with_suffix(".new")
     with writing(path):
         try:

@@ -138,7 +138,7 @@ def key(colour: str, label: str, width: float = 2) -> Line2D:
 
 
 def named_rows(axis: Axes, names: Sequence[str]) -> None:
-    """Names the rows of a chart, row 0 at the top; a narrow picture breaks long names into two lines."""
+    """Name the rows of a chart, row 0 at the top; a narrow picture breaks long names into two lines."""
     axis.set_yticks(range(len(names)), _beside(axis, names), fontsize=7 if narrow() else 8)
     axis.set_ylim(len(names) - 0.5, -0.5)
     axis.grid(axis="y", visible=False)
@@ -154,20 +154,22 @@ def _beside(axis: Axes, names: Sequence[str]) -> list[str]:
 
 
 def spans(axis: Axes, colour: str, intervals: Iterable[Span], height: float = 0.5, **look: Any) -> None:
-    """Draws spans of one colour as one collection."""
+    """Draw spans of one colour as one collection."""
     boxes = [Rectangle((begin, y - height / 2), end - begin, height) for y, begin, end in intervals]
     axis.add_collection(PatchCollection(boxes, **{"facecolor": colour, "linewidth": 0, **look}))
 
 
 def note(axis: Axes, x: float, y: float, words: str, **look: Any) -> None:
-    """A few words in small print, to the right of a point and level with it."""
+    """Write a few words in small print, to the right of a point and level with it."""
     usual = {"xytext": (4, 0), "fontsize": 7.5, "color": QUIET, "va": "center"}
     axis.annotate(words, (x, y), textcoords="offset points", **{**usual, **look})
 
 
 def end_with_room(axis: Axes, last: float, inches: float) -> float:
-    """Return the end of an x axis from 0 that leaves this room, in inches, for words to the right of
-    ``last``."""
+    """Return the end of an x axis from 0, in units of ``last``, that leaves room for words at the right.
+
+    ``inches``: width of this room.
+    """
     wide = axis.get_position(original=True).width * width()
     return last / (1 - min(inches / wide, 0.6))
 
@@ -177,12 +179,12 @@ def centred(axis: Axes, x: float, y: float, words: str, size: float = 7.5, **loo
 
 
 def arrow(axis: Axes, start: Spot, end: Spot, colour: str, **look: Any) -> None:
-    """A line from spot to spot with a head."""
+    """Draw a line from spot to spot with a head."""
     axis.add_patch(FancyArrowPatch(start, end, arrowstyle="-|>", color=colour, zorder=3, **look))
 
 
 def curves(axis: Axes, at_x: Sequence[float], lines: Iterable[tuple[str, Sequence[float | None]]]) -> None:
-    """A line with dots for each label, in ``LOOKS``; it has a gap where a value is None."""
+    """Draw a line with dots for each label, in ``LOOKS``; the line has a gap for a value that is None."""
     for (label, values), (dash, colour) in zip(lines, itertools.cycle(LOOKS), strict=False):
         ys = [math.nan if value is None else value for value in values]
         axis.plot(at_x, ys, color=colour, linestyle=dash, marker="o", markersize=2.5, label=label)
@@ -261,7 +263,7 @@ def along(axis: Axes, values: Sequence[Any], words: Sequence[str], name: str, mo
 
 
 def prefixed(axis: Any, unit: str) -> None:
-    """Writes the ticks of an axis (``axes.xaxis`` or ``yaxis``) as numbers with their unit and its prefix."""
+    """Write the ticks of an axis (``axes.xaxis`` or ``yaxis``) as numbers with their unit and its prefix."""
     axis.set_major_formatter(EngFormatter({"bytes": "B", "1": "", "count": ""}.get(unit, unit), sep="\u00a0"))
     axis.set_minor_locator(NullLocator())
 

@@ -141,7 +141,7 @@ def fits(inches: float, size: float) -> int:
 
 
 def grow(figure: Figure, above: float, below: float = 0.0) -> None:
-    """Gives a figure more room (inches), without changing what is drawn in it."""
+    """Give a figure more room (inches), without changing what is drawn in it."""
     height = figure.get_figheight()
     whole = height + above + below
     for axis in figure.axes:
@@ -187,7 +187,7 @@ def drawn(
 
 
 def _pieces(sheet: Sheet, name: str) -> str:
-    """The pieces of a sheet that stands on the page as ``name``, as SVG."""
+    """Return the pieces of a sheet that is on the page as ``name``, as SVG."""
     points = 72.0
     wide, tall = sheet.get_figwidth(), sheet.get_figheight()
     across = list(itertools.pairwise([0.0, *sheet.cuts, wide]))

@@ -113,7 +113,7 @@ def table(head: Sequence[str], rows: Sequence[str], numeric: int) -> str:
 
 
 def _headed(row: str, heads: Sequence[str]) -> str:
-    """A row whose cells name their heads; the one cell of a group's heading needs none."""
+    """Return a row whose cells name their heads; the one cell of a group's heading needs none."""
     cells = row.split("<td")
     if len(cells) != len(heads) + 1:
         return row

@@ -51,7 +51,7 @@ def _of_runs(runs: Sequence[Run]) -> Iterator[Span]:
 
 
 def _named(run: Run, span: Span) -> Span:
-    """Span with the run's name in its process, and times counted from the first release."""
+    """Return a span with the run's name in its process, and times counted from the first release."""
     begin_s = span.begin_s - run.released
     end_s, args = max(begin_s, span.end_s - run.released), {"run": run.name, **span.args}
     return span._replace(process=f"{run.name}: {span.process}", begin_s=begin_s, end_s=end_s, args=args)
@@ -79,7 +79,7 @@ def _of_iteration(job: JobRun, gpu: str, it: Iteration) -> Iterator[Span]:
 
 
 def _of_operations(run: Run) -> Iterator[Span]:
-    """Operations of workloads, on the stream of each."""
+    """Yield operations of workloads, on the stream of each."""
 
     @cache
     def said(job: str, program: int) -> list[tuple[str, str, str, Mapping[str, Any]]]:

@@ -53,7 +53,7 @@ def _titled(section: Section, body: str) -> str:
 
 
 def prepare() -> None:
-    """Import what draws, and have it read its fonts, before there is anything to draw."""
+    """Import the drawing modules, and let them read their fonts, before there is anything to draw."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 

@@ -378,7 +378,7 @@ def some_jobs(jobs: Mapping[str, JobRun]) -> list[str]:
 
 
 def _stands_for(row: Row, scale: Scale) -> str:
-    """The real time or rate that an emulated one stands for, in small print; nothing for real ones."""
+    """Return the real time or rate that an emulated one stands for, in small print; empty for real ones."""
     by = {"s": 1 / scale.time, "bit/s": scale.rate}.get(row.unit, 1.0)
     if by == 1 or row.label == PUBLISHED or row.metric in _UNSCALED or not is_number(row.value):
         return ""

@@ -117,7 +117,8 @@ def _divided(
 
 
 def _for_iteration(plan: RunPlan, job: JobPlan, gpus: list[str]) -> list[LitPair]:
-    """Light for what a job on these GPUs sends in an iteration; none where the fabric's is not divided."""
+    """Return the light for what a job on these GPUs sends in an iteration; none if the fabric's is not
+    divided."""
     fabric = plan.setting.fabric
     names = list(fabric.gpus)
     if job.workload is not None:

@@ -117,7 +117,7 @@ class Recorded:
 
     @cached_property
     def _rates(self) -> dict[str, dict[str, _Series]]:
-        """Rates by run and port."""
+        """Return the rates by run and port."""
         rates: dict[str, dict[str, _Series]] = {}
         file = self.folder / "throughput.csv"
         if not file.exists():

@@ -1,4 +1,4 @@
-"""Serves the page over run folders, until it is interrupted."""
+"""Serve the page over run folders, until interrupted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes the page with its runs into one file that opens without a server."""
+"""Write the page with its runs into one file that opens without a server."""
 
 from __future__ import annotations
 

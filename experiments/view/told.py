@@ -130,7 +130,7 @@ def _ended(plan: RunPlan, entry: record.ActionEnded) -> Iterator[Event]:
 
 
 def _changes(switches: Mapping[str, Any]) -> dict[str, dict[str, list[Event]]]:
-    """Cross-connects by switch, of a regroup's results or of an answer to a change of circuits."""
+    """Return cross-connects by switch, of a regroup's results or of an answer to a change of circuits."""
     changes: dict[str, dict[str, list[Event]]] = {}
     for name, results_by_kind in switches.items():
         results = results_by_kind if isinstance(results_by_kind, list) else results_by_kind.get("results", [])

@@ -222,7 +222,7 @@ def metrics() -> Mapping[str, Metric]:
 
 
 def _subjects(run: Run) -> Mapping[Of, Mapping[str, tuple[Any, ...]]]:
-    """Subjects by their kind, each with the arguments that metrics of that kind are called with."""
+    """Return subjects by their kind, each with the arguments for metrics of that kind."""
     jobs = {f"job {name}": (job,) for name, job in run.jobs.items()}
     events = {f"event {action.plan.name}": (action,) for action in run.actions}
     links = {

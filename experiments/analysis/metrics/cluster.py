@@ -58,7 +58,7 @@ def slowdown(context: Context, job: JobRun) -> float | None:
 def fairness(context: Context) -> float | None:
     """Jain's index of the jobs' slowdowns: 1 where all are slowed down alike.
 
-    Return the index; None for fewer than two jobs with a slowdown.
+    Return the index, a ratio; None for fewer than two jobs with a slowdown.
     """
     slowdowns = [slowdown(context, job) for job in context.run.jobs.values()]
     known = [value for value in slowdowns if value is not None]

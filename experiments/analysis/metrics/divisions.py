@@ -121,7 +121,7 @@ def _rise(
     keys: tuple[str, ...],
     rank_of: Mapping[str, int],
 ) -> _Counts:
-    """Increase of the counters of a job's peers; those that are new began at 0."""
+    """Return the increase of the counters of a job's peers; new peers began at 0."""
 
     def key(entry: Mapping[str, Any]) -> tuple[Any, ...]:
         return (rank_of[entry["peer"]], *(entry[name] for name in keys))
@@ -139,7 +139,7 @@ def _rise(
 
 
 def _matrix(counts: list[_Counts], name: str) -> IntArray:
-    """[ranks, ranks]: a count of each rank for each other."""
+    """Return [ranks, ranks]: a count of each rank for each other."""
     matrix = np.zeros((len(counts), len(counts)), dtype=np.int64)
     for rank, own in enumerate(counts):
         for (other,), count in own.items():
@@ -148,7 +148,7 @@ def _matrix(counts: list[_Counts], name: str) -> IntArray:
 
 
 def _told(job: JobRun, part: int) -> IntArray:
-    """[ranks, ranks]: bytes of payload (0) or framing (1) that workers gave their O-NICs."""
+    """Return [ranks, ranks]: bytes of payload (0) or framing (1) that workers gave their O-NICs."""
     matrix = np.zeros((len(job.gpus), len(job.gpus)), dtype=np.int64)
     for rank, done in job.done.items():
         for other, parts in done.light.items():
@@ -157,7 +157,7 @@ def _told(job: JobRun, part: int) -> IntArray:
 
 
 def _to_send(job: JobRun) -> IntArray:
-    """[ranks, ranks]: bytes that the job had to send in all its iterations."""
+    """Return [ranks, ranks]: bytes that the job had to send in all its iterations."""
     plan = job.plan
     if plan.workload is not None:
         return delivered(plan.workload, plan.iterations)

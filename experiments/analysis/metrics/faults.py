@@ -61,12 +61,12 @@ def hit(context: Context, action: Action, job: JobRun) -> bool:
 
 
 def _gpus_at(job: JobRun, moment: float) -> Sequence[str]:
-    """In rank order, as a job had them at a moment of the lab's clock."""
+    """Return the GPUs of a job in rank order at a moment of the lab's clock."""
     return next((back.gpus for back in reversed(job.recoveries) if back.t <= moment), job.gpus)
 
 
 def _passed(context: Context, action: Action, job: JobRun, gpus: Sequence[str]) -> set[Port] | None:
-    """Every port that a job's messages pass as it is lit when an event comes; None where nobody knows."""
+    """Return every port that a job's messages pass as it is lit when an event comes; None if unknown."""
     run = context.run
     moved = any(other.plan.do in LIGHT and other.begun < action.begun for other in run.actions)
     view = context.view if moved else context.view_before

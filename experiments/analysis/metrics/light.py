@@ -53,7 +53,7 @@ _PARTS = {"p50": "median", "p99": "99th percentile", "max": "longest"}
 
 
 def _between(flows: Iterable[Flow], begin: str, end: str) -> list[float]:
-    """Seconds from one of its times to another, of each flow that has both."""
+    """Return the seconds from one time of a flow to another, for each flow that has both."""
     times = ((getattr(flow, begin), getattr(flow, end)) for flow in flows)
     return [b - a for a, b in times if a is not None and b is not None]
 
@@ -122,7 +122,7 @@ def before_and_after(run: Run) -> tuple[LightCounters, LightCounters] | None:
 
 
 def _rise(before: Mapping[str, Any], after: Mapping[str, Any], name: str) -> float:
-    """Increase of a counter, summed over nodes or over their ports."""
+    """Return the increase of a counter, summed over nodes or over their ports."""
 
     def total(counters: Mapping[str, float | Sequence[float]]) -> float:
         value = counters.get(name, 0)

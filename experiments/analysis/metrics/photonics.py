@@ -27,7 +27,8 @@ def averaging(context: Context, job: JobRun) -> Averaging | None:
 
 
 def _training(context: Context, job: JobRun) -> Loop | None:
-    """The training of a job that had GPUs, in a fabric with averagers, which it may use or not."""
+    """Return the training of a job that had GPUs, in a fabric with averagers, which the job may use or
+    not; else None."""
     there = context.run.plan.setting.fabric.averagers and job.gpus
     return job.plan.training if there else None
 

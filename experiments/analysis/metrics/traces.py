@@ -65,7 +65,7 @@ def _figures(context: Context) -> Mapping[str, Value]:
 
 
 def _emulated(context: Context) -> Mapping[str, Value]:
-    """Times of a trace's jobs that were emulated, all of which count."""
+    """Return the times of a trace's jobs that were emulated, all of which count."""
     jobs = context.run.jobs.values()
     of = {
         "completion": [
@@ -93,7 +93,7 @@ def of_trace(context: Context) -> Mapping[str, Value]:
 
 
 def _replayed(context: Context) -> Mapping[str, Sequence[float | None]]:
-    """The moments of the jobs in the replay: the run's own, or that which foretells a measured one."""
+    """Return the moments of the jobs in the replay: of this run, or of the simulation of a measured run."""
     if (own := next(iter(context.run.of(TraceReplayed)), None)) is not None:
         return own.jobs
     if context.run.plan.trace is None or context.foretold is None:

@@ -200,7 +200,7 @@ def _source(named: Named) -> str:
 
 
 def _written(value: object) -> str:
-    """A value as HTML; a list has a line for each item."""
+    """Return a value as HTML; a list has a line for each item."""
     if not isinstance(value, list | tuple):
         return text(value)
     return "<br>".join(text(" ".join(map(str, v)) if isinstance(v, list | tuple) else v) for v in value)
@@ -235,7 +235,7 @@ def _watch(view: View) -> str:
 
 
 def _made(facts: Mapping[str, Any]) -> str:
-    """Code, machine and time of the run in one line."""
+    """Return code, machine and time of the run in one line."""
     words = []
     if commit := facts.get("commit"):
         words.append(f"commit <code>{text(commit)}</code>")

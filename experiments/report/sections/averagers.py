@@ -66,7 +66,7 @@ def averager_links(view: View, draw: Draw) -> str:
 
 
 def _smallest(view: View) -> dict[str, _Shown]:
-    """The first job on the fewest servers for each number of levels."""
+    """Return the first job on the fewest servers for each number of levels."""
     smallest: dict[str, tuple[Run, JobRun, Averaging]] = {}
     for run, job in _jobs(view, sums=True):
         averaging = averaging_of(run.plan.setting.fabric, job.gpus)
@@ -78,7 +78,7 @@ def _smallest(view: View) -> dict[str, _Shown]:
 
 
 def _jobs(view: View, sums: bool) -> Iterator[tuple[Run, JobRun]]:
-    """Trainings whose gradients the fabric sums, or those of others."""
+    """Yield the trainings whose gradients the fabric sums, or the other trainings."""
     jobs = ((run, job) for run in view.runs for job in run.jobs.values() if job.gpus)
     for run, job in jobs:
         plane = job.plan.plane(run.plan.setting.fabric, job.gpus)
@@ -87,7 +87,8 @@ def _jobs(view: View, sums: bool) -> Iterator[tuple[Run, JobRun]]:
 
 
 def _shown(view: View, run: Run, job: JobRun, averaging: Averaging) -> _Shown:
-    """The bytes on a job's links, and those of the first arm on the same fabric that sends only packets."""
+    """Return the bytes on a job's links, and those of the first arm on the same fabric that sends only
+    packets."""
     title, sent = "", None
     for other, theirs in _jobs(view, sums=False):
         if sent is None and other.plan.setting.fabric == run.plan.setting.fabric:
@@ -130,7 +131,8 @@ def _figure(shown: _Shown) -> Figure:
 
 
 def _draw(axis: Axes, averaging: Averaging, sizes: Sequence[float], most: float) -> None:
-    """Packet switch below, servers above it, then the averagers. ``sizes``: of each kind of link."""
+    """Draw the packet switch below, servers above it, then the averagers. ``sizes``: bytes of each kind of
+    link."""
     x_of = {server: _WIDTH * (k + 0.5) / len(averaging.servers) for k, server in enumerate(averaging.servers)}
     units = {
         averager.name: _WIDTH * (k + 0.5) / len(averaging.first) for k, averager in enumerate(averaging.first)

@@ -59,7 +59,7 @@ def comparison(view: View, draw: Draw) -> str:
 
 
 def _scaled(view: View) -> str:
-    """Sentence that explains the column of real time; empty without scaling."""
+    """Return a sentence that explains the column of real time; empty without scaling."""
     scale = view.scale.time
     return "" if scale == 1 else f" In small print the same in real time, a {scale:g}th of the emulated."
 
@@ -117,7 +117,7 @@ def _lines(pairs: Sequence[Compared]) -> Iterator[_Line]:
 
 
 def _name(line: _Line) -> str:
-    """Arm's title without the words with which its neighbours begin too."""
+    """Return the arm's title without the words with which its neighbours also begin."""
     short = {apart(line.at.title, other.title)[0] for other in line.beside}
     name = text(upper_first(short.pop() if len(short) == 1 else line.at.title))
     verdict = line.at.view.fidelity.get("arms", {}).get(line.at.arm, "good")
@@ -132,7 +132,8 @@ def _ratio(pair: Compared, metric: str) -> str:
 
 
 def _reduction(pair: Compared, metric: str) -> str:
-    """Reduction of a time, byte count or count that fell; NOTHING for other units and for growth."""
+    """Return the reduction of a time, byte count or count that fell; NOTHING for other units and for
+    growth."""
     mine, saved = pair.row(metric), pair.number(f"{metric}_reduction") or 0
     less = saved > 0 and mine is not None and mine.unit in ("s", "bytes", "count")
     return pair.figure(f"{metric}_reduction") if less else NOTHING

@@ -91,7 +91,7 @@ def divisions(view: View, draw: Draw) -> str:
 
 
 def _decisions(run: Run) -> list[tuple[float, float]]:
-    """(seconds since the release, bytes left) of each division of a run."""
+    """Return (seconds since the release, bytes left) of each division of a run."""
     made = [decision for note in run.of(LightDecisions) for decision in note.decisions]
     return [(decision["t"] - run.released, decision["left_bytes"]) for decision in made]
 
@@ -143,7 +143,7 @@ def turns(view: View, draw: Draw) -> str:
 
 
 def _swept(view: View) -> Iterator[tuple[str, list[_At]]]:
-    """Arms that are swept over one path of numbers, by its values."""
+    """Yield the arms that are swept over one path of numbers, by its values."""
     for arm in view.arms:
         points = view.points(arm)
         paths = swept(points)
@@ -162,7 +162,7 @@ def _runs_of(view: View, arm: str, path: str) -> Iterator[_At]:
 
 
 def _apart(runs: Sequence[_At]) -> tuple[_At, _At]:
-    """The two neighbouring values between which the job's time changes most."""
+    """Return the runs at the two neighbouring values between which the job's time changes most."""
 
     def ratio(pair: tuple[_At, _At]) -> float:
         least, most = sorted(run.jct_s for run in pair)

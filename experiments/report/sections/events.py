@@ -165,12 +165,12 @@ def _run(axis: Axes, run: Run, names: Sequence[str], colours: Mapping[str, str],
 
 
 def _strange(run: Run) -> list[SwitchDrifted]:
-    """Changes of switches that no event of the run brought about."""
+    """Return the changes of switches that no event of the run caused."""
     return [drift for drift, _ in run.drifts if not drift.planned]
 
 
 def _starting_s(zero: float, job: JobRun) -> float:
-    """Seconds after ``zero`` in which a job had its GPUs and its workers were not ready."""
+    """Return the seconds after ``zero`` in which a job had its GPUs and its workers were not ready."""
     if job.granted is None or job.released is None:
         return 0.0
     return max(0.0, job.released - max(job.granted, zero))
@@ -342,7 +342,7 @@ def _alike(runs: Sequence[Run]) -> list[list[Run]]:
 
 
 def _switches(runs: Sequence[Run], named: bool) -> str:
-    """One table for runs that are alike; ``named``: says which they are."""
+    """Return one table for runs that are equal in this; ``named``: whether to name the runs."""
     run = runs[0]
     shown = table_of(
         list(run.plan.setting.fabric.packet_switches),

@@ -44,7 +44,7 @@ def fidelity(view: View, draw: Draw) -> str:
 
 
 def _of_which(view: View) -> str:
-    """The arms that have the verdict, where not all have it."""
+    """Return the arms that have the verdict, if not all have it."""
     verdict, arms = view.fidelity["verdict"], view.fidelity.get("arms", {})
     those = [view.title(arm) for arm in arms if arms[arm] == verdict]
     return f": {text(', '.join(those))}" if 0 < len(those) < len(arms) else ""
@@ -65,7 +65,7 @@ def _measured(verdict: Entry) -> str:
 
 
 def _by_arm(view: View) -> str:
-    """Each arm's verdict, where they differ."""
+    """Return each arm's verdict, if the verdicts differ."""
     arms = view.fidelity.get("arms", {})
     if len(set(arms.values())) < 2:
         return ""
@@ -78,7 +78,7 @@ def _by_arm(view: View) -> str:
 
 
 def _beside_simulation(of_runs: Mapping[str, Mapping[str, Entry]], scale: Scale) -> str:
-    """Each job's figures beside those of the simulation of its run."""
+    """Return each job's figures next to those of the simulation of its run."""
     jobs = [{"run": run, "job": job, **of} for run, each in of_runs.items() for job, of in each.items()]
     if not jobs:
         return ""
@@ -119,7 +119,7 @@ def _difference(figure: str) -> Callable[[Entry], str]:
 
 
 def _not_compared(reasons: Mapping[str, str]) -> str:
-    """Runs that no prediction was compared with, and why."""
+    """Return the runs without a compared prediction, and the reasons."""
     if not reasons:
         return ""
     lines = (f"{run}: {why}" for run, why in reasons.items())
@@ -229,7 +229,7 @@ def _repeated(entries: Sequence[Entry]) -> str:
 
 
 def _deaths(of_runs: Mapping[str, Sequence[Entry]]) -> str:
-    """Processes of the lab that died, planned or not."""
+    """Return the processes of the lab that died, planned or not."""
     shown = table_of(
         [{"run": run, **death} for run, deaths in of_runs.items() for death in deaths],
         [

@@ -67,7 +67,7 @@ def _chips(view: View) -> Iterator[tuple[str, object]]:
 
 
 def _verdict(view: View, *arms: str) -> str:
-    """The worst verdict on some arms; ``simulated`` where nobody judged them."""
+    """Return the worst verdict on some arms; ``simulated`` if there is no verdict."""
     of_arms = view.fidelity.get("arms", {})
     verdicts = {of_arms.get(arm, view.fidelity["verdict"]) for arm in arms}
     return next((verdict for verdict in ("bad", "doubtful") if verdict in verdicts), "good")
@@ -114,7 +114,7 @@ def _headline(view: View) -> str:
 
 
 def _first_ratios(view: View) -> Iterator[tuple[Compared, float]]:
-    """Each comparison with the ratio of its first metric."""
+    """Yield each comparison with the ratio of its first metric."""
     for pair in view.comparisons:
         ratio = pair.ratio(pair.spec.metrics[0])
         if ratio is not None:
@@ -190,7 +190,7 @@ def _big(value: float | None) -> str:
 
 
 def _stands(subject: Figures, metric: str) -> str:
-    """The real time that a card's figure stands for; nothing where time is not scaled."""
+    """Return the real time that a card's figure stands for; empty if time is not scaled."""
     real_s = real(subject, metric)
     return "" if real_s is None else f", stands for {seconds(real_s)}"
 
@@ -224,7 +224,7 @@ def _crowd_times(view: View, arm: str) -> Iterator[Card]:
 
 
 def _events(view: View) -> Iterator[Card]:
-    """Cards of recoveries, and of blackouts: the longest of those of one name in one arm."""
+    """Yield cards of recoveries, and of blackouts: the longest of those of one name in one arm."""
     blackouts: dict[str, list[tuple[float, str, str]]] = {}
     for event in view.each("event"):
         blackout, recovery = event.numbers("blackout", "recovery")
@@ -257,7 +257,7 @@ def _event(event: Figures) -> str:
 
 
 def _set_ups(view: View) -> Iterator[Card]:
-    """Cards of the slowest set-up of light, and of lights that met."""
+    """Yield cards of the slowest set-up of light, and of lights that met."""
     fabrics = list(view.each("fabric"))
     slowest = max(fabrics, key=lambda subject: subject.number("setup_p50") or 0.0, default=None)
     if slowest is not None and slowest.number("setup_p50"):

@@ -168,14 +168,14 @@ def _by_phase(job: Figures) -> str:
 
 
 def _span(least_s: float, most_s: float) -> str:
-    """Two times with one unit where it is the same."""
+    """Return two times as a range, with one unit if both have the same."""
     least, _, unit = seconds(least_s).partition(HARD_SPACE)
     most = seconds(most_s)
     return f"{least if most.endswith(f'{HARD_SPACE}{unit}') else seconds(least_s)} to {most}"
 
 
 def _arrival(entry: Figures) -> str:
-    """Arrival time, seconds since the first release, where not all jobs start at once."""
+    """Return the arrival time, seconds since the first release, if not all jobs start together."""
     arrived, plan = _job(entry).arrived, entry.view.plans[entry.arm]
     if arrived is None or all(job.start.at_once for job in plan.jobs):
         return NOTHING
@@ -184,7 +184,7 @@ def _arrival(entry: Figures) -> str:
 
 
 def _failures(view: View) -> str:
-    """Sentences on why jobs did not succeed, expected or not."""
+    """Return sentences on why jobs did not succeed, expected or not."""
     failed = [
         f" {run.plan.title}: {name} {job.state.lower()}{', as expected' * job.plan.may_fail}: {job.reason}."
         for run in view.runs
@@ -388,7 +388,7 @@ def containers(view: View, draw: Draw) -> str:
 
 
 def _outputs(view: View) -> str:
-    """The last line that each rank wrote; folded away, the last lines of each."""
+    """Return the last line that each rank wrote; folded away, the last lines of each."""
     titles = {run.name: run.plan.title for run in view.runs}
     every = [output for output in view.outputs if output.run in titles]
     columns: Columns[Written] = [

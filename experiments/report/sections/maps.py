@@ -67,7 +67,7 @@ def _classes(view: View, arms: Sequence[str]) -> Mapping[str, Sequence[str]]:
 
 
 def _amount(value: object) -> str:
-    """A value of an axis in one form however the file writes it, such as 100 kB beside 10 kB."""
+    """Return a value of an axis in one form however the file writes it, such as 100 kB next to 10 kB."""
     amount = quantity(value)
     if amount is None:
         return said(value)
@@ -170,7 +170,7 @@ def _map_of(view: View) -> _Map | None:
 
 
 def _sorted(drawn: _Map) -> _Map:
-    """The map with the best arm first, by the geometric mean over the workloads that all arms ran."""
+    """Return the map with the best arm first, by the geometric mean over the workloads that all arms ran."""
     rows, columns = range(len(drawn.arms)), range(len(drawn.workloads))
     of_all = [k for k in columns if all(drawn.ratio(row, k) is not None for row in rows)]
 

@@ -75,7 +75,7 @@ Bar = tuple[str, float, float, str]
 
 
 def _pairs(view: View) -> list[Both]:
-    """The comparisons of arms that end with other circuits lit."""
+    """Return the comparisons of arms that end with different circuits lit."""
     pairs: dict[tuple[str | None, str], Both] = {}
     for pair in view.comparisons:
         before, after = (view.first.get(arm) for arm in (pair.spec.baseline, pair.arm))
@@ -88,7 +88,7 @@ def _pairs(view: View) -> list[Both]:
 
 
 def _lit(run: Run) -> frozenset[frozenset[str]]:
-    """The circuits that are lit at the end."""
+    """Return the circuits that are lit at the end."""
     return frozenset(frozenset(pair) for pair in run.circuits)
 
 
@@ -398,7 +398,7 @@ def _one(view: View, draw: Draw, run: Run, action: Action) -> str:
 
 
 def _pace(view: View, arm: str, event: str) -> str:
-    """A sentence that says how the jobs' iteration times changed."""
+    """Return a sentence on how the jobs' iteration times changed."""
     sentences = []
     for job in view.each_job([arm]):
         before, after, *model = view.at(arm, f"{event} {job.subject}").numbers(*_PACE)

@@ -101,7 +101,7 @@ def _worth(view: View, mean: Mean) -> str:
 
 
 def _at(spec: PublishedSpec, between: str = ", ") -> str:
-    """Points that a published figure is stated for, in words."""
+    """Return the points for which a published figure is stated, in words."""
     return between.join(
         f"{short(p, spec.at)} {', '.join(map(said, values))}" for p, values in spec.at.items()
     )
@@ -215,7 +215,7 @@ def _value(figure: PublishedSpec) -> str:
 
 
 def _why(view: View, figure: PublishedSpec) -> str:
-    """The reason, and of a range the share of the run's own figures that lie in it."""
+    """Return the reason, and of a range the share of the run's own figures in it."""
     spec = view.experiment.spec
     if names := spec.fitted_by(figure):
         return f"From it follows {', '.join(names)}: {' '.join(spec.parameters[n].why for n in names)}"

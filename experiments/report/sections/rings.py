@@ -130,7 +130,7 @@ def _over_model(view: View, run: Run) -> str:
 
 
 def _plane(run: Run) -> RingPlane:
-    """The ring of a run on one."""
+    """Return the ring of a run on a ring."""
     plane = run.plan.on(RingPlane)
     assert plane is not None
     return plane
@@ -142,7 +142,7 @@ def _set_anew(run: Run) -> bool:
 
 
 def _light(view: View, draw: Draw, runs: Sequence[Run]) -> str:
-    """The light of each step on every ring, and how long it took to set."""
+    """Return the light of each step on every ring, and its set-up times."""
     setting = runs[0].plan.setting
     rate = format_rate(min(nic_rate_bps(setting, gpu) for gpu in setting.fabric.gpus))
     return (

@@ -111,7 +111,7 @@ def series(view: View, draw: Draw) -> str:
 
 
 def _usual(view: View) -> str:
-    """The metric of a picture, where the file does not say."""
+    """Return the metric of a picture, if the file does not name one."""
     compares = view.experiment.spec.compare
     usual = "jct" if "jct" in view.metrics else "allreduce"
     return compares[0].metrics[0] if compares else usual
@@ -179,7 +179,7 @@ def _panels(series: _Series) -> Figure:
 
 
 def _points(series: _Series) -> str:
-    """Table of all points; with few arms, of further figures too."""
+    """Return a table of all points; with few arms, also of further figures."""
     points = [
         series.point(dict(zip(series.spec.over, p, strict=True)))
         for p in itertools.product(*series.spec.over.values())
@@ -209,7 +209,7 @@ def _of_arm(series: _Series, arm: str) -> Callable[[Point], str]:
 
 
 def _marked(words: str, mine: float | None, of_all: Iterable[float | None]) -> str:
-    """An arm's figure as it is written, marked where it is the least of several arms."""
+    """Return an arm's figure in words, marked if it is the least of several arms."""
     values = list(of_all)
     least = min((value for value in values if value is not None), default=None)
     best = len(values) > 1 and mine is not None and least is not None and mine <= least * (1 + 1e-9)
@@ -270,7 +270,7 @@ def _untitled(view: View) -> Sequence[str]:
 
 
 def _own_points(view: View, arm: str) -> Sequence[Point]:
-    """Points of an arm but for those of sweeps that have a title."""
+    """Return the points of an arm without those of sweeps that have a title."""
     titled = [spec for spec in view.experiment.spec.sweep if spec.title and arm in (spec.arms or view.arms)]
     return [point for point in view.points(arm) if not any(_has(spec, point) for spec in titled)]
 
@@ -285,7 +285,7 @@ def _subjects(view: View, arm: str) -> list[str]:
 
 
 def _pictures(view: View, arms: Sequence[str]) -> Iterator[list[_Curve]]:
-    """The curves of each: the ratios of each comparison, or a metric where nothing is compared."""
+    """Yield the curves of each picture: the ratios of each comparison, or a metric if nothing is compared."""
     spec, shown = view.experiment.spec, set[str]()
     own = {arm: _own_points(view, arm) for arm in arms}
     for compare in spec.compare:
@@ -472,7 +472,7 @@ def _best(
 
 
 def _across(rows: Sequence[Row], paths: Sequence[str]) -> str | None:
-    """The swept path of numbers with the most values; None where none has two."""
+    """Return the swept path of numbers with the most values; None if no path has two."""
     values = {path: {str(row.point[path]) for row in rows if path in row.point} for path in paths}
     long = [path for path in paths if len(values[path]) > 1 and all(map(quantity, values[path]))]
     return max(long, key=lambda path: len(values[path]), default=None)

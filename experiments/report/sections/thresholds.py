@@ -43,7 +43,7 @@ def crossover(view: View, draw: Draw) -> str:
 def _tables(
     view: View, arms: Sequence[str], paths: Sequence[str], along: str
 ) -> Iterator[tuple[str, Columns[str]]]:
-    """Tables of the crossover at the file's values, and of the first arm's along each other path."""
+    """Yield tables of the crossover at the file's values, and of the first arm's along each other path."""
     base, against = view.base, ("against", lambda other: text(view.title(other)))
     yield "As the file has it", [against, *((text(view.title(arm)), _up_to(base, arm, {})) for arm in arms)]
     for path in paths:
@@ -110,7 +110,7 @@ def break_even(view: View, draw: Draw) -> str:
 
 
 def _real(metric: str) -> Callable[[Figures], str]:
-    """Cell of a time, converted from emulated to real time."""
+    """Return the cell of a time, converted from emulated to real time."""
 
     def cell(subject: Figures) -> str:
         number = subject.number(metric)
@@ -136,7 +136,7 @@ def _over_model(subject: Figures) -> str:
 
 
 def _figure(view: View, spec: BreakEvenSpec, subjects: Sequence[Figures]) -> Figure:
-    """Slowdown over set-up in milliseconds, both on logarithmic scales."""
+    """Return a figure of slowdown over set-up in milliseconds, both on logarithmic scales."""
     figure, axis = chart(4.2, left=0.7, top=0.95)
     fabric = f"fabric {view.plans[spec.arm].setting.name}"
     waits = [(p, view.at(spec.arm, fabric, p).number("setup_p50")) for p in view.points(spec.arm)]

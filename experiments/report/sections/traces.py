@@ -95,7 +95,7 @@ _CLUSTER: tuple[tuple[str, Cell], ...] = (
 
 
 def _replays(view: View) -> dict[str, TraceReplayed]:
-    """The first replay of each arm that ran at one point."""
+    """Return the first replay of each arm that ran at one point."""
     replays = {arm: next(iter(run.of(TraceReplayed)), None) for arm, run in view.first.items()}
     return {arm: replay for arm, replay in replays.items() if replay is not None}
 
@@ -219,7 +219,7 @@ def _changed(view: View, replays: Mapping[str, TraceReplayed]) -> Iterator[str]:
 
 
 def _by_class(view: View, replays: Mapping[str, TraceReplayed]) -> str:
-    """Mean completion time over the ideal one, under each policy and by size of jobs."""
+    """Return the mean completion time over the ideal one, under each policy and by size of jobs."""
     sizes = {(entry["above"], entry["to"]): entry for replay in replays.values() for entry in replay.classes}
     columns: Columns[tuple[int, int | None]] = [
         ("jobs of", lambda key: _size(*key)),
