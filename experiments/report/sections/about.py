@@ -22,7 +22,7 @@ _ELSEWHERE = ("assumptions", "left_out", "not_run", "arms")
 
 @section(91, "What the simulation rests on", folded=True)
 def simulation(view: View, draw: Draw) -> str:
-    """Return the assumptions of a simulation; empty for other runs."""
+    """Return HTML that shows the assumptions of a simulation; empty for other runs."""
     listed = view.environment.get("assumptions") if view.simulated else None
     if not listed:
         return ""
@@ -36,8 +36,8 @@ def simulation(view: View, draw: Draw) -> str:
 
 @section(92, "Not run, or not compared")
 def left_out(view: View, draw: Draw) -> str:
-    """Return arms that the backend cannot run, runs that could not be made, and comparisons without a
-    figure."""
+    """Return HTML that shows arms that the backend cannot run, runs that could not be made, and
+    comparisons without a figure."""
     backend = "simulation" if view.simulated else "emulation"
     refused = [(view.title(entry["arm"]), f"the {backend} refuses {entry['why']}") for entry in view.not_run]
     failed = [(entry["run"], entry["why"]) for entry in view.failed]
@@ -47,8 +47,8 @@ def left_out(view: View, draw: Draw) -> str:
 
 @section(93, "What cannot be claimed")
 def limits(view: View, draw: Draw) -> str:
-    """Return the limits of the run: of the backend, of the fabrics, and of the paper that the file
-    follows."""
+    """Return HTML that shows the limits of the run: of the backend, of the fabrics, and of the paper that
+    the file follows."""
     paper = view.experiment.spec.paper
     about = {} if paper is None else paper.limits
     if _is_replay(view):
@@ -165,7 +165,7 @@ def _of_scale(view: View) -> Iterator[str]:
 
 @section(95, "Parameters and where they come from", folded=True)
 def parameters(view: View, draw: Draw) -> str:
-    """Return the parameters with their sources, the scales, and the file as run."""
+    """Return HTML that shows the parameters with their sources, the scales, and the file as run."""
     shown = table_of(
         view.experiment.spec.parameters.items(),
         [
@@ -208,7 +208,7 @@ def _written(value: object) -> str:
 
 @section(100)
 def footer(view: View, draw: Draw) -> str:
-    """Return the environment of the run: machine, versions, and the code that made it."""
+    """Return HTML that shows the environment of the run: machine, versions, and the code that made it."""
     facts, paper = view.environment, view.experiment.spec.paper
     after = "" if paper is None else f"After {text(paper.citation)}. "
     listed = table(["what", "value"], [row(map(text, fact), 9) for fact in _listed(facts)], 9)

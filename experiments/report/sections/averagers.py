@@ -53,7 +53,8 @@ class _Shown:
 
 @section(3, "Averagers and their servers")
 def averager_links(view: View, draw: Draw) -> str:
-    """Return averagers between their servers, with the bytes that every link carries in an all-reduce."""
+    """Return HTML that shows averagers between their servers, with the bytes that every link carries in an
+    all-reduce."""
     parts = []
     for levels, shown in _smallest(view).items():
         caption = (
@@ -176,7 +177,8 @@ def _node(axis: Axes, x: float, y: float, words: str, half: float) -> None:
 
 @section(28, "Averagers", needs=("averager_inputs",))
 def averagers(view: View, draw: Draw) -> str:
-    """Return the bytes of averagers' jobs, and the resources of the processes that stand for averagers."""
+    """Return HTML that shows the bytes of averagers' jobs, and the resources of the processes that stand
+    for averagers."""
     processes = figures(
         view.having("averager_inputs"),
         [
@@ -220,7 +222,8 @@ def averagers(view: View, draw: Draw) -> str:
 
 @section(18, "An averager's network")
 def networks(view: View, draw: Draw) -> str:
-    """Return two meshes of interferometers of the first trained network; empty without a trained network."""
+    """Return HTML that shows two meshes of interferometers of the first trained network; empty without a
+    trained network."""
     trained = (mesh for plan in view.experiment.plans for mesh in trained_meshes(plan.setting.fabric))
     if (network := next(trained, None)) is None:
         return ""

@@ -41,7 +41,8 @@ class _Line:
 
 @section(21, "Comparison")
 def comparison(view: View, draw: Draw) -> str:
-    """Return the comparison of arms: each metric, its ratio, the published and the modelled figures."""
+    """Return HTML that shows the comparison of arms: each metric, its ratio, the published and the
+    modelled figures."""
     pairs = [pair for pair in view.comparisons if pair.arm in view.fixed]
     by_spec = [[pair for pair in pairs if pair.spec is spec] for spec in view.experiment.spec.compare]
     if not pairs:
@@ -209,8 +210,8 @@ def _by_phase(pair: Compared) -> str:
 
 @section(26, "GPU utilisation, by definition", needs=(f"{UTILISATION}_ratio",))
 def utilisation(view: View, draw: Draw) -> str:
-    """Return the GPU utilisation of compared jobs by definition, and which definitions agree with
-    published figures."""
+    """Return HTML that shows the GPU utilisation of compared jobs by definition, and which definitions
+    agree with published figures."""
     compared = [
         pair for pair in view.comparisons if pair.arm in view.fixed and pair.subject.startswith("job ")
     ]

@@ -27,8 +27,8 @@ _CARRIED, _WAITED = LIGHT, PALETTE[0]
 
 @section(16, "Light divided by demand", needs=("light_bytes_wrong",))
 def divisions(view: View, draw: Draw) -> str:
-    """Return light divided by demand: its divisions over time, their durations, and what the light
-    carried."""
+    """Return HTML that shows light divided by demand: its divisions over time, their durations, and what
+    the light carried."""
     jobs = view.having("light_bytes_wrong")
     if not jobs:
         return ""
@@ -122,7 +122,7 @@ class _At:
 
 @section(31, "Light in turns", needs=("divisions_late",))
 def turns(view: View, draw: Draw) -> str:
-    """Return the effect of the interval between divisions of light on the time of jobs.
+    """Return HTML that shows the effect of the interval between divisions of light on the time of jobs.
 
     Job time is drawn over the interval. Maps show the pairs of GPUs that waited in the dark at the two
     neighbouring intervals whose times differ most.

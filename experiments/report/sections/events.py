@@ -50,8 +50,8 @@ _WRITES = {
 
 @section(12, "Timeline", needs=("makespan",))
 def timeline(view: View, draw: Draw) -> str:
-    """Return jobs that arrive, wait and train, and events, of first runs in which something follows the
-    start."""
+    """Return HTML that shows jobs that arrive, wait and train, and events, of first runs in which
+    something follows the start."""
     runs = [
         run
         for run in view.first.values()
@@ -197,7 +197,8 @@ def _job(axis: Axes, y: float, job: JobRun, zero: float, colour: str) -> None:
 
 @section(14, "Faults")
 def faults(view: View, draw: Draw) -> str:
-    """Return faults under running jobs: iterations before, during and after, time to continue, and losses."""
+    """Return HTML that shows faults under running jobs: iterations before, during and after, time to
+    continue, and losses."""
     runs = [run for run in view.first.values() if _faults(run) or _control(view, run)]
     if not runs:
         return ""
@@ -312,7 +313,8 @@ def _iterations(run: Run, last: float) -> Figure:
 
 @section(30, "Packet switches of other controllers", needs=("followed",))
 def controllers(view: View, draw: Draw) -> str:
-    """Return packet switches of other controllers: who writes their tables, and when traffic came back."""
+    """Return HTML that shows packet switches of other controllers: who writes their tables, and when
+    traffic came back."""
     runs = [run for run in view.first.values() if run.plan.setting.fabric.foreign_switches]
     who = "".join(_switches(alike, len(alike) < len(runs)) for alike in _alike(runs))
     when = table_of(

@@ -27,7 +27,7 @@ Entry = Mapping[str, Any]
 
 @section(90, "Can this be believed?")
 def fidelity(view: View, draw: Draw) -> str:
-    """Return the verdict on measured runs and its grounds; empty without a verdict."""
+    """Return HTML that shows the verdict on measured runs and its grounds; empty without a verdict."""
     document, verdict = view.fidelity, view.fidelity["verdict"]
     if verdict not in _MEANING:
         return ""

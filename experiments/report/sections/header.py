@@ -31,8 +31,8 @@ Card = tuple[str, str, str]
 
 @section(0)
 def header(view: View, draw: Draw) -> str:
-    """Return the head of the page: what the run is, what it found, and its most important figures as
-    cards."""
+    """Return the head of the page as HTML: what the run is, what it found, and its most important figures
+    as cards."""
     headline = _headline(view)
     lead = view.experiment.spec.description
     links = {} if view.simulated else {"fidelity": DOUBTS}

@@ -71,7 +71,8 @@ _EXPLAINED = {
 
 @section(25, "Jobs", needs=("state",))
 def jobs(view: View, draw: Draw) -> str:
-    """Return every job of every arm: its GPUs, its waiting and running times, and its final state."""
+    """Return HTML that shows every job of every arm: its GPUs, its waiting and running times, and its
+    final state."""
     listed = list(view.each_job())
     if not listed:
         return ""
@@ -196,7 +197,7 @@ def _failures(view: View) -> str:
 
 @section(20, "Who is compared", needs=("steps",))
 def collectives(view: View, draw: Draw) -> str:
-    """Return all-reduces alone: steps, light and passes of each arm, at the file's values."""
+    """Return HTML that shows all-reduces alone: steps, light and passes of each arm, at the file's values."""
     base, analytic = view.base, tag("analytic")
 
     def of(metric: str) -> Callable[[str], str]:
@@ -222,7 +223,8 @@ def collectives(view: View, draw: Draw) -> str:
 
 @section(13, "Iterations", needs=("iteration",))
 def iterations(view: View, draw: Draw) -> str:
-    """Return the time of each iteration, arm next to arm; empty unless some job had two or more."""
+    """Return HTML that shows the time of each iteration, arm next to arm; empty unless some job had two or
+    more."""
     lines = list(_lines(view))
     if not any(len(job.spans) > 1 for _, job in lines):
         return ""
@@ -286,7 +288,7 @@ def _iterations(lines: Sequence[tuple[str, JobRun]], title: str) -> Figure:
 
 @section(27, "Is it the same training?", needs=("parameters_identical",))
 def training(view: View, draw: Draw) -> str:
-    """Return whether it is the same training: parameters bit by bit, accuracy, payload."""
+    """Return HTML that shows whether it is the same training: parameters bit by bit, accuracy, payload."""
     trained = [job for job in view.each("job") if job.row("parameters_identical") is not None]
     if not trained:
         return ""
@@ -358,7 +360,8 @@ def _published(view: View) -> str:
 
 @section(29, "Containers", needs=("commands_failed",))
 def containers(view: View, draw: Draw) -> str:
-    """Return jobs of users' containers: how they ended, when light was moved, and the links' traffic."""
+    """Return HTML that shows jobs of users' containers: how they ended, when light was moved, and the
+    links' traffic."""
     shown = figures(
         [entry for entry in view.each("job") if entry.value("commands_failed") is not None],
         [

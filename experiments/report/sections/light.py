@@ -36,7 +36,7 @@ _COUNTERS = (*FORBIDDEN, *_DROPPED, "light_tx_bytes", "control_messages", "agent
 
 @section(6, "Light of the O-NICs", needs=("setup_p50", "light_use_receivers"))
 def light(view: View, draw: Draw) -> str:
-    """Return the light of each first run on a grid."""
+    """Return HTML that shows the light of each first run on a grid."""
     runs = [run for run in view.first.values() if run.lit_flows]
     if not runs:
         return ""

@@ -63,7 +63,7 @@ def _lines(view: View) -> Iterator[_Line]:
 
 @section(35, "Impaired links", needs=("frames_lost",))
 def impaired(view: View, draw: Draw) -> str:
-    """Return the effects on frames of the impaired links of first runs, by direction."""
+    """Return HTML that shows the effects on frames of the impaired links of first runs, by direction."""
     shown = table_of(
         list(_lines(view)),
         [

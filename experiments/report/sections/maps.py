@@ -34,7 +34,7 @@ _DARKEST = 32
 
 @section(9, "Who is the fastest")
 def fastest(view: View, draw: Draw) -> str:
-    """Return a map of the fastest arm over two swept paths, side by side for a third."""
+    """Return HTML that shows a map of the fastest arm over two swept paths, side by side for a third."""
     if (first := _first(view)) is None:
         return ""
     metric = view.experiment.spec.compare[0].metrics[0]
@@ -185,7 +185,8 @@ def _sorted(drawn: _Map) -> _Map:
 
 @section(7, "Who wins where")
 def winners(view: View, draw: Draw) -> str:
-    """Return a map of the winners among arms that ran the same workloads, and the parts of their fabrics."""
+    """Return HTML that shows a map of the winners among arms that ran the same workloads, and the parts of
+    their fabrics."""
     if (drawn := _map_of(view)) is None:
         return ""
     what = upper_first(_called(drawn))

@@ -102,7 +102,7 @@ def _has_circuits(run: Run, job: str) -> bool:
 
 @section(2, "Light", needs=("fragmentation",))
 def topology(view: View, draw: Draw) -> str:
-    """Return the light before and after it was moved."""
+    """Return HTML that shows the light before and after it was moved."""
     pictures = []
     for number, (before, after) in enumerate(_changes(view), start=1):
         caption = (
@@ -272,8 +272,8 @@ def ring_edges_crossing(run: Run, circuits: Sequence[Pair]) -> int:
 
 @section(4, "Throughput and utilisation over time", needs=("jct",))
 def throughput(view: View, draw: Draw) -> str:
-    """Return throughput and utilisation of arms that end with different circuits lit, if they were
-    sampled."""
+    """Return HTML that shows throughput and utilisation of arms that end with different circuits lit, if
+    they were sampled."""
     sampled = {rate.run for rate in view.port_rates}
     pairs = [both for both in _pairs(view) if sampled.issuperset(run.name for run in both[2])]
     pictures = []
@@ -362,7 +362,7 @@ def smooth(times: Numbers, values: Numbers, window_s: float) -> Numbers:
 
 @section(15, "Light moved while jobs train", needs=("blackout",))
 def regroup(view: View, draw: Draw) -> str:
-    """Return every move of light under running jobs in the first runs."""
+    """Return HTML that shows every move of light under running jobs in the first runs."""
     moves = [(run, a) for run in view.first.values() for a in run.later if a.plan.do in MOVES_LIGHT]
     return "".join([view.paragraph("regroup"), *(_one(view, draw, *move) for move in moves)]) if moves else ""
 

@@ -39,8 +39,8 @@ _APART = 1e-6
 
 @section(1, "Verdict")
 def verdict(view: View, draw: Draw) -> str:
-    """Return a paper's verdict on the figures, by its own module, and whether its closed forms agree with
-    the runs."""
+    """Return HTML that shows a paper's verdict on the figures, by its own module, and whether its closed
+    forms agree with the runs."""
     spec = view.experiment.spec.paper
     if spec is None or spec.model is None:
         return ""
@@ -72,7 +72,8 @@ def _agreement(view: View) -> str:
 
 @section(23, "The published percentages")
 def means(view: View, draw: Draw) -> str:
-    """Return published figures that are means over several points, with every one of our figures for it."""
+    """Return HTML that shows published figures that are means over several points, each with all of our
+    figures."""
     if not any(figure.at and figure.over for figure in view.experiment.spec.published):
         return ""
     published = list(published_means(view.experiment.spec, view.table))
@@ -155,8 +156,8 @@ class _Both:
 
 @section(24, "Beside the published figures")
 def beside(view: View, draw: Draw) -> str:
-    """Return published figures of single points; ratios and means over many points have sections of their
-    own."""
+    """Return HTML that shows published figures of single points; ratios and means over many points have
+    sections of their own."""
     figures = [
         _both(view, figure) for figure in view.experiment.spec.published if figure.at and figure.over is None
     ]
@@ -189,7 +190,7 @@ def _both(view: View, spec: PublishedSpec) -> _Both:
 
 @section(94, "What agreement with published figures is worth")
 def standing(view: View, draw: Draw) -> str:
-    """Return what agreement with each published figure is worth, and why."""
+    """Return HTML that shows what agreement with each published figure is worth, and why."""
     spec = view.experiment.spec
     columns: Columns[PublishedSpec] = [
         ("", lambda figure: text(_place(view, figure))),

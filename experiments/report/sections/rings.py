@@ -58,7 +58,8 @@ _COLLECTIVES = {
 
 @section(5, "All-reduces on rings of wavelengths", needs=("wavelengths_used",))
 def rings(view: View, draw: Draw) -> str:
-    """Return all-reduces on rings, those of arms without rings for comparison, and the light of rings."""
+    """Return HTML that shows all-reduces on rings, those of arms without rings for comparison, and the
+    light of rings."""
     runs = [run for run in view.first.values() if _job(run).gpus]
     with_rings = [run for run in runs if of_fabric(view, run).row("wavelengths")]
     if not with_rings:

@@ -91,7 +91,8 @@ class _Series:
 
 @section(10, "What was swept")
 def series(view: View, draw: Draw) -> str:
-    """Return sweeps that have a title: one picture and one table each, a line and a column for each arm."""
+    """Return HTML that shows sweeps that have a title: one picture and one table each, a line and a column
+    for each arm."""
     parts = []
     for number, spec in enumerate(view.experiment.spec.sweep, start=1):
         arms = [arm for arm in view.arms if spec.arms is None or arm in spec.arms]
@@ -243,7 +244,8 @@ class _Curve:
 
 @section(11, "Sweep")
 def sweep(view: View, draw: Draw) -> str:
-    """Return arms that ran at many points: compared metrics over swept values, as picture and table."""
+    """Return HTML that shows arms that ran at many points: compared metrics over swept values, as picture
+    and table."""
     if not (arms := _untitled(view)):
         return ""
     pictures = []
@@ -428,8 +430,8 @@ def _map(curve: _Curve, across: str, up: str, values: Mapping[str, Sequence[str]
 
 @section(19, "Best against best")
 def search(view: View, draw: Draw) -> str:
-    """Return the best value of a swept path on each fabric: a picture side by side, and the winners by
-    point."""
+    """Return HTML that shows the best value of a swept path on each fabric: a picture side by side, and
+    the winners by point."""
     spec = view.experiment.spec.search
     made = "" if spec is None else spec.made[0]
     rows = [row for row in view.rows if row.metric == made and row.label == view.label]

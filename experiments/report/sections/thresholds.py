@@ -21,8 +21,8 @@ from ringlight.fabric.schedules import steps_named
 
 @section(22, "Where it stops winning")
 def crossover(view: View, draw: Draw) -> str:
-    """Return the value of a swept path up to which an arm is ahead of the others, and how other paths move
-    it."""
+    """Return HTML that shows the value of a swept path up to which an arm is ahead of the others, and how
+    other paths move it."""
     spec = view.experiment.spec.crossover
     if spec is None or not any(metric.startswith("faster_") for metric in view.metrics):
         return ""
@@ -67,8 +67,8 @@ def _up_to(base: AtBase, arm: str, changed: dict[str, object]) -> Callable[[str]
 
 @section(8, "Where switching per flow stops paying", needs=("break_even",))
 def break_even(view: View, draw: Draw) -> str:
-    """Return the set-up time up to which an arm keeps up with its baseline, for each baseline point, run
-    and modelled."""
+    """Return HTML that shows the set-up time up to which an arm keeps up with its baseline, for each
+    baseline point, run and modelled."""
     spec, subjects = view.experiment.spec.break_even, view.having("break_even")
     if spec is None or not subjects:
         return ""

@@ -102,7 +102,8 @@ def _replays(view: View) -> dict[str, TraceReplayed]:
 
 @section(32, "Jobs of a trace", needs=("completion_mean",))
 def traces(view: View, draw: Draw) -> str:
-    """Return completion times under each policy, by size of jobs, and the cluster over time."""
+    """Return HTML that shows completion times under each policy, by size of jobs, and the cluster over
+    time."""
     replays = _replays(view)
     if not replays:
         return ""
@@ -131,7 +132,8 @@ def traces(view: View, draw: Draw) -> str:
 
 @section(33, "A trace's jobs beside their replay", needs=("completion_over_replayed",))
 def beside_replay(view: View, draw: Draw) -> str:
-    """Return each emulated job: its arrival, waiting and running time, and the same in the replay."""
+    """Return HTML that shows each emulated job: its arrival, waiting and running time, and the same in the
+    replay."""
     shown = figures(
         view.each("job"),
         [

@@ -10,7 +10,8 @@ from ringlight.experiments.report.words import count
 
 @section(34, "Light that follows phases", needs=("phase_turns",))
 def phases(view: View, draw: Draw) -> str:
-    """Return how often light was set for a phase, and how much of its dark time was hidden."""
+    """Return HTML that shows how often light was set for a phase, and how much of its dark time was
+    hidden."""
     jobs = view.having("phase_turns")
     if not jobs:
         return ""

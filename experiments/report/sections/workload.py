@@ -65,7 +65,8 @@ class _Of(NamedTuple):
 
 @section(17, "Workloads", needs=("exposed",))
 def workload(view: View, draw: Draw) -> str:
-    """Return the operations of jobs that run workloads over time, and their exposed communication."""
+    """Return HTML that shows the operations of jobs that run workloads over time, and their exposed
+    communication."""
     jobs = view.having("exposed")
     if not jobs:
         return ""
