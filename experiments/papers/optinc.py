@@ -52,7 +52,7 @@ def closed_forms(run: Run, latency_s: float) -> Iterator[Row]:
 
 
 def verdict(base: AtBase) -> Iterator[Finding]:
-    """Yield findings: if averaging on the way wins or loses, from the rows alone."""
+    """Yield findings: in which cases averaging on the way wins or loses, from the rows alone."""
     yield from _over_rings(base)
     yield from _over_electrical(base)
     yield from _on_scales(base)

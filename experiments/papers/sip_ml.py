@@ -126,7 +126,7 @@ def _either(base: AtBase, arm: str) -> dict[_Case, float]:
 
 
 def verdict(base: AtBase) -> Iterator[Finding]:
-    """Yield findings: if light wins or loses, from the rows alone."""
+    """Yield findings: in which cases light wins or loses, from the rows alone."""
     yield from _best(base)
     ours, either = _times(base, _OURS), _either(base, _OURS)
     for other in _OWN_RATE:

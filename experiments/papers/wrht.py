@@ -209,7 +209,7 @@ RECONFIGURE, LOSS = "fabrics.light.rings.n.reconfigure", "fabrics.light.rings.n.
 
 
 def verdict(base: AtBase) -> Iterator[Finding]:
-    """Yield findings: if WRHT wins or loses, from the rows alone."""
+    """Yield findings: in which cases WRHT wins or loses, from the rows alone."""
     rivals = [arm for arm in base.experiment.arms if not arm.startswith("wrht")]
     plain = [arm for arm in rivals if not arm.endswith("-striped")]
     yield from _on_small(base, plain, rivals)

@@ -110,7 +110,7 @@ def break_even(view: View, draw: Draw) -> str:
 
 
 def _real(metric: str) -> Callable[[Figures], str]:
-    """Return the cell of a time, converted from emulated to real time."""
+    """Return a function that writes a time as a table cell, converted from emulated to real time."""
 
     def cell(subject: Figures) -> str:
         number = subject.number(metric)
