@@ -35,8 +35,8 @@ def _training(context: Context, job: JobRun) -> Loop | None:
 
 def _unit(context: Context, job: JobRun) -> Averager | None:
     """The only averager of a job. Those of a cascade have matrices that the table of layers has not."""
-    averagers = averaging(context, job)
-    return averagers.first[0] if averagers is not None and averagers.above is None else None
+    tree = averaging(context, job)
+    return tree.first[0] if tree is not None and tree.above is None else None
 
 
 _SENT = {
@@ -56,11 +56,11 @@ def sent(context: Context, job: JobRun) -> Mapping[str, float]:
     loop = _training(context, job)
     if loop is None:
         return {}
-    averagers = averaging(context, job)
-    if averagers is not None:
-        bytes_of = carried(averagers, loop.gradient_bytes)
+    tree = averaging(context, job)
+    if tree is not None:
+        bytes_of = carried(tree, loop.gradient_bytes)
         coded = bytes_of.nic + bytes_of.scales
-        over = coded / averagers.code_bytes(loop.gradient_bytes)
+        over = coded / tree.code_bytes(loop.gradient_bytes)
         return {"port_sent": coded, "port_scales": bytes_of.scales, "port_sent_over_payload": over}
     steps, bits = (
         steps_named(loop.collective, len(job.gpus)),
