@@ -1,4 +1,4 @@
-"""Makes the page that compares switches: the conformance list, and measurements."""
+"""Make the page that compares switches: the conformance list, and measurements."""
 
 from __future__ import annotations
 
@@ -45,7 +45,10 @@ _TO_LIGHT = "command_to_light_"
 
 
 def render(document: Mapping[str, Any], folder: Path) -> str:
-    """The page of an object of ``acceptance.json``; its figures also go into ``folder``, made if absent."""
+    """Return the page of an object of ``acceptance.json``.
+
+    The figures of the page are also saved in ``folder``, which is created if absent.
+    """
     switches = document["switches"]
     with drawing(folder) as draw:
         pictures = _pictures(switches, draw)
@@ -70,13 +73,13 @@ def milliseconds(seconds: float | None) -> str:
 
 
 def _count(switch: Switch, state: str) -> int:
-    return sum(one["state"] == state for one in switch["items"])
+    return sum(item["state"] == state for item in switch["items"])
 
 
 def _measured(switch: Switch, name: str) -> Mapping[str, Any] | None:
-    """A measurement; None where there is none."""
-    found = (switch.get("measured") or {}).get(name)
-    return None if found is None or "lacks" in found or "failed" in found else found
+    """Return a measurement; None if there is none."""
+    measurement = (switch.get("measured") or {}).get(name)
+    return None if measurement is None or "lacks" in measurement or "failed" in measurement else measurement
 
 
 def _header(document: Mapping[str, Any]) -> str:
@@ -118,17 +121,17 @@ def _hero(switches: Sequence[Switch]) -> str:
 
 def _figure(name: str, write: Callable[[Mapping[str, Any]], str]) -> Callable[[Switch], str]:
     def cell(switch: Switch) -> str:
-        if (found := _measured(switch, name)) is not None:
-            return write(found)
+        if (measurement := _measured(switch, name)) is not None:
+            return write(measurement)
         raw = (switch.get("measured") or {}).get(name) or {}
         return mark("bad", "failed") if "failed" in raw else NOTHING
 
     return cell
 
 
-def _lost(found: Mapping[str, Any]) -> str:
-    said = f"{found['lost']:,} of {found['sent']:,}"
-    return said if not found["lost"] else mark("bad", said)
+def _lost(measurement: Mapping[str, Any]) -> str:
+    words = f"{measurement['lost']:,} of {measurement['sent']:,}"
+    return words if not measurement["lost"] else mark("bad", words)
 
 
 def _counts_of(switches: Sequence[Switch]) -> list[int]:
@@ -137,29 +140,29 @@ def _counts_of(switches: Sequence[Switch]) -> list[int]:
 
 
 def _time(*path: str) -> Callable[[Mapping[str, Any]], str]:
-    """What writes one time of a measurement."""
+    """Return a function that writes one time of a measurement."""
     part, key_ = path
-    return lambda found: milliseconds(found[part].get(key_))
+    return lambda measurement: milliseconds(measurement[part].get(key_))
 
 
-def _declared(found: Mapping[str, Any]) -> str:
-    declared = found["declared_s"]
+def _declared(measurement: Mapping[str, Any]) -> str:
+    declared = measurement["declared_s"]
     return f"{1e3 * declared['least']:.3g} to {milliseconds(declared['most'])}"
 
 
-def _by_the_switch(found: Mapping[str, Any]) -> str:
-    counted, seen = found.get("last_by_the_switch_s"), found.get("last_measured_s")
+def _by_the_switch(measurement: Mapping[str, Any]) -> str:
+    counted, seen = measurement.get("last_by_the_switch_s"), measurement.get("last_measured_s")
     if counted is None or not seen:
         return NOTHING
     return f"{1e3 * counted:.3g}, by traffic {milliseconds(sum(seen) / 2)}"
 
 
-def _moved(found: Mapping[str, Any]) -> str:
-    return f"{found['moving']} of {found['others']}, {found['changes']} times"
+def _moved(measurement: Mapping[str, Any]) -> str:
+    return f"{measurement['moving']} of {measurement['others']}, {measurement['changes']} times"
 
 
-def _errors(found: Mapping[str, Any]) -> str:
-    return text(", ".join(f"{count} × {name}" for name, count in found["errors"].items()) or "none")
+def _errors(measurement: Mapping[str, Any]) -> str:
+    return text(", ".join(f"{count} × {name}" for name, count in measurement["errors"].items()) or "none")
 
 
 _DARK, _KEPT, _FLOOD = (
@@ -209,8 +212,8 @@ def _rows(switches: Sequence[Switch]) -> Iterator[Row]:
         yield group, what, _figure(name, write)
 
 
-def _late(found: Mapping[str, Any]) -> str:
-    return ", ".join(milliseconds(found["light"].get(end)) for end in ("p50_s", "p99_s"))
+def _late(measurement: Mapping[str, Any]) -> str:
+    return ", ".join(milliseconds(measurement["light"].get(end)) for end in ("p50_s", "p99_s"))
 
 
 def _side_by_side(switches: Sequence[Switch]) -> str:
@@ -227,7 +230,7 @@ def _label(row: Row) -> str:
 
 
 def _said(key_: str, switch: Switch) -> str:
-    """Text of an entry of a switch's identity, HTML."""
+    """Return the text of an entry of a switch's identity, HTML."""
     return text(switch["identity"].get(key_, ""))
 
 
@@ -240,39 +243,39 @@ def _colours(switches: Sequence[Switch]) -> dict[str, str]:
 
 
 def _pictures(switches: Sequence[Switch], draw: Draw) -> list[str]:
-    found = []
+    figures = []
     if dark := [(s, m) for s in switches if (m := _measured(s, "dark_time"))]:
         caption = (
             "Each dot is the dark time of one circuit in one change, from the frames that it lost. The band "
             "is what is declared; the mark is the median of what the driver reports, which includes its own "
             "reading."
         )
-        found.append(f"<h2>Dark time</h2>{draw('dark-time', caption, _dark, dark)}")
+        figures.append(f"<h2>Dark time</h2>{draw('dark-time', caption, _dark, dark)}")
     if counts := [n for n in _counts_of(switches) if any(_measured(s, f"{_TO_LIGHT}{n}") for s in switches)]:
         caption = "Share of changes after which light was there, from the call on. One line for each switch."
         each = draw("to-light", caption, _to_light, switches, counts)
-        found.append(f"<h2>From command to light</h2>{each}")
-    return found
+        figures.append(f"<h2>From command to light</h2>{each}")
+    return figures
 
 
-def _dark(found: Sequence[tuple[Switch, Mapping[str, Any]]]) -> Figure:
-    figure, axis = chart(0.75 + 0.55 * len(found), left=2.2, top=0.1)
-    colours = _colours([switch for switch, _ in found])
+def _dark(measurements: Sequence[tuple[Switch, Mapping[str, Any]]]) -> Figure:
+    figure, axis = chart(0.75 + 0.55 * len(measurements), left=2.2, top=0.1)
+    colours = _colours([switch for switch, _ in measurements])
     rng = np.random.default_rng(1)
     most = 0.0
-    for number, (switch, dark) in enumerate(found):
+    for number, (switch, dark) in enumerate(measurements):
         declared, samples = dark["declared_s"], dark["samples"]
         spans(axis, LIGHT, [(number, 1e3 * declared["least"], 1e3 * declared["most"])], 0.72, alpha=0.25)
         ends = [1e3 * declared["least"], 1e3 * declared["most"]]
         axis.vlines(ends, number - 0.36, number + 0.36, color=LIGHT)
-        middles = [500 * (one["least_s"] + one["most_s"]) for one in samples]
+        middles = [500 * (sample["least_s"] + sample["most_s"]) for sample in samples]
         spread = number + rng.uniform(-0.24, 0.24, len(middles))
         axis.plot(middles, spread, "o", markersize=2.6, alpha=0.75, color=colours[switch["name"]])
         reported = 1e3 * dark["driver"].get("p50_s", 0.0)
         if reported:
             axis.plot([reported], [number], "|", markersize=16, markeredgewidth=1.6, color=INK)
         most = max([most, reported, 1e3 * declared["most"], *middles])
-    named_rows(axis, [switch["name"] for switch, _ in found])
+    named_rows(axis, [switch["name"] for switch, _ in measurements])
     axis.set(xlim=(0, 1.08 * most or 1), xlabel="ms without light")
     return figure
 
@@ -283,8 +286,8 @@ def _to_light(switches: Sequence[Switch], counts: Sequence[int]) -> Figure:
     for axis, count in zip(axes[0], counts, strict=True):
         every: list[float] = []
         for switch in switches:
-            if (found := _measured(switch, f"{_TO_LIGHT}{count}")) and found["samples_s"]:
-                times = sorted(found["samples_s"])
+            if (measurement := _measured(switch, f"{_TO_LIGHT}{count}")) and measurement["samples_s"]:
+                times = sorted(measurement["samples_s"])
                 share = np.arange(1, len(times) + 1) / len(times)
                 axis.step([times[0], *times], [0, *share], where="post", color=colours[switch["name"]])
                 every += times
@@ -318,16 +321,16 @@ def _items(switches: Sequence[Switch]) -> str:
 def _told(switches: Sequence[Switch], state: str, title: str) -> str:
     points = []
     for switch in switches:
-        told: dict[str, list[int]] = {}
-        for one in switch["items"]:
-            if one["state"] == state:
-                told.setdefault(one["text"], []).append(one["item"])
+        ports_by_text: dict[str, list[int]] = {}
+        for item in switch["items"]:
+            if item["state"] == state:
+                ports_by_text.setdefault(item["text"], []).append(item["item"])
         lacks = "lacks " if state == "skipped" else ""
-        for words, numbers in told.items():
+        for words, numbers in ports_by_text.items():
             which = ", ".join(map(str, numbers))
             points.append(f"<b>{text(switch['name'])}</b> {lacks}{text(words)} (item {which})")
-        for name, found in (switch.get("measured") or {}).items():
-            words = found.get("lacks") if state == "skipped" else found.get("failed")
+        for name, measurement in (switch.get("measured") or {}).items():
+            words = measurement.get("lacks") if state == "skipped" else measurement.get("failed")
             if words:
                 points.append(f"<b>{text(switch['name'])}</b> {text(name.replace('_', ' '))}: {text(words)}")
     return f"<h2>{title}</h2>{listing(points)}" if points else ""

@@ -1,4 +1,4 @@
-"""Finds figures at the values that a file has apart from its arms and sweeps."""
+"""Look up figures at the values that a file has apart from its arms and sweeps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ AS_WRITTEN: Mapping[str, Any] = {}
 
 
 class AtBase:
-    """Finds an experiment's rows at the values that its file has, apart from paths named otherwise."""
+    """Lookup of an experiment's rows at the values of its file, except for paths given otherwise."""
 
     def __init__(self, experiment: Experiment, table: Table) -> None:
         self.experiment, self.table, self.titles = experiment, table, experiment.titles
@@ -23,12 +23,13 @@ class AtBase:
         self._values: dict[str, Any] = {}
 
     def value(self, path: str) -> Any:
-        """What the file has at a dotted path; None where it has nothing."""
+        """Return what the file has at a dotted path, with its parameters resolved; None if the file has
+        nothing there."""
         if path not in self._values:
-            found: Any = self._raw
+            value: Any = self._raw
             for word in path.split("."):
-                found = found.get(word) if isinstance(found, Mapping) else None
-            self._values[path] = resolved(found, path, self._raw.get("parameters") or {})
+                value = value.get(word) if isinstance(value, Mapping) else None
+            self._values[path] = resolved(value, path, self._raw.get("parameters") or {})
         return self._values[path]
 
     def at(
@@ -40,28 +41,34 @@ class AtBase:
         subject: str | None = None,
         published: bool = False,
     ) -> Row | None:
-        """The first figure of all repeats where only these dotted paths have other values: of any subject
-        where none is named, the run's own or the ``published`` one."""
-        for at in self.table.of(arm):
-            if changed.items() <= at.point.items() and self._is_there(at.point, changed):
-                for row in at.each(metric):
+        """Return the first row of ``metric`` over all repeats at a point that differs from the file only by
+        ``changed``.
+
+        The row may be of any subject if ``subject`` is None. It is the published row if ``published`` is set,
+        else the run's own. None if there is no such row.
+        """
+        for place in self.table.of(arm):
+            if changed.items() <= place.point.items() and self._is_there(place.point, changed):
+                for row in place.each(metric):
                     if subject in (None, row.subject) and (row.label == "published") == published:
                         return row
         return None
 
     def number(self, arm: str, metric: str, changed: Mapping[str, Any] = AS_WRITTEN) -> float | None:
-        """The run's own figure as :meth:`at` finds it, if it is a number."""
+        """Return the number of the run's own row that :meth:`at` finds, in the unit of the metric; None if
+        there is no number."""
         row = self.at(arm, metric, changed)
         return row.value if row is not None and is_number(row.value) else None
 
     def along(self, arm: str, metric: str, *paths: str) -> dict[Any, float]:
-        """An arm's own numbers by the value of a swept path: of the first of these that is swept there."""
-        found = {}
+        """Return an arm's own numbers by the value of a swept path, which is the first of ``paths`` that
+        is swept."""
+        number_of = {}
         for row in self.table.each(arm, metric):
             values = [row.point[path] for path in paths if path in row.point]
             if values and row.label != "published" and is_number(row.value):
-                found[values[0]] = row.value
-        return found
+                number_of[values[0]] = row.value
+        return number_of
 
     def _is_there(self, point: Mapping[str, Any], changed: Mapping[str, Any]) -> bool:
         # An empty section is as good as none.

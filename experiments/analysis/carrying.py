@@ -1,8 +1,8 @@
-"""What the messages of a plan ask of the processors that emulate it, before anything runs.
+"""Estimate the load of a plan's messages on the processors that emulate the plan, before anything runs.
 
 A container per GPU sends real messages over TCP, and Open vSwitch forwards each frame in one program. So
-small messages, or many of them, cost processor time that no rate of a link tells of. The costs below are
-those of one class of machine: they say whether a plan is far from what it can carry, and no more.
+small messages, or many of them, cost processor time that no link rate shows. The costs below are those of one
+class of machine. They only show whether a plan is far from what the machine can carry.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Costs:
     wake: float = 0.7e-3
 
     def fast(self) -> Costs:
-        """The same where the fast path carries frames in place of Open vSwitch."""
+        """Return the costs if the fast path carries frames in place of Open vSwitch."""
         return replace(self, switched=self.carried, port=0.0)
 
 
@@ -77,9 +77,13 @@ LATE = 0.1
 
 @dataclass(frozen=True)
 class Traffic:
-    """What an iteration of a job sends: of each kind of transfer how often (``calls``), its ``sizes`` in
-    bytes and the packet ``switches`` on its way. ``most_bytes``: that one rank sends; ``steps``: that follow
-    each other. ``seconds``: of the iteration, ``compute_s`` of its computing."""
+    """Messages that a job sends in an iteration.
+
+    ``calls``, ``sizes``, ``switches`` [kinds of transfer]: how often a transfer occurs, its size in bytes,
+    and the number of packet switches on its way. ``most_bytes``: bytes of the rank that sends most.
+    ``steps``: number of steps that follow each other. ``seconds``: length of the iteration, of which
+    ``compute_s`` is computing.
+    """
 
     calls: FloatArray
     sizes: FloatArray
@@ -91,15 +95,19 @@ class Traffic:
 
     @property
     def messages(self) -> float:
+        """Number of messages in an iteration."""
         return float(self.calls.sum())
 
     @property
     def bytes(self) -> float:
+        """Bytes that are sent in an iteration."""
         return float((self.calls * self.sizes).sum())
 
     def frames(self, mtu_bytes: int, payload: float = 1.0) -> tuple[float, float]:
-        """How many frames are sent, and how often a packet switch forwards one, acknowledgements too, where
-        sizes are divided by ``payload``."""
+        """Return (number of frames sent, how often a packet switch forwards a frame).
+
+        The second number includes acknowledgements. Sizes are divided by ``payload``.
+        """
         in_frames = np.maximum(1, np.ceil(self.sizes / payload / (mtu_bytes - IN_PACKET_BYTES)))
         sent = self.calls * in_frames
         return float(sent.sum()), float((sent * self.switches).sum()) * (1 + 1 / ACKED)
@@ -107,11 +115,11 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Demand:
-    """What all jobs of a run ask for together: numbers a second, and what an average message is like.
+    """Load of all jobs of a run together: rates per second, and the average message.
 
-    ``processors``: that sending and forwarding keep busy, averaged over the run; ``lab``: that the lab itself
-    keeps busy. ``late``: the part of an iteration's time that steps take besides their bytes, in the job with
-    the most.
+    ``processors``: processors that sending and forwarding keep busy, averaged over the run. ``lab``:
+    processors that the lab itself keeps busy. ``late``: the part of an iteration's time that steps take in
+    addition to their bytes, in the job with the largest part.
     """
 
     messages_per_s: float
@@ -124,16 +132,20 @@ class Demand:
 
     @property
     def in_all(self) -> float:
-        """Return how many processors are busy, averaged over the run."""
+        """Mean number of busy processors over the run."""
         return self.processors + self.lab
 
     def too_much(self, processors: int) -> bool:
-        """Whether so many processors are too few, or steps too short for any number of them."""
+        """Return whether this number of processors is too small, or steps are too short for any number of
+        processors."""
         return self.in_all > BUSY * processors or self.late > LATE
 
 
 def pairs(job: JobPlan, gpus: Sequence[str]) -> set[tuple[str, str]]:
-    """Pairs of a job's GPUs (given in rank order) that send to each other; of a container all pairs."""
+    """Return the pairs (sender, receiver) of a job's GPUs that exchange data; all pairs for a container.
+
+    ``gpus``: in rank order.
+    """
     if job.container is not None:
         return set(itertools.permutations(gpus, 2))
     # After a loss the job may have fewer.
@@ -146,17 +158,19 @@ def pairs(job: JobPlan, gpus: Sequence[str]) -> set[tuple[str, str]]:
 
 
 def demand_of(plan: RunPlan, costs: Costs = MEASURED) -> Demand | None:
-    """Load of the jobs that run from the start; None if what they send is unknown.
+    """Return the load of the jobs that run from the start; None if what they send is unknown.
 
-    Where all come later and the controller places them, as many run together as there are GPUs for.
+    If all jobs come later and the controller places them, as many run together as there are GPUs for.
     """
     together = [job for job in plan.jobs if job.start.at_once] or list(plan.jobs)
     traffics = traffics_of(plan, together)
     jobs = [
-        (found, *found.frames(plan.setting.frames.mtu_bytes)) for found in traffics.values() if found.seconds
+        (traffic, *traffic.frames(plan.setting.frames.mtu_bytes))
+        for traffic in traffics.values()
+        if traffic.seconds
     ]
-    wanted = sum(job.gpus for job in together if not job.ranks)
-    at_once = min(1.0, len(plan.setting.fabric.gpus) / wanted) if wanted else 1.0
+    gpus = sum(job.gpus for job in together if not job.ranks)
+    at_once = min(1.0, len(plan.setting.fabric.gpus) / gpus) if gpus else 1.0
     messages = at_once * sum(job.messages / job.seconds for job, _, _ in jobs)
     if not messages:
         return None
@@ -179,16 +193,20 @@ def ports_of(plan: RunPlan) -> int:
 
 
 def traffics_of(plan: RunPlan, jobs: Sequence[JobPlan]) -> dict[str, Traffic]:
-    """What jobs send in an iteration at the plan's scale, by name; without containers, averaged gradients and
-    jobs of more than ``MOST_GPUS`` ranks."""
+    """Return what each job sends in an iteration at the plan's scale, by name.
+
+    Containers, jobs with averaged gradients and jobs of more than ``MOST_GPUS`` ranks are left out.
+    """
     switches, iterations_s = _Switches(plan), _modelled_s(plan)
-    found = {job.name: _traffic(plan, job, switches, iterations_s.get(job.name)) for job in jobs}
-    return {name: traffic for name, traffic in found.items() if traffic is not None}
+    traffics = {job.name: _traffic(plan, job, switches, iterations_s.get(job.name)) for job in jobs}
+    return {name: traffic for name, traffic in traffics.items() if traffic is not None}
 
 
 def left_by_tcp(plan: RunPlan) -> float:
-    """Share of payload's rate that TCP leaves to the job to which it leaves least; 1 where a simulation is
-    not to take what it gives away."""
+    """Return the share (0..1) of the payload's rate that TCP leaves, in the job with the smallest share.
+
+    Return 1 if the simulation must not deduct what TCP leaves unused (``tcp.full_load`` is off).
+    """
     if not plan.setting.tcp.full_load:
         return 1.0
     return min((left(_flows(job)) for job in plan.jobs if job.container is None), default=1.0)
@@ -227,7 +245,7 @@ _Sends = tuple[float, IntArray, IntArray, FloatArray]
 
 
 def _sends(job: JobPlan) -> Iterator[_Sends]:
-    """The transfers of an iteration, by ranks of the job."""
+    """Yield the transfers of an iteration, by ranks of the job."""
     if job.training is not None:
         everyone = np.arange(job.gpus)
         yield from _of_steps(1, steps_named(job.loop.collective, job.gpus), job.loop.gradient_bytes, everyone)
@@ -253,9 +271,9 @@ def _of_collectives(workload: Workload) -> Iterator[_Sends]:
             done.add((group, slot))
             mine = (program.kind == Kind.COLLECTIVE) & (program.slot == slot)
             pairs = np.stack((program.collective[mine], program.bytes[mine]))
-            found, counts = np.unique(pairs, axis=1, return_counts=True)
+            sends, counts = np.unique(pairs, axis=1, return_counts=True)
             members = workload.groups[group]
-            for (which, size), calls in zip(found.T.tolist(), counts.tolist(), strict=True):
+            for (which, size), calls in zip(sends.T.tolist(), counts.tolist(), strict=True):
                 what = workload.collectives[which]
                 vector = vector_bytes(what.kind, len(members), size)
                 yield from _of_steps(calls, what.steps(len(members)), vector, members)
@@ -270,7 +288,7 @@ def _of_messages(workload: Workload) -> Iterator[_Sends]:
 
 
 class _Switches:
-    """How many packet switches are on the way of a frame: 0 over light alone, or where there is no way."""
+    """Number of packet switches on the way of a frame: 0 over light alone, or if there is no way."""
 
     def __init__(self, plan: RunPlan) -> None:
         fabric = plan.setting.fabric
@@ -281,7 +299,10 @@ class _Switches:
         self._known: dict[tuple[str, str], int] = {}
 
     def between(self, gpus: Sequence[str], sources: IntArray, destinations: IntArray) -> FloatArray:
-        """Counts for each transfer between these GPUs of a job, by rank."""
+        """Return the number of packet switches of each transfer between these GPUs of a job.
+
+        ``sources``, ``destinations``: ranks [transfers].
+        """
         pairs = zip(sources.tolist(), destinations.tolist(), strict=True)
         return np.array([self._of(gpus[i], gpus[j]) for i, j in pairs], dtype=np.float64)
 
@@ -306,20 +327,25 @@ def _compute_s(job: JobPlan) -> float:
 
 
 def _modelled_s(plan: RunPlan) -> dict[str, float]:
-    """Seconds of an iteration by the models, which know of jobs that share links, by job; without those that
-    they do not know."""
-    known: Mapping[str, Sequence[str]] = {one.name: one.ranks for one in plan.jobs if one.start.at_once}
+    """Return the seconds of an iteration by the models, by job; without jobs that the models do not know.
+
+    The models know jobs that share links.
+    """
+    known: Mapping[str, Sequence[str]] = {job.name: job.ranks for job in plan.jobs if job.start.at_once}
     if not all(known.values()):
         return {}
     try:
-        found = predict_jobs(plan, known)
+        predictions = predict_jobs(plan, known)
     except (KeyError, NoPathError):
         return {}
-    return {name: of.jct_s / plan.job(name).iterations for name, of in found.items()}
+    return {name: of.jct_s / plan.job(name).iterations for name, of in predictions.items()}
 
 
 def alike(lines: Iterable[tuple[str, str]], most: int = 4) -> Iterator[str]:
-    """``who: text``, one line for all who have the same text; of many the first, the last and the count."""
+    """Yield ``who: text`` lines, one for all names that share a text.
+
+    Of more than ``most`` names, a line has the first ones, the last one and the count.
+    """
     of_text: dict[str, list[str]] = {}
     for who, text in lines:
         of_text.setdefault(text, []).append(who)

@@ -1,6 +1,6 @@
-"""Compares arms with a baseline, and finds the set-up time up to which an arm keeps up with one.
+"""Compare arms with a baseline, and find the set-up time up to which an arm keeps up with another.
 
-A row of a comparison is called after the metric: ``jct_ratio`` is the arm's over the baseline's and
+A row of a comparison is named after the metric: ``jct_ratio`` is the arm's figure over the baseline's and
 ``jct_reduction`` what it saves, in per cent (of times only).
 """
 
@@ -30,14 +30,14 @@ UTILISATION = "gpu_utilisation"
 
 
 def _pairs(spec: CompareSpec, table: Table) -> Iterator[tuple[At, At]]:
-    """Each arm of a comparison at each of its points, with the baseline."""
+    """Yield each arm of a comparison at each of its points, with the baseline."""
     for mine in table:
         if _is_other(spec, mine) and (base := table.under(spec.baseline, mine.point)) is not None:
             yield mine, base
 
 
 def comparison_rows(spec: CompareSpec, table: Table) -> Iterator[Row]:
-    """All rows of a comparison. ``table``: rows of one label's runs, or published."""
+    """Yield all rows of a comparison. ``table``: rows of the runs of one label, or published rows."""
     for mine, base in _pairs(spec, table):
         for number, metric in enumerate(spec.metrics):
             for row in _figures(spec, metric, mine):
@@ -46,36 +46,41 @@ def comparison_rows(spec: CompareSpec, table: Table) -> Iterator[Row]:
                     yield from _window(row, mine, base)
 
 
-def _figures(spec: CompareSpec, metric: str, at: At) -> list[Row]:
-    """What a comparison takes of a metric: of the one job, where it names one."""
+def _figures(spec: CompareSpec, metric: str, place: At) -> list[Row]:
+    """Return the rows of a metric that a comparison uses, without those of other jobs if the comparison
+    names a job."""
     return [
         row
-        for row in at.defined(metric)
+        for row in place.defined(metric)
         if not row.subject.startswith("job ") or spec.job in (None, row.subject.removeprefix("job "))
     ]
 
 
 def not_compared(spec: CompareSpec, table: Table) -> Iterator[str]:
-    """A line for each metric of a comparison of which there is no row, and why. Nothing where only one side
-    ran."""
+    """Yield a line with the reason for each metric of a comparison that has no row.
+
+    Yield a single line if no arm ran at a point of the baseline, and nothing if only one side ran.
+    """
     pairs = list(_pairs(spec, table))
     if (
         not pairs
-        and any(at.arm == spec.baseline for at in table)
-        and any(_is_other(spec, at) for at in table)
+        and any(place.arm == spec.baseline for place in table)
+        and any(_is_other(spec, place) for place in table)
     ):
         yield f"with {spec.baseline}: no arm ran at a point at which {spec.baseline} ran, too"
     for metric in spec.metrics if pairs else ():
-        mine = [row for at, _ in pairs for row in _figures(spec, metric, at)]
-        base = [row for _, at in pairs for row in _figures(spec, metric, at)]
-        ratios = (_ratio(row, at, under, None) for at, under in pairs for row in _figures(spec, metric, at))
-        if not any(list(one) for one in ratios):
+        mine = [row for place, _ in pairs for row in _figures(spec, metric, place)]
+        base = [row for _, place in pairs for row in _figures(spec, metric, place)]
+        ratios = (
+            _ratio(row, place, under, None) for place, under in pairs for row in _figures(spec, metric, place)
+        )
+        if not any(list(ratio) for ratio in ratios):
             yield f"{metric} with {spec.baseline}: {_why_not(spec, mine, base)}{_instead(spec, pairs)}"
 
 
-def _is_other(spec: CompareSpec, at: At) -> bool:
+def _is_other(spec: CompareSpec, place: At) -> bool:
     # What links gave is of no arm.
-    return at.arm not in ("", spec.baseline) if spec.arms is None else at.arm in spec.arms
+    return place.arm not in ("", spec.baseline) if spec.arms is None else place.arm in spec.arms
 
 
 def _why_not(spec: CompareSpec, mine: Sequence[Row], base: Sequence[Row]) -> str:
@@ -87,8 +92,9 @@ def _why_not(spec: CompareSpec, mine: Sequence[Row], base: Sequence[Row]) -> str
 
 
 def _instead(spec: CompareSpec, pairs: Iterable[tuple[At, At]]) -> str:
-    """What jobs of workloads have, which have no all-reduce of a gradient."""
-    of_workloads = any(_figures(spec, "exposed", at) for pair in pairs for at in pair)
+    """Return a hint at metrics of jobs with workloads, which have no gradient all-reduce; empty without
+    such jobs."""
+    of_workloads = any(_figures(spec, "exposed", place) for pair in pairs for place in pair)
     return "; jobs with a workload have iteration, jct and exposed" if of_workloads else ""
 
 
@@ -97,14 +103,14 @@ def _ratio(row: Row, mine: At, base: At, limit: float | None) -> Iterator[Row]:
     key, under = (row.subject, row.metric), base.row(row.subject, row.metric)
     if under is None:
         return
-    found = {
+    values = {
         over.repeat: (over.value, least)
         for over in mine.found(*key)
         if (least := base.value(*key, over.repeat)) and is_number(over.value)
     }
-    spread = half_width([over / least for repeat, (over, least) in found.items() if repeat is not None])
+    spread = half_width([over / least for repeat, (over, least) in values.items() if repeat is not None])
     standing = _both(row.standing, under.standing)
-    for repeat, (over, least) in found.items():
+    for repeat, (over, least) in values.items():
         wide = spread if repeat is None else None
         ratio = replace(row, repeat=repeat, unit="1", value=over / least, spread=wide, standing=standing)
         yield replace(ratio, metric=f"{row.metric}_ratio")
@@ -116,15 +122,17 @@ def _ratio(row: Row, mine: At, base: At, limit: float | None) -> Iterator[Row]:
             yield replace(ratio, metric="within_limit", unit="", value=within, spread=None)
 
 
-def _both(one: Standing, other: Standing) -> Standing:
-    """Standing of a ratio: that of the figure of the two whose agreement would surprise more."""
+def _both(first: Standing, other: Standing) -> Standing:
+    """Return the standing of a ratio: that of the figure whose agreement would surprise more."""
     surprising: tuple[Standing, ...] = ("free", "unjudged", "predicted", "range", "identity", "fitted")
-    return min(one, other, key=surprising.index)
+    return min(first, other, key=surprising.index)
 
 
 def _window(row: Row, mine: At, base: At) -> Iterator[Row]:
-    """Rows of GPU utilisation averaged over the time of the longer of both runs."""
-    sides = [(at.value(row.subject, row.metric), at.value(row.subject, "jct")) for at in (mine, base)]
+    """Yield rows of GPU utilisation averaged over the time of the longer of both runs."""
+    sides = [
+        (place.value(row.subject, row.metric), place.value(row.subject, "jct")) for place in (mine, base)
+    ]
     times = [jct_s for _, jct_s in sides if jct_s is not None]
     busy = [share * jct_s for share, jct_s in sides if share is not None and jct_s is not None]
     if len(busy) == 2:
@@ -134,9 +142,10 @@ def _window(row: Row, mine: At, base: At) -> Iterator[Row]:
 
 
 def equality_rows(spec: CompareSpec, table: Table, plans: Iterable[RunPlan]) -> Iterator[Row]:
-    """Whether an arm and the baseline ended with the same parameters bit by bit, where both trained the same.
+    """Yield whether an arm and the baseline ended with bitwise equal parameters, if both trained the same.
 
-    The order in which a collective adds decides the last bits, so only the same one gives the same.
+    The order in which a collective adds decides the last bits, so only the same collective gives the same
+    parameters.
     """
     trained = {
         (plan.arm, key_of(plan.point), f"job {job.name}"): _trained(job)
@@ -145,14 +154,15 @@ def equality_rows(spec: CompareSpec, table: Table, plans: Iterable[RunPlan]) -> 
     }
     for mine, base in _pairs(spec, table):
         for row in mine.each("parameters_sha256"):
-            how = [trained.get((at.arm, key_of(at.point), row.subject)) for at in (mine, base)]
+            how = [trained.get((place.arm, key_of(place.point), row.subject)) for place in (mine, base)]
             other = base.row(row.subject, row.metric)
             if other is not None and how[0] == how[1] is not None:
                 yield replace(row, metric="parameters_equal", value=row.value == other.value)
 
 
 def _trained(job: JobPlan) -> tuple[Any, ...]:
-    """Everything that determines a job's trained parameters; empty for a workload, which trains none."""
+    """Return everything that determines a job's trained parameters; empty for a workload, which trains
+    none."""
     loop = job.training
     if loop is None:
         return ()
@@ -164,21 +174,28 @@ def _trained(job: JobPlan) -> tuple[Any, ...]:
 
 
 def laps(run: Run, job: JobRun) -> list[float]:
-    """Seconds from the end of one iteration of a job to that of the next, last rank each."""
+    """Return the seconds from the end of one iteration of a job to the end of the next, by the last rank of
+    each.
+
+    The first value counts from the release of the job.
+    """
     ends = [max(it.allreduce_end for it in group) for group in job.by_index]
     released = run.released if job.released is None else job.released
     return [end - before for before, end in itertools.pairwise([released, *ends])]
 
 
 def told_apart_rows(spec: CompareSpec, table: Table, runs: Sequence[Run]) -> Iterator[Row]:
-    """How small a slowdown measured runs could have shown, by the spread of iterations and of all-reduces:
-    the half width of the ratio's 95 % interval. ``setup_told_apart``: the set-up of a flow, in real time,
-    that would make so small a difference to the training."""
+    """Yield the smallest slowdown that measured runs could have shown: the half width of the ratio's 95 %
+    interval.
+
+    The interval follows from the spread of iterations and of all-reduces. ``setup_told_apart``: set-up time
+    of a flow, in real time, that would make so small a difference to the training.
+    """
     groups: dict[tuple[str, str], list[Run]] = {}
     for run in runs:
         groups.setdefault((run.plan.arm, key_of(run.plan.point)), []).append(run)
     for mine, base in _pairs(spec, table):
-        sides = [groups[at.arm, key_of(at.point)] for at in (mine, base)]
+        sides = [groups[place.arm, key_of(place.point)] for place in (mine, base)]
         for name in sides[0][0].jobs if spec.job is None else [spec.job]:
             yield from _told_apart(
                 name, *([(run, run.jobs[name]) for run in s if name in run.jobs] for s in sides)
@@ -208,15 +225,16 @@ def _told_apart(name: str, mine: Sequence[Ran], base: Sequence[Ran]) -> Iterator
 
 
 def break_even_rows(spec: BreakEvenSpec, table: Table, runs: Sequence[Run]) -> Iterator[Row]:
-    """Rows of the line through an arm's times over its set-ups, and its break-even, by baseline's point.
+    """Yield the rows of the line through an arm's times over its set-up times, and its break-even, by
+    baseline's point.
 
-    A slowdown is over what the line gives without any set-up, so it is the set-ups' and not that of a
-    baseline which is slow for reasons of its own. Nothing for a point where longer set-ups seem to cost
-    nothing: so disturbed that there is nothing to conclude.
+    A slowdown is relative to the value of the line without any set-up, so it is due to the set-ups and not to
+    a baseline that is slow for other reasons. A point at which longer set-ups seem to cost nothing is too
+    disturbed for a conclusion and has no rows.
     """
     for base in table.of(spec.baseline):
-        mine = [at for at in table.of(spec.arm) if table.under(spec.baseline, at.point) is base]
-        points = [at.point for at in mine]
+        mine = [place for place in table.of(spec.arm) if table.under(spec.baseline, place.point) is base]
+        points = [place.point for place in mine]
         of_arm = [run for run in runs if run.plan.arm == spec.arm and run.plan.point in points]
         figure = next((row for row in base.each(spec.metric) if row.subject.startswith("job ")), None)
         if figure is not None and of_arm:
@@ -237,11 +255,11 @@ def _break_even(
 ) -> Iterator[Row]:
     """``base``: the baseline's figure, of a job. ``run``: one of the arm's."""
     setting, subject = run.plan.setting, base.subject
-    waits = [at.value(f"fabric {setting.name}", "setup_p50") for at in mine]
+    waits = [place.value(f"fabric {setting.name}", "setup_p50") for place in mine]
     points = [
-        (at, waited, took)
-        for at, waited in zip(mine, waits, strict=True)
-        if waited is not None and (took := at.value(subject, spec.metric)) is not None
+        (place, waited, took)
+        for place, waited in zip(mine, waits, strict=True)
+        if waited is not None and (took := place.value(subject, spec.metric)) is not None
     ]
     if len({waited for _, waited, _ in points}) < 2:
         return
@@ -267,9 +285,9 @@ def _break_even(
     }
     for metric, (value, unit, label) in figures.items():
         yield replace(row, metric=metric, value=value, unit=unit, label=label)
-    for at, waited, took in points:
-        point = replace(row, point=at.point, unit="1")
+    for place, waited, took in points:
+        point = replace(row, point=place.point, unit="1")
         yield replace(point, metric="slowdown_by_setup", value=took / line.free_s)
-        if model_s := at.value(subject, "allreduce_predicted"):
+        if model_s := place.value(subject, "allreduce_predicted"):
             slower = 1 + steps.steps * waited / model_s
             yield replace(point, metric="slowdown_predicted", value=slower, label="analytic")

@@ -34,11 +34,13 @@ class _Line:
 
 
 def crossover_rows(spec: CrossoverSpec, rows: Sequence[Row], plans: Sequence[RunPlan]) -> Iterator[Row]:
-    """``faster_up_to.OTHER`` of each arm, in the unit of the path, or ``always`` or ``never``; in its place
-    ``faster_from.OTHER`` where the other is ahead only at first."""
-    found = list(_lines(spec, rows, plans))
-    for mine in (line for line in found if line.arm in spec.arms):
-        for other in found:
+    """Yield ``faster_up_to.OTHER`` of each arm, in the unit of the path, or ``always`` or ``never``.
+
+    Yield ``faster_from.OTHER`` instead if the other arm is ahead only at first.
+    """
+    lines = list(_lines(spec, rows, plans))
+    for mine in (line for line in lines if line.arm in spec.arms):
+        for other in lines:
             if other.arm not in spec.arms and _alike(mine, other):
                 yield from _crossing(mine, other)
 
@@ -56,7 +58,8 @@ def _lines(spec: CrossoverSpec, rows: Sequence[Row], plans: Sequence[RunPlan]) -
 
 
 def _alike(mine: _Line, other: _Line) -> bool:
-    """Whether two lines differ only in the arm and in swept values of a fabric that just one of them has."""
+    """Return whether two lines differ only in the arm and in swept values of a fabric that just one of
+    them has."""
     if mine.gpus != other.gpus or mine.row.subject != other.row.subject:
         return False
     apart = {
@@ -76,22 +79,25 @@ def _crossing(mine: _Line, other: _Line) -> Iterator[Row]:
     ahead = [(x, value - there[x]) for x, value in mine.series if x in there]
     if len(ahead) < 2:
         return
-    word, at = crossing(ahead)
+    word, change = crossing(ahead)
     point = {**other.rest, **mine.rest}
-    value: float | str = at if 0 < at < math.inf else "always" if at else "never"
+    value: float | str = change if 0 < change < math.inf else "always" if change else "never"
     yield Row(
         mine.arm,
         mine.row.subject,
         f"faster_{word}.{other.arm}",
         value,
-        mine.unit if value == at else "",
+        mine.unit if value == change else "",
         mine.row.label,
         point,
     )
 
 
 def crossing(difference: Series) -> tuple[str, float]:
-    """``up_to`` (0: never, infinity: always) or ``from``, and where a difference changes its sign."""
+    """Return (``up_to`` or ``from``, the value at which a difference changes its sign).
+
+    With ``up_to``, 0 is never and infinity always.
+    """
     first, last = difference[0], difference[-1]
     for (a, low), (b, high) in itertools.pairwise(difference):
         if (low < 0) != (high < 0):
@@ -107,6 +113,6 @@ def crossing(difference: Series) -> tuple[str, float]:
 
 
 def _root(a: tuple[float, float], b: tuple[float, float]) -> float:
-    """Zero of the line through two points; NaN if it is level."""
+    """Return the zero of the line through two points; NaN if the line is level."""
     rise = b[1] - a[1]
     return a[0] - a[1] * (b[0] - a[0]) / rise if rise else math.nan

@@ -1,7 +1,7 @@
-"""How far the simulation of a run is from its emulation, and why. Pure functions.
+"""Compare the simulation of a run with its emulation, and explain the difference. Pure functions.
 
-The cross-check asks this, and so does the verdict of a run. All times are seconds of the emulation.
-Differences are of the simulated figure from the emulated one, in per cent of the emulated one.
+The cross-check uses this module, and so does the verdict of a run. All times are seconds of the emulation.
+Differences are those of the simulated figure from the emulated figure, in per cent of the emulated figure.
 """
 
 from __future__ import annotations
@@ -44,8 +44,11 @@ Entry = dict[str, Any]
 
 @dataclass(frozen=True)
 class Known:
-    """What else bears on a difference: the ``links`` that the emulation measured, the ``reasons`` of its
-    verdict on itself, and the share of a link's rate that the simulation takes for payload."""
+    """Facts of the emulation that bear on a difference.
+
+    ``links``: link rates that the emulation measured. ``reasons``: reasons of the emulation's verdict on
+    itself. ``payload_share``: share of a link's rate that the simulation takes for payload.
+    """
 
     links: Sequence[LinkRate]
     reasons: Sequence[Mapping[str, Any]]
@@ -53,7 +56,8 @@ class Known:
 
 
 def link_range(links: Iterable[LinkRate]) -> dict[str, float] | None:
-    """Least, median and greatest measured rate of a link over its setting; None where none was measured."""
+    """Return the least, median and greatest ratio of a measured link rate to its setting; None if none was
+    measured."""
     ratios = [link.measured_bps / link.set_bps for link in links]
     if not ratios:
         return None
@@ -61,7 +65,7 @@ def link_range(links: Iterable[LinkRate]) -> dict[str, float] | None:
 
 
 def mean_of(jobs: Sequence[JobRun], of: Callable[[Iteration], float]) -> float:
-    """Mean of a time over all iterations of all ranks, seconds."""
+    """Return the mean of a time over all iterations of all ranks, seconds."""
     return statistics.fmean(of(it) for job in jobs for it in job.iterations)
 
 
@@ -71,49 +75,54 @@ def _pair(emulated: float, simulated: float) -> dict[str, float]:
 
 
 def compared(ours: Sequence[Run], theirs: Run, job: str, known: Known) -> Entry:
-    """A job's figures on both sides, ``causes`` of the differences, which side is ``off``, and ``why``.
+    """Return a job's figures on both sides, the ``causes`` of differences, which side is ``off``, and
+    ``why``.
 
-    ``ours``: the emulated repetitions of the run ``theirs``; the job succeeded in all and has iterations.
+    ``ours``: emulated repetitions of the run ``theirs``. The job must have succeeded and have iterations in
+    all runs.
     """
     real, ideal = [run.jobs[job] for run in ours], [theirs.jobs[job]]
-    completion = (statistics.fmean(one.jct_s or 0.0 for one in jobs) for jobs in (real, ideal))
-    found: Entry = {
+    completion = (statistics.fmean(run_job.jct_s or 0.0 for run_job in jobs) for jobs in (real, ideal))
+    entry: Entry = {
         "iteration_s": _pair(*(mean_of(jobs, lambda it: it.whole_s) for jobs in (real, ideal))),
         "allreduce_s": _pair(*(mean_of(jobs, lambda it: it.all_reduce_s) for jobs in (real, ideal))),
         "completion_s": _pair(*completion),
         "causes": _causes(ours, theirs, job, known),
     }
-    found["off"] = which_is_off(found)
-    found["why"] = reasons(found)
-    return found
+    entry["off"] = which_is_off(entry)
+    entry["why"] = reasons(entry)
+    return entry
 
 
 def series(job: JobRun) -> list[float]:
-    """Seconds of each iteration, on its slowest rank."""
+    """Return the seconds of each iteration of a job, on its slowest rank."""
     return [max(it.whole_s for it in ranks) for ranks in job.by_index]
 
 
 def _causes(ours: Sequence[Run], theirs: Run, job: str, known: Known) -> dict[str, Any]:
-    """What is known of where the difference comes from.
+    """Return the known causes of the difference in a job's times, by name.
 
-    Seconds of an iteration by which the emulation is longer: ``gap_s`` all of it, ``timers_s`` compute
-    timers that woke late (on the iteration's slowest rank, for which the others wait), ``links_s`` links
-    that gave less payload than the simulation takes, ``set_up_s`` light that was longer in coming,
-    ``rest_s`` none of these. ``queues_s``: what the steps of a collective wait in queues beyond their own
-    time, where another job fills these, by TCP's own round trips; ``turns_s``: what its frames wait for those
-    of others on links that they share; ``cold_s``: by how much the first all-reduce is longer than others,
-    beyond what it is in the simulation; ``work_s``: what ranks work at each step of exchanges; ``bursts_s``:
-    what light passes sooner than at its rate, below 0; ``events_s``: how late events came, by iteration;
-    ``meetings_s``: what other jobs took of its links during its all-reduces, beyond what they take in the
-    simulation; these seven are among the rest. ``between_s``: seconds of a completion time in no iteration,
-    on both sides: before the first, and after a loss. ``met_s``:
-    seconds of an all-reduce in which another job that shares a link all-reduced, on both sides. ``never``:
-    events that took place in the simulation alone. ``light_s``: seconds of an iteration in which a rank waits
-    for light (of a ring, all of them), or None where light stays; ``light_by``: whether the agents or the
-    controller switch it; ``dark_in``: the iterations, from 1 on, in whose all-reduces moved light was dark.
-    ``verdict``: reasons of the emulation's verdict on itself about links, and about processors during the
-    run. ``contended``: whether there were other jobs in the run. ``busy``: mean busy share of the processors
-    meanwhile.
+    Seconds of an iteration by which the emulation is longer: ``gap_s`` in total, ``timers_s`` because compute
+    timers woke late (on the iteration's slowest rank, for which the others wait), ``links_s`` because links
+    gave less payload than the simulation takes, ``set_up_s`` because light came later, ``rest_s`` for other
+    reasons.
+
+    Parts of the rest, seconds: ``queues_s``: time that the steps of a collective wait in queues beyond their
+    own time, if another job fills the queues, by TCP's own round trips. ``turns_s``: time that frames of the
+    job wait for frames of other jobs on shared links. ``cold_s``: time by which the first all-reduce is
+    longer than others, beyond the same in the simulation. ``work_s``: time that ranks work at each step of
+    exchanges. ``bursts_s``: time by which light passes frames sooner than at its rate, below 0. ``events_s``:
+    delay of events, by iteration. ``meetings_s``: time that other jobs took of the job's links during its
+    all-reduces, beyond the same in the simulation.
+
+    ``between_s``: seconds of a completion time outside iterations, on both sides: before the first iteration,
+    and after a loss. ``met_s``: seconds of an all-reduce in which another job that shares a link all-reduced,
+    on both sides. ``never``: events that took place in the simulation alone. ``light_s``: seconds of an
+    iteration in which a rank waits for light (on a ring, all ranks), or None if light stays. ``light_by``:
+    whether the agents or the controller switch light. ``dark_in``: iterations, counted from 1, in whose
+    all-reduces moved light was dark. ``verdict``: reasons of the emulation's verdict on itself about links,
+    and about processors during the run. ``contended``: whether there were other jobs in the run. ``busy``:
+    mean busy share of the processors during the run.
     """
     real, ideal = [run.jobs[job] for run in ours], [theirs.jobs[job]]
     gap_s = mean_of(real, lambda it: it.whole_s) - mean_of(ideal, lambda it: it.whole_s)
@@ -158,17 +167,17 @@ def _causes(ours: Sequence[Run], theirs: Run, job: str, known: Known) -> dict[st
 
 
 def _between_s(jobs: Sequence[JobRun]) -> float:
-    """Seconds of a job's completion time in which it is in no iteration, mean."""
+    """Return the mean seconds of a job's completion time outside its iterations."""
     return statistics.fmean((job.jct_s or 0.0) - sum(series(job)) for job in jobs)
 
 
 def _meetings(runs: Sequence[Run], job: str) -> dict[str, float]:
     """Seconds of an all-reduce with others on its links, mean: ``met_s`` all of them, ``lost_s`` what the
     others had of them if each link gave all of its jobs equal parts."""
-    found, count = {"met_s": 0.0, "lost_s": 0.0}, 0
+    meetings, count = {"met_s": 0.0, "lost_s": 0.0}, 0
     sharing, links = _share_links(runs[0], job), _links_taken(runs[0])
     for run in runs:
-        others = [
+        other_spans = [
             (min(it.compute_end for it in ranks), max(it.allreduce_end for it in ranks), name)
             for name, other in run.jobs.items()
             if name in sharing
@@ -176,29 +185,31 @@ def _meetings(runs: Sequence[Run], job: str) -> dict[str, float]:
         ]
         for it in run.jobs[job].iterations:
             count += 1
-            there = [one for one in others if one[0] < it.allreduce_end and one[1] > it.compute_end]
-            moments = {it.compute_end, it.allreduce_end, *(moment for one in there for moment in one[:2])}
+            there = [span for span in other_spans if span[0] < it.allreduce_end and span[1] > it.compute_end]
+            moments = {it.compute_end, it.allreduce_end, *(moment for span in there for moment in span[:2])}
             inside = sorted(t for t in moments if it.compute_end <= t <= it.allreduce_end)
             for since, until in itertools.pairwise(inside):
                 meeting = {name for begin, end, name in there if begin <= since and end >= until}
                 most = _most_on_a_link(links, job, meeting)
-                found["met_s"] += (until - since) * bool(meeting)
-                found["lost_s"] += (until - since) * most / (most + 1)
-    return {what: total / count for what, total in found.items()}
+                meetings["met_s"] += (until - since) * bool(meeting)
+                meetings["lost_s"] += (until - since) * most / (most + 1)
+    return {what: total / count for what, total in meetings.items()}
 
 
-def _most_on_a_link(links: Mapping[str, set[Port]], job: str, others: Collection[str]) -> int:
-    """How many of the other jobs one link of the job has at most; all where links are not known."""
+def _most_on_a_link(links: Mapping[str, set[Port]], job: str, other_jobs: Collection[str]) -> int:
+    """Return the largest number of the other jobs on one link of the job; all of them if links are not
+    known."""
     if job not in links:
-        return len(others)
-    users = Counter(link for name in others for link in links[name] & links[job])
+        return len(other_jobs)
+    users = Counter(link for name in other_jobs for link in links[name] & links[job])
     return max(users.values(), default=0)
 
 
 def _queues_s(run: Run, job: str, real: Sequence[JobRun]) -> float:
-    """Seconds of an all-reduce that its steps wait in queues beyond their own time at a NIC's rate.
+    """Return the seconds of an all-reduce that its steps wait in queues beyond their own time at a NIC's
+    rate.
 
-    Half of the round trip that TCP measured is one way; a step shorter than that does not fill the queue by
+    Half of the round trip that TCP measured is one way. A step shorter than that does not fill the queue by
     itself, and the next step waits for it.
     """
     plan = run.plan.job(job)
@@ -208,7 +219,7 @@ def _queues_s(run: Run, job: str, real: Sequence[JobRun]) -> float:
     if not steps:
         return 0.0
     step_s = ideal_all_reduce_s(run.plan.setting, plan, real[0].gpus) / steps
-    there_s = statistics.median(it.round_trip_s for one in real for it in one.iterations) / 2
+    there_s = statistics.median(it.round_trip_s for record in real for it in record.iterations) / 2
     return steps * max(0.0, there_s - step_s)
 
 
@@ -223,7 +234,7 @@ def _turns_s(run: Run, job: str) -> float:
     setting, steps_of, ways = run.plan.setting, _steps_of(run), _ways(run)
     if job not in ways:
         return 0.0
-    users = Counter(hop.out for one in ways.values() for way in one for hop in way)
+    users = Counter(hop.out for way_group in ways.values() for way in way_group for hop in way)
     frame_bits = 8 * (setting.frames.mtu_bytes + ETHERNET_BYTES) * setting.scale.rate
     waits_s = (sum((users[hop.out] - 1) * frame_bits / hop.rate_bps for hop in way[1:]) for way in ways[job])
     once_s, steps = max(waits_s, default=0.0), steps_of[job]
@@ -231,13 +242,14 @@ def _turns_s(run: Run, job: str) -> float:
 
 
 def _cold_s(jobs: Sequence[JobRun]) -> float:
-    """Seconds of an all-reduce, mean, by which the first is longer than the others; 0 of fewer than three."""
-    found = []
+    """Return the mean seconds of an all-reduce by which the first is longer than the others; 0 of fewer
+    than three."""
+    excesses = []
     for job in jobs:
         every = [statistics.fmean(it.all_reduce_s for it in ranks) for ranks in job.by_index]
         longer_s = every[0] - statistics.fmean(every[1:]) if len(every) > 2 else 0.0
-        found.append(longer_s / len(every))
-    return statistics.fmean(found)
+        excesses.append(longer_s / len(every))
+    return statistics.fmean(excesses)
 
 
 def _work_s(run: Run, job: str) -> float:
@@ -275,13 +287,13 @@ def _bursts_s(run: Run, job: str) -> float:
 
 
 def _steps_of(run: Run) -> dict[str, Steps]:
-    """Steps of each job's collective; none where a job has no training, or transfers in stripes."""
+    """Return the steps of each job's collective; none if a job has no training, or transfers in stripes."""
     if any(run.plan.job(name).training is None for name in run.jobs):
         return {}
     try:
         return {
-            name: steps_named(run.plan.job(name).loop.collective, len(one.gpus))
-            for name, one in run.jobs.items()
+            name: steps_named(run.plan.job(name).loop.collective, len(other.gpus))
+            for name, other in run.jobs.items()
         }
     except ValueError:
         return {}
@@ -303,12 +315,13 @@ def _ways(run: Run) -> dict[str, list[tuple[Hop, ...]]]:
 
 
 def _links_taken(run: Run) -> dict[str, set[Port]]:
-    """Links that each job's bytes take, by their port of departure; none where that is not known."""
+    """Return the links that each job's bytes take, by their port of departure; none if that is not known."""
     return {name: {hop.out for way in ways for hop in way} for name, ways in _ways(run).items()}
 
 
 def _share_links(run: Run, job: str) -> set[str]:
-    """Other jobs whose bytes take links in the directions that this job's do; all where that is unknown."""
+    """Return the other jobs whose bytes take links in the directions that this job's do; all if that is
+    unknown."""
     if len(run.jobs) == 1:
         return set()
     links = _links_taken(run)
@@ -316,7 +329,7 @@ def _share_links(run: Run, job: str) -> set[str]:
 
 
 def _late_s(run: Run) -> float:
-    """Seconds by which events came after the iterations that they waited for, together."""
+    """Return the total seconds by which events came after the iterations that they waited for."""
     late_s = 0.0
     for action in run.later:
         when = action.plan.when
@@ -328,7 +341,7 @@ def _late_s(run: Run) -> float:
 
 
 def _never(ours: Sequence[Run], theirs: Run) -> list[str]:
-    """Events of the simulation that did not take place in every emulated run."""
+    """Return the events of the simulation that did not take place in every emulated run."""
     there = set.intersection(*({action.plan.name for action in run.actions} for run in ours))
     return [action.plan.name for action in theirs.actions if action.plan.name not in there]
 
@@ -338,7 +351,7 @@ def _dark_in(ours: Sequence[Run], theirs: Run, job: str) -> dict[str, list[int]]
 
     A simulated switch says when light goes. An emulated one does not, but the command takes it as long.
     """
-    found: dict[str, set[int]] = {"emulated": set(), "simulated": set()}
+    iterations: dict[str, set[int]] = {"emulated": set(), "simulated": set()}
     for action in theirs.later:
         dark = [since for _, since, _ in dark_intervals(action.result)]
         if action.plan.do not in LIGHT or not dark:
@@ -346,20 +359,20 @@ def _dark_in(ours: Sequence[Run], theirs: Run, job: str) -> dict[str, list[int]]
         command_s = min(dark) - light_window(action)[0]
         for side, runs in (("emulated", ours), ("simulated", [theirs])):
             for run in runs:
-                for same in (one for one in run.later if one.plan.name == action.plan.name):
-                    asked, lit = light_window(same)
-                    gone, least_s = asked + command_s, 0.01 * (lit - asked)
-                    found[side] |= {
+                for same in (later for later in run.later if later.plan.name == action.plan.name):
+                    begin, end = light_window(same)
+                    gone, least_s = begin + command_s, 0.01 * (end - begin)
+                    iterations[side] |= {
                         number
                         for number, ranks in enumerate(run.jobs[job].by_index, 1)
                         for it in ranks
-                        if min(it.allreduce_end, lit) - max(it.compute_end, gone) > least_s
+                        if min(it.allreduce_end, end) - max(it.compute_end, gone) > least_s
                     }
-    return {side: sorted(numbers) for side, numbers in found.items()}
+    return {side: sorted(numbers) for side, numbers in iterations.items()}
 
 
 def light_moved(run: Run) -> bool:
-    """Whether circuits changed while jobs trained."""
+    """Return whether circuits changed while jobs trained."""
     return any(action.plan.do in LIGHT for action in run.later)
 
 
@@ -376,14 +389,15 @@ def _ends(run: Run, job: JobRun) -> set[str]:
 
 
 def _joins(direction: str, ends: set[str]) -> bool:
-    """Whether the direction of a measured link (``A to B``) has one of the nodes at an end."""
+    """Return whether the direction of a measured link (``A to B``) has one of the nodes at an end."""
     return bool(ends & set(direction.split(" to ")))
 
 
 def _of_itself(
     of_all: Iterable[Mapping[str, Any]], runs: set[str], fabric: str, ends: set[str]
 ) -> list[Mapping[str, Any]]:
-    """Reasons of a run's verdict on itself: links at some nodes of a fabric, and processors in some runs."""
+    """Return the reasons of a run's verdict on itself: links at some nodes of a fabric, and processors in
+    some runs."""
     return [
         reason
         for reason in of_all
@@ -397,32 +411,33 @@ def _of_itself(
 
 
 def _slowest_compute_s(jobs: Sequence[JobRun]) -> float:
-    """Seconds that an iteration's slowest rank computes, mean over iterations."""
+    """Return the mean seconds over iterations that an iteration's slowest rank computes."""
     return statistics.fmean(max(it.compute_s for it in ranks) for job in jobs for ranks in job.by_index)
 
 
 def light_s(runs: Sequence[Run], job: str) -> float | None:
-    """Seconds of an iteration in which a rank waits for light, mean; None where its light is not switched.
+    """Return the mean seconds of an iteration in which a rank waits for light; None if the job's light is not
+    switched.
 
-    With an agent's flows: from the worker's wish to the light, all flows of a rank one after the other. On a
-    ring: from a step's end to the light of the next, all changes of an all-reduce.
+    With an agent's flows: from the worker's request to the light, summed over all flows of a rank. On a ring:
+    from the end of a step to the light of the next step, summed over all changes of an all-reduce.
     """
     waits = list[float]()
     for run in runs:
         gpus = run.jobs[job].gpus
-        lit = ((flow.t_lit, flow.t_open) for flow in run.of(Flow) if flow.gpu in gpus)
-        waits += [(light - wish) / len(gpus) for light, wish in lit if light is not None]
+        lit_times = ((flow.t_lit, flow.t_open) for flow in run.of(Flow) if flow.gpu in gpus)
+        waits += [(light - wish) / len(gpus) for light, wish in lit_times if light is not None]
         waits += [change["total_s"] for note in run.of(RingSetUps) for change in note.set_ups]
     return sum(waits) / sum(len(run.jobs[job].by_index) for run in runs) if waits else None
 
 
 def which_is_off(entry: Mapping[str, Any]) -> str:
-    """``neither``, ``emulation`` or ``simulation``: whose part of the difference is the greater.
+    """Return ``neither``, ``emulation`` or ``simulation``: the side with the greater part of the difference.
 
-    The emulation's: links and timers below what the scenario says, and the time of kernel, software switches,
-    workers and agents, which share this machine's processors and stand for hardware. The simulation's: what
-    the scenario has and it leaves out, TCP and the controller. Where the emulation says of itself that its
-    links or processors failed it, it is off.
+    The emulation's part: links and timers below the scenario's settings, and the time of kernel, software
+    switches, workers and agents, which share this machine's processors and stand for hardware. The
+    simulation's part: TCP and the controller, which the scenario has and the simulation leaves out. An
+    emulation whose own verdict blames links or processors is off.
     """
     near = zip(JUDGED, (AGREE_PERCENT, AGREE_ALL_REDUCE_PERCENT), strict=True)
     if all(abs(entry[figure]["difference_percent"]) < most for figure, most in near):
@@ -439,12 +454,15 @@ def which_is_off(entry: Mapping[str, Any]) -> str:
 
 
 def _names_what_is_left_out(causes: Mapping[str, Any]) -> bool:
-    """Whether TCP or the controller had a hand in what is not explained otherwise."""
+    """Return whether TCP or the controller contributed to a difference that is not explained otherwise."""
     return bool(causes["retransmits_per_rank_and_iteration"] >= MANY_RETRANSMITS or causes["light_moved"])
 
 
 def reasons(entry: Mapping[str, Any]) -> list[str]:
-    """Why the two differ, as far as the runs tell: sentences without a full stop, the weightiest first."""
+    """Return the reasons for the difference, as far as the runs show them.
+
+    The reasons are sentences without a full stop, the weightiest first.
+    """
     if entry["off"] == "neither":
         return ["they agree"]
     causes = entry["causes"]
@@ -456,17 +474,20 @@ def reasons(entry: Mapping[str, Any]) -> list[str]:
     }
     weighty = [part for part in whats if abs(causes[part]) >= 0.05 * abs(causes["gap_s"])]
     weighty.sort(key=lambda part: -abs(causes[part]))
-    said = [f"{signed(1000 * causes[part])} ms from {whats[part]}" for part in weighty]
-    return [*said, *(f"the emulation says of itself: {reason['text']}" for reason in causes["verdict"][:2])]
+    sentences = [f"{signed(1000 * causes[part])} ms from {whats[part]}" for part in weighty]
+    return [
+        *sentences,
+        *(f"the emulation says of itself: {reason['text']}" for reason in causes["verdict"][:2]),
+    ]
 
 
 def signed(value: float) -> str:
-    """Format a number with its sign, one digit and a proper minus."""
+    """Return a number as text with its sign, one decimal and a proper minus."""
     return f"{value:+.1f}".replace("-", "−")
 
 
 def _waited(causes: Mapping[str, Any]) -> str:
-    """A phrase that says how long ranks waited for light."""
+    """Return a phrase on how long ranks waited for light."""
     emulated_s, simulated_s = (causes["light_s"][side] or 0.0 for side in ("emulated", "simulated"))
     by = " (the controller's own time is not)" if causes["light_by"] == "controller" else ""
     return (
@@ -482,22 +503,22 @@ def _rest(causes: Mapping[str, Any]) -> str:
             return _met(causes)
         return "what the simulation makes wait and the emulation does not"
     again = causes["retransmits_per_rank_and_iteration"]
-    found = []
+    parts = []
     if again >= MANY_RETRANSMITS:
-        found.append(
+        parts.append(
             f"TCP ({again:.1f} segments sent again by each rank in an iteration): pauses after a loss, and "
             "rates about the fair share, of which the lowest sets the pace of a collective"
         )
     if causes["light_moved"]:
-        found.append("the controller's own time and TCP's recovery when light is moved")
-    if not found:
+        parts.append("the controller's own time and TCP's recovery when light is moved")
+    if not parts:
         busy = "" if causes["busy"] is None else f" (processors {100 * causes['busy']:.0f} % busy on average)"
-        found.append(f"kernel, software switches and workers, whose time is not simulated{busy}")
-    return " and ".join(found)
+        parts.append(f"kernel, software switches and workers, whose time is not simulated{busy}")
+    return " and ".join(parts)
 
 
 def _met(causes: Mapping[str, Any]) -> str:
-    """A phrase that says for how long a job's all-reduces met those of other jobs."""
+    """Return a phrase on how long a job's all-reduces met those of other jobs."""
     emulated_s, simulated_s = (causes["met_s"][side] for side in ("emulated", "simulated"))
     return (
         "what is neither a timer nor a link: jobs that share links all-reduced during "
@@ -526,12 +547,12 @@ def _pauses(entry: Mapping[str, Any]) -> str | None:
 
 
 def cause_of(entry: Mapping[str, Any]) -> str | None:
-    """The cause of half of the difference, in words, if the run itself names one.
+    """Return the cause of half of the difference, in words; None if the run itself shows no such cause.
 
-    Late timers, slow links, late light and late events are measured, so are waits in queues that another job
-    fills, segments that TCP sent again and all-reduces that moved light has met, and a run has a verdict
-    against itself; waits for turns follow from its plan. That kernel and workers take time is known and says
-    nothing of how much.
+    Late timers, slow links, late light and late events are measured. So are waits in queues that another job
+    fills, segments that TCP sent again, all-reduces during which light moved, and a run's verdict against
+    itself. Waits for turns follow from the run's plan. That kernel and workers take time is known, but not
+    how much.
     """
     causes = entry["causes"]
     gap_s = causes["gap_s"]

@@ -1,4 +1,4 @@
-"""Whether a testbed gave what it was set to give, and so whether its figures can be believed."""
+"""Judge whether a testbed gave what it was set to give, and so whether its figures can be believed."""
 
 from __future__ import annotations
 
@@ -121,17 +121,17 @@ class Compared:
     @property
     def beyond(self) -> dict[str, dict[str, float]]:
         """The figures that are beyond the simulation's reach."""
-        found = self.figures or {}
+        figures = self.figures or {}
         return {
-            figure: found[figure]
+            figure: figures[figure]
             for figure, most in REACH_PERCENT.items()
-            if found and abs(found[figure]["difference_percent"]) > most
+            if figures and abs(figures[figure]["difference_percent"]) > most
         }
 
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a run is doubtful or bad: a code, and the data that its sentence is made of."""
+    """Reason for which a run is doubtful or bad: a code, and the data of its sentence."""
 
     code: str
     level: Level
@@ -140,18 +140,18 @@ class Reason:
     @property
     def text(self) -> str:
         """The reason as a sentence, without a full stop."""
-        said = SENTENCES[self.code].format(**self.data)
+        sentence = SENTENCES[self.code].format(**self.data)
         # A cause is a sentence already.
-        said = said.replace(" %", "%").replace("%", " %")
-        return f"{said}, in {self.data['arm']}" if "arm" in self.data else said
+        sentence = sentence.replace(" %", "%").replace("%", " %")
+        return f"{sentence}, in {self.data['arm']}" if "arm" in self.data else sentence
 
     def as_json(self) -> dict[str, Any]:
-        """For result.json: ``code``, ``level``, the data, and the sentence as ``text``."""
+        """Return the reason for result.json: ``code``, ``level``, the data, and the sentence as ``text``."""
         return {"code": self.code, "level": self.level, **self.data, "text": self.text}
 
 
 def over(value: float, limits: tuple[float, float], code: str, **data: Any) -> Iterator[Reason]:
-    """A reason where the value is over the first limit (doubtful) or the second (bad)."""
+    """Yield a reason if the value is over the first limit (doubtful) or the second (bad)."""
     if value > limits[0]:
         yield Reason(code, "bad" if value > limits[1] else "doubtful", data)
 
@@ -164,16 +164,17 @@ def judged(
     baselines: Collection[str],
     untimed: Collection[str],
 ) -> dict[str, Any]:
-    """The verdict on measured runs and on each arm, and what it rests on. ``rates``: the ports' throughput.
+    """Return the verdict on measured runs and on each arm, and its grounds. ``rates``: throughput of the
+    ports.
 
-    ``baselines``: arms that others are compared with. ``untimed``: arms of whose computing no figure is made.
+    ``baselines``: arms with which others are compared. ``untimed``: arms whose computing has no figure.
     """
     records, runs = list(records), [context.run for context in contexts]
     links = [_link(record) for record in records if type(record) is LinkRate]
     arms = dict.fromkeys(run.plan.arm for run in runs)
     timed = [arm for arm in arms if arm not in untimed]
     missing = samples_missing(runs, rates)
-    found = [
+    reasons_found = [
         *missed_links(links),
         *([] if links else [Reason("links_not_measured", "doubtful", {})]),
         *(reason for arm in timed for reason in late(timers(_of(arm, runs)), arm=arm)),
@@ -187,19 +188,21 @@ def judged(
         *broken_off(records),
     ]
     for name, share in missing.items():
-        found += over(share, SAMPLES_MISSING, "samples_missing", run=name, share=share)
+        reasons_found += over(share, SAMPLES_MISSING, "samples_missing", run=name, share=share)
     stepped = any(job.plane(run.plan.setting.fabric).stepped for run in runs for job in run.plan.jobs)
     limits = BASELINE_OVER_MODEL_IN_STEPS if stepped else BASELINE_OVER_MODEL
     for context in contexts:
-        found += beside_model(context, limits if context.run.plan.arm in baselines else None)
-    found += [reason for run in runs for reason in differing(run)]
-    found += [reason for context in contexts for reason in astray(context)]
+        reasons_found += beside_model(context, limits if context.run.plan.arm in baselines else None)
+    reasons_found += [reason for run in runs for reason in differing(run)]
+    reasons_found += [reason for context in contexts for reason in astray(context)]
     # Last, as what is known of a run may be the cause.
     rates_of_links = [record for record in records if type(record) is LinkRate]
-    beside = {context.run.name: beside_simulation(context, rates_of_links, found) for context in contexts}
+    beside = {
+        context.run.name: beside_simulation(context, rates_of_links, reasons_found) for context in contexts
+    }
     for context in contexts:
-        found += unlike_simulation(context.run, beside[context.run.name], found)
-    reasons = [reason for number, reason in enumerate(found) if reason not in found[:number]]
+        reasons_found += unlike_simulation(context.run, beside[context.run.name], reasons_found)
+    reasons = [reason for number, reason in enumerate(reasons_found) if reason not in reasons_found[:number]]
     of_arms = [_concerned(reason, runs) for reason in reasons]
     return {
         "verdict": _worst(reasons),
@@ -244,36 +247,39 @@ def _worst(reasons: Iterable[Reason]) -> str:
 
 
 def _concerned(reason: Reason, runs: Sequence[Run]) -> list[str]:
-    """The arms that a reason is about: its own or its run's, those on its fabric, or all."""
-    told = reason.data
+    """Return the arms that a reason is about: its own or its run's, those on its fabric, or all."""
+    data = reason.data
     mine = [
         run
         for run in runs
-        if told.get("run") in (None, run.name)
-        and told.get("arm") in (None, run.plan.arm)
-        and told.get("fabric") in (None, run.plan.setting.name)
+        if data.get("run") in (None, run.name)
+        and data.get("arm") in (None, run.plan.arm)
+        and data.get("fabric") in (None, run.plan.setting.name)
     ]
     return list(dict.fromkeys(run.plan.arm for run in mine))
 
 
 def _link(rate: LinkRate) -> dict[str, Any]:
-    """A link's rate against its setting."""
+    """Return a link's rate against its setting."""
     link = {key: value for key, value in vars(rate).items() if key not in ("t", "run", "busy")}
     return link | {"ratio": rate.measured_bps / rate.set_bps}
 
 
 def missed_links(rates: Iterable[Mapping[str, Any]]) -> list[Reason]:
-    """A reason for each rate that missed its setting."""
-    found: list[Reason] = []
+    """Return a reason for each rate that missed its setting."""
+    reasons: list[Reason] = []
     for rate in rates:
-        said = {key: rate[key] for key in ("fabric", "link", "direction") if key in rate}
+        link = {key: rate[key] for key in ("fabric", "link", "direction") if key in rate}
         ratio = rate["measured_bps"] / rate["set_bps"]
-        found += over(abs(ratio - 1), LINK_ERROR, "link_rate", **said, ratio=ratio)
-    return found
+        reasons += over(abs(ratio - 1), LINK_ERROR, "link_rate", **link, ratio=ratio)
+    return reasons
 
 
 def timers(runs: Iterable[Run]) -> dict[str, float | None]:
-    """How late the timers that stand for computation woke: seconds, and shares of the computation."""
+    """Return how late the timers that stand for computation woke: seconds, and shares of the computation.
+
+    A value is None if there is nothing to count.
+    """
     jobs = [job for run in runs for job in run.jobs.values()]
     times = [it.lateness_s for job in jobs for it in job.iterations]
     shares = [it.lateness_s / it.compute_s for job in jobs for it in job.iterations if it.compute_s]
@@ -286,47 +292,50 @@ def timers(runs: Iterable[Run]) -> dict[str, float | None]:
 
 
 def late(timer: Mapping[str, float | None], **whose: str) -> Iterator[Reason]:
-    """A reason where timers woke late. ``whose``: the arm, where the reason is about one."""
+    """Yield a reason if timers woke late. ``whose``: the arm, if the reason is about an arm."""
     share = timer["p99_share_of_compute"] or 0.0
     yield from over(share, LATENESS_SHARE, "timers_late", p99_s=timer["p99_s"], share=share, **whose)
 
 
 def loads(run: Run) -> list[ProcessorLoad]:
-    """The processors' load while jobs ran."""
+    """Return the records of the processors' load while jobs ran."""
     return [load for load in run.of(ProcessorLoad) if run.released <= load.t <= run.ended]
 
 
 def processors(run: Run) -> dict[str, float | None]:
-    """Shares of the processors in a run: how busy they were, and what the hypervisor and others took.
+    """Return shares (0..1) of the processors in a run: busy, stolen by the hypervisor, taken by other
+    programs.
 
-    What others took is no reason by itself: it shows in links and timers, whose reason it may be.
+    Mean and 95th percentile of each; None if unknown, empty without records. The share of other programs is
+    not a reason by itself: its effects show in links and timers, and it may explain them.
     """
-    found: dict[str, float | None] = {}
+    shares_by_name: dict[str, float | None] = {}
     for what in ("busy", "stolen", "others") if loads(run) else ():
         shares = [share for load in loads(run) if (share := getattr(load, what)) is not None]
-        found[f"mean_{what}"] = statistics.mean(shares) if shares else None
-        found[f"p95_{what}"] = percentile(shares, 0.95) if shares else None
-    return found
+        shares_by_name[f"mean_{what}"] = statistics.mean(shares) if shares else None
+        shares_by_name[f"p95_{what}"] = percentile(shares, 0.95) if shares else None
+    return shares_by_name
 
 
 def busy(run: Run) -> Iterator[Reason]:
-    """A reason where the lab itself took nearly all of the processors."""
-    if found := loads(run):
-        own = statistics.mean(load.busy - (load.others or 0.0) for load in found)
+    """Yield a reason if the lab itself took nearly all of the processors."""
+    if records := loads(run):
+        own = statistics.mean(load.busy - (load.others or 0.0) for load in records)
         yield from over(own, CPU_BUSY, "processors_busy", run=run.name, busy=own)
 
 
 def taken(run: Run) -> float:
-    """Share (0..1) of the processors' time that the lab could not have in a run: stolen, or others'."""
+    """Return the share (0..1) of the processors' time in a run that the hypervisor or other programs took."""
     shares = processors(run)
     return sum(shares.get(f"mean_{what}") or 0.0 for what in ("stolen", "others"))
 
 
 def machines_fault(run: Run, expected_s: Mapping[str, float]) -> list[Reason]:
-    """Why a run should be made once more: what it missed while others had the processors. Else nothing.
+    """Return the reasons to repeat a run: what the run missed while other programs had the processors; else
+    empty.
 
-    ``expected_s``: what the model says of its jobs. A run that shows a fault of ours is never made again: it
-    is evidence.
+    ``expected_s``: seconds that the model gives each job. A run that shows a fault of the emulator is never
+    repeated, because it is evidence.
     """
     if taken(run) < TAKEN or any((*died(run), *drifted(run), *stood_still(run), *differing(run))):
         return []
@@ -336,30 +345,36 @@ def machines_fault(run: Run, expected_s: Mapping[str, float]) -> list[Reason]:
 
 
 def deaths(run: Run) -> list[dict[str, Any]]:
-    """Every process of the lab that died, planned or not, with ``away_s``: None where it was not back."""
-    backs, found = run.of(ProcessBack), []
+    """Return every process of the lab that died, planned or not.
+
+    ``away_s``: seconds until the process was back; None if it did not come back.
+    """
+    backs, deaths_found = run.of(ProcessBack), []
     for death in run.of(ProcessEnded):
         back = next(
             (b for b in backs if (b.kind, b.name) == (death.kind, death.name) and b.t >= death.t), None
         )
-        told = {key: getattr(death, key) for key in ("kind", "name", "how", "planned", "t")}
-        found.append({**told, "away_s": None if back is None else back.t - death.t})
-    return found
+        data = {key: getattr(death, key) for key in ("kind", "name", "how", "planned", "t")}
+        deaths_found.append({**data, "away_s": None if back is None else back.t - death.t})
+    return deaths_found
 
 
 def died(run: Run) -> Iterator[Reason]:
-    """Processes and workers that died though no event of the run killed them, and what came late for it."""
+    """Yield reasons for processes and workers that died though no event of the run killed them.
+
+    Also yield a reason for each event that came late because of a death.
+    """
     unasked = {(d["kind"], d["name"]): d for d in deaths(run) if not d["planned"]}
     for (kind, name), death in unasked.items():
         code = "process_gone" if death["away_s"] is None else "process_restarted"
-        said = {"kind": kind, "name": name, "process": process_called(kind, name), "how": death["how"]}
-        yield Reason(code, "doubtful", {"run": run.name, **said})
+        data = {"kind": kind, "name": name, "process": process_called(kind, name), "how": death["how"]}
+        yield Reason(code, "doubtful", {"run": run.name, **data})
     for event in run.of(EventLate):
         if not event.asked:
-            told = {
+            event_data = {
                 key: getattr(event, key) for key in ("name", "planned", "came", "late_s", "away_s", "said")
             }
-            yield Reason("event_late", "doubtful", {"run": run.name, **told})
+            yield Reason("event_late", "doubtful", {"run": run.name, **event_data})
     takes_workers = any(
         action.plan.target is not None and action.plan.target.kind in ("worker", "gpu")
         for action in run.actions
@@ -374,36 +389,42 @@ def died(run: Run) -> Iterator[Reason]:
 
 
 def drifted(run: Run) -> Iterator[Reason]:
-    """Switches that were not as set while jobs ran, though no event of the run was done to them."""
+    """Yield a reason for each switch that was not as set while jobs ran, though no event of the run
+    changed it."""
     for drift, mended in run.drifts:
         if drift.planned or drift.t > run.ended or (mended is not None and mended.t < run.released):
             continue
         then = "until the run ended" if mended is None else f"for {mended.t - drift.t:.2f} s"
-        said = {"switch": drift.switch, "what": drift.what, "said": drift.said, "then": then}
-        yield Reason("switch_drifted", "doubtful", {"run": run.name, **said})
+        data = {"switch": drift.switch, "what": drift.what, "said": drift.said, "then": then}
+        yield Reason("switch_drifted", "doubtful", {"run": run.name, **data})
 
 
 def stood_still(run: Run) -> Iterator[Reason]:
-    """A reason for each process that stood still for longer than its work bears."""
-    for one in standstills(run.records):
-        yield Reason("process_frozen", "doubtful", {"run": run.name, **one.told()})
+    """Yield a reason for each process that stood still for longer than its work tolerates."""
+    for standstill in standstills(run.records):
+        yield Reason("process_frozen", "doubtful", {"run": run.name, **standstill.told()})
 
 
 def between_runs(records: Sequence[Record], runs: Sequence[Run]) -> Iterator[Reason]:
-    """What stood still, or was not as the testbed left it, in link tests and in runs that were broken off."""
+    """Yield reasons for faults in link tests and in runs that were broken off.
+
+    The faults are processes that stood still, and switches that were not as the testbed left them.
+    """
     aside = [r.set_aside for r in records if isinstance(r, Repeated) and r.set_aside is not None]
-    found = outside(records, runs, aside)
-    for one in standstills(found):
-        yield Reason("frozen_outside_runs", "doubtful", one.told())
-    for drift in found:
+    records_outside = outside(records, runs, aside)
+    for standstill in standstills(records_outside):
+        yield Reason("frozen_outside_runs", "doubtful", standstill.told())
+    for drift in records_outside:
         if isinstance(drift, SwitchDrifted) and not drift.planned:
-            told = {"switch": drift.switch, "what": drift.what, "said": drift.said}
-            yield Reason("drifted_outside_runs", "doubtful", told)
+            data = {"switch": drift.switch, "what": drift.what, "said": drift.said}
+            yield Reason("drifted_outside_runs", "doubtful", data)
 
 
 def failed(run: Run) -> Iterator[Reason]:
-    """A reason for each job that failed and was not killed, where nothing was made to happen and the job was
-    not meant to fail. What a container's command ends with is its own."""
+    """Yield a reason for each job that failed and was not killed, if no event disturbed the run.
+
+    Jobs that were allowed to fail are left out. So are containers, whose exit code is their own affair.
+    """
     if any(action.plan.do not in PLAIN_EVENTS for action in run.actions):
         return
     for job in run.jobs.values():
@@ -413,8 +434,10 @@ def failed(run: Run) -> Iterator[Reason]:
 
 
 def without_bytes(context: Context) -> Iterator[Reason]:
-    """A reason for each rank to which nothing moved for longer than its job explains, where nothing was made
-    to happen and the model knows how long an iteration takes."""
+    """Yield a reason for each rank at which no byte moved for longer than its job explains.
+
+    Yield nothing if an event disturbed the run, or if the model does not know the time of an iteration.
+    """
     run = context.run
     if any(action.plan.do not in PLAIN_EVENTS for action in run.actions):
         return
@@ -422,9 +445,9 @@ def without_bytes(context: Context) -> Iterator[Reason]:
         model = context.predicted.get(name)
         if model is None or not job.plan.iterations:
             continue
-        for one in stalled(job.iterations, model.jct_s / job.plan.iterations):
-            where = {"run": run.name, "job": name, "rank": one.rank, "iteration": one.i}
-            yield Reason("worker_stalled", "doubtful", {**where, "for_s": one.max_stall_s})
+        for iteration in stalled(job.iterations, model.jct_s / job.plan.iterations):
+            where = {"run": run.name, "job": name, "rank": iteration.rank, "iteration": iteration.i}
+            yield Reason("worker_stalled", "doubtful", {**where, "for_s": iteration.max_stall_s})
 
 
 def _was_killed(job: JobRun) -> bool:
@@ -432,14 +455,15 @@ def _was_killed(job: JobRun) -> bool:
 
 
 def broken_off(records: Sequence[Record]) -> Iterator[Reason]:
-    """A reason where the experiment ended early, and nobody has gone on with it since."""
+    """Yield a reason if the experiment ended early and has not been resumed since."""
     last = next((record for record in reversed(records) if isinstance(record, Aborted | RunEnded)), None)
     if isinstance(last, Aborted):
         yield Reason("aborted", "doubtful", {"reason": last.reason})
 
 
 def _was_asked(run: Run, loss: WorkerLost) -> bool:
-    """Whether an event of the run may explain a lost worker: it took it, its GPU, a link or a switch."""
+    """Return whether an event of the run may explain a lost worker: it took the worker, its GPU, a link or
+    a switch."""
     targets = [action.plan.target for action in run.actions if action.plan.do in ("lose", "kill", "cut")]
     return any(
         target.kind in ("link", "switch") or target.names in ((loss.gpu,), (loss.job, str(loss.rank)))
@@ -449,22 +473,29 @@ def _was_asked(run: Run, loss: WorkerLost) -> bool:
 
 
 def samples_missing(runs: Sequence[Run], rates: Iterable[PortRate]) -> dict[str, float]:
-    """Share of each run's throughput samples that are missing, where any run has some."""
+    """Return the share (0..1) of throughput samples that are missing, by run.
+
+    Empty if no run has samples. Runs on fabrics without packet switches are left out.
+    """
     times: dict[str, set[float]] = {}
     for rate in rates:
         times.setdefault(rate.run, set()).add(rate.t)
     shares: dict[str, float] = {}
     for run in runs:
         if times and run.plan.setting.fabric.packet_switches:
-            found = {t for t in times.get(run.name, ()) if run.released <= t <= run.ended}
-            wanted = (run.ended - run.released) / SERIES_STEP_S
-            shares[run.name] = max(0.0, 1 - len(found) / wanted) if wanted >= 1 else 0.0
+            sampled = {t for t in times.get(run.name, ()) if run.released <= t <= run.ended}
+            expected = (run.ended - run.released) / SERIES_STEP_S
+            shares[run.name] = max(0.0, 1 - len(sampled) / expected) if expected >= 1 else 0.0
     return shares
 
 
 def beside_model(context: Context, limits: tuple[float, float] | None) -> Iterator[Reason]:
-    """Jobs that had their links for themselves while nothing happened, against the model: there it is exact
-    but for headers, losses and what a machine takes by itself. ``limits``: of a baseline."""
+    """Yield reasons for jobs that differ from the model, though they had their links for themselves and
+    nothing happened.
+
+    The model is exact there, except for headers, losses and the machine's own time. ``limits``: limits of a
+    baseline; None for other arms.
+    """
     run = context.run
     if any(action.begun > run.released for action in run.actions):
         return
@@ -474,86 +505,86 @@ def beside_model(context: Context, limits: tuple[float, float] | None) -> Iterat
             continue
         if model.jct_s > by_itself.jct_s * (1 + 1e-9):
             continue
-        said, found = {"run": run.name, "job": name}, by_model(context, job)
-        model_s = found.get("jct_predicted_with_setup", model.jct_s)
+        common, modelled = {"run": run.name, "job": name}, by_model(context, job)
+        model_s = modelled.get("jct_predicted_with_setup", model.jct_s)
         unsimulated = context.foretold is not None and context.foretold.run is None
         if unsimulated and abs(model_s / job.jct_s - 1) > REACH_PERCENT["completion_s"] / 100:
             took = {"measured_s": job.jct_s, "model_s": model_s}
-            yield Reason("unlike_model", "doubtful", {**said, **took})
+            yield Reason("unlike_model", "doubtful", {**common, **took})
         # Where light is waited for, or the job's own edges share a link, NICs are not what counts.
-        if not model.set_ups and model.all_reduce_s <= found["allreduce_ideal"] * (1 + 1e-9):
-            times = found.get("allreduce_over_ideal", 0.0)
-            yield from over(times, ALL_REDUCE_OVER_IDEAL, "all_reduce_over_ideal", over=times, **said)
+        if not model.set_ups and model.all_reduce_s <= modelled["allreduce_ideal"] * (1 + 1e-9):
+            times = modelled.get("allreduce_over_ideal", 0.0)
+            yield from over(times, ALL_REDUCE_OVER_IDEAL, "all_reduce_over_ideal", over=times, **common)
         if limits is not None:
             times = job.jct_s / model_s
-            yield from over(times, limits, "baseline_over_model", over=times, **said)
+            yield from over(times, limits, "baseline_over_model", over=times, **common)
 
 
 def beside_simulation(
     context: Context, links: Sequence[LinkRate], known: Sequence[Reason]
 ) -> dict[str, Compared]:
-    """Each job of a run beside the simulation of the run, by name; nothing where there is none.
+    """Return each job of a run compared with the simulation of the run, by name; empty without a simulation.
 
-    ``links``: what they gave; ``known``: reasons that were found before.
+    ``links``: measured link rates. ``known``: reasons that were found before.
     """
     run, foretold = context.run, context.foretold
     if foretold is None or foretold.run is None:
         return {}
     other = foretold.run
     bearing = Known(links, [reason.as_json() for reason in known], foretold.payload_share)
-    found = {}
+    comparisons = {}
     for name, job in run.jobs.items():
         theirs = other.jobs[name]
         both = job.jct_s is not None and theirs.jct_s is not None and job.iterations and theirs.iterations
         figures = compared([run], other, name, bearing) if both else None
-        found[name] = Compared(job.state, theirs.state, figures)
-    return found
+        comparisons[name] = Compared(job.state, theirs.state, figures)
+    return comparisons
 
 
 def unlike_simulation(run: Run, beside: Mapping[str, Compared], known: Sequence[Reason]) -> Iterator[Reason]:
-    """Reasons for jobs of which a figure is beyond the simulation's reach, or that ended otherwise."""
+    """Yield reasons for jobs that have a figure beyond the simulation's reach, or that ended otherwise."""
     for name, job in beside.items():
-        said: dict[str, Any] = {"run": run.name, "job": name}
+        common: dict[str, Any] = {"run": run.name, "job": name}
         if SUCCEEDED in (job.state, job.simulated) and job.state != job.simulated:
             yield Reason(
-                "ended_otherwise", "doubtful", {**said, "state": job.state, "simulated": job.simulated}
+                "ended_otherwise", "doubtful", {**common, "state": job.state, "simulated": job.simulated}
             )
         if job.figures is None:
             continue
-        far = {figure: at for figure, at in job.beyond.items() if figure in _judged(run, name)}
+        far = {figure: pair for figure, pair in job.beyond.items() if figure in _judged(run, name)}
         if not far:
             continue
         cause = cause_of(job.figures) or _other_reason(run, known)
         words = [
-            f"{FIGURES[figure]} {at['emulated']:.4g} s, simulated {at['simulated']:.4g} s "
-            f"({signed(at['difference_percent'])}%)"
-            for figure, at in far.items()
+            f"{FIGURES[figure]} {pair['emulated']:.4g} s, simulated {pair['simulated']:.4g} s "
+            f"({signed(pair['difference_percent'])}%)"
+            for figure, pair in far.items()
         ]
-        told = f"{', '.join(words)}; {'no cause is known' if cause is None else f'cause: {cause}'}"
+        sentence = f"{', '.join(words)}; {'no cause is known' if cause is None else f'cause: {cause}'}"
         completion = job.figures["completion_s"]
         quiet = all(action.plan.do in PLAIN_EVENTS for action in run.later)
         longer = completion["emulated"] > BAD_OVER_SIMULATED * completion["simulated"]
         yield Reason(
             "unlike_simulation",
             "bad" if quiet and longer else "doubtful",
-            {**said, "figures": far, "cause": cause, "said": told},
+            {**common, "figures": far, "cause": cause, "said": sentence},
         )
 
 
 def _other_reason(run: Run, known: Sequence[Reason]) -> str | None:
-    """What else is known to have gone wrong in a run, in words."""
+    """Return another known fault of a run, in words; None if no other is known."""
     mine = (
         reason
         for reason in known
         if reason.code not in OF_MODELS
         and (reason.data.get("run"), reason.data.get("arm")) in ((run.name, None), (None, run.plan.arm))
     )
-    found = next(mine, None)
-    return None if found is None else found.text.removeprefix(f"{run.name}: ")
+    first = next(mine, None)
+    return None if first is None else first.text.removeprefix(f"{run.name}: ")
 
 
 def _judged(run: Run, job: str) -> list[str]:
-    """Figures of a job that are compared: a workload's iteration has no all-reduce of its own."""
+    """Return the figures of a job that are compared: a workload's iteration has no all-reduce of its own."""
     return [figure for figure in FIGURES if figure != "allreduce_s" or run.plan.job(job).training is not None]
 
 
@@ -567,14 +598,19 @@ def _figures(run: Run, jobs: Mapping[str, Compared]) -> dict[str, Any]:
 
 
 def differing(run: Run) -> Iterator[Reason]:
-    """Succeeded training jobs whose parameters differ between ranks, or from the one-process reference."""
+    """Yield a reason for each succeeded training job whose parameters differ between ranks or from the
+    reference.
+
+    The reference is the same training in one process.
+    """
     for job in run.jobs.values():
         if job.state == SUCCEEDED and job.plan.training is not None and not identical(job):
             yield Reason("parameters_differ", "bad", {"run": run.name, "job": job.name})
 
 
 def astray(context: Context) -> Iterator[Reason]:
-    """Reasons for light between jobs, lost payload, and counters of kernel and agents that must stay 0."""
+    """Yield reasons for light between jobs, lost payload, and counters of kernel and agents that must stay
+    0."""
     run, counted = context.run, counters(context)
 
     def light(level: Level, counter: str, count: float) -> Iterator[Reason]:

@@ -1,4 +1,4 @@
-"""Which processes stood still while runs were measured, from their records."""
+"""List the processes that stood still while runs were measured, from the records of the runs."""
 
 from __future__ import annotations
 
@@ -31,34 +31,39 @@ class Standstill:
     for_s: float
 
     def told(self) -> dict[str, Any]:
-        """The data of a reason."""
+        """Return the data of a reason."""
         return {"process": process_called(self.kind, self.name), **vars(self)}
 
 
 def standstills(records: Sequence[Record]) -> list[Standstill]:
-    """Each process that stood still in records of one run. One that does not go on in them stood still to
-    their end."""
+    """Return each process that stood still in records of one run.
+
+    A process that does not resume in the records stood still to their end.
+    """
     last_s = max((record.t for record in records), default=0.0)
     since: dict[tuple[str, str], ProcessFrozen] = {}
-    found: dict[tuple[str, str], list[tuple[str, float]]] = {}
+    spans: dict[tuple[str, str], list[tuple[str, float]]] = {}
     for record in records:
         if isinstance(record, ProcessFrozen):
             since[record.kind, record.name] = record
         elif isinstance(record, ProcessThawed):
             begun = since.pop((record.kind, record.name), None)
             how = "how is not on record" if begun is None else begun.how
-            found.setdefault((record.kind, record.name), []).append((how, record.after_s))
+            spans.setdefault((record.kind, record.name), []).append((how, record.after_s))
     for key, begun in since.items():
-        found.setdefault(key, []).append((begun.how, max(0.0, last_s - begun.t)))
+        spans.setdefault(key, []).append((begun.how, max(0.0, last_s - begun.t)))
     return [
         Standstill(*key, ", ".join(dict.fromkeys(how for how, _ in of)), len(of), sum(s for _, s in of))
-        for key, of in found.items()
+        for key, of in spans.items()
     ]
 
 
 def outside(records: Iterable[Record], runs: Iterable[Run], aside: Iterable[str]) -> list[Record]:
-    """Records of freezes and of the network that belong to no whole run: of link tests, and of runs that were
-    broken off. ``aside``: runs that do not count."""
+    """Return the records of freezes and of the network that belong to no whole run.
+
+    These are records of link tests, and of runs that were broken off. ``aside``: names of runs that do not
+    count.
+    """
     elsewhere = {run.name for run in runs} | set(aside)
     kinds = (ProcessFrozen, ProcessThawed, SwitchDrifted)
     return [record for record in records if isinstance(record, kinds) and record.run not in elsewhere]
@@ -68,8 +73,8 @@ def stalled(iterations: Iterable[Iteration], expected_s: float) -> Iterator[Iter
     """Yield the iteration with the longest stall of each rank that had no byte for longer than its iterations
     explain. ``expected_s``: seconds of an iteration by the model."""
     worst: dict[int, Iteration] = {}
-    for one in iterations:
-        if one.rank not in worst or one.max_stall_s > worst[one.rank].max_stall_s:
-            worst[one.rank] = one
+    for iteration in iterations:
+        if iteration.rank not in worst or iteration.max_stall_s > worst[iteration.rank].max_stall_s:
+            worst[iteration.rank] = iteration
     most_s = STALL_S + STALL_ITERATIONS * expected_s
-    yield from (one for _, one in sorted(worst.items()) if one.max_stall_s > most_s)
+    yield from (iteration for _, iteration in sorted(worst.items()) if iteration.max_stall_s > most_s)

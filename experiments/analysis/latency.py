@@ -1,4 +1,4 @@
-"""What a simulation counts of latency, in words, and as runs of before had it."""
+"""Describe the latency that a simulation counts, in words, and give older runs the latency that they had."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""What the analytic models say of the jobs of a run plan, for comparison with what they took.
+"""Predict the times of the jobs of a run plan by analytic models, for comparison with the times they took.
 
-Over packet switches jobs with a ring all-reduce share links by the all-send model of ``fabric.cost``, which
-bounds the time neither way; other collectives, and what goes through light of its own, take their steps one
-after another, each job as if alone, but those whose ranks pass on parts of chunks take as long as the busiest
-link. Of jobs that share links and are not all rings the models know nothing. All times are emulated seconds.
+Over packet switches, jobs with a ring all-reduce share links by the all-send model of ``fabric.cost``, which
+bounds the time neither way. Other collectives, and those on light of their own, take their steps one after
+another, each job as if alone. Collectives whose ranks pass on parts of chunks take as long as the busiest
+link. The models know nothing of jobs that share links and are not all rings. All times are emulated seconds.
 """
 
 from __future__ import annotations
@@ -75,11 +75,13 @@ _AT_ONCE = 1e-12
 
 
 def by_phase(plan: RunPlan, foretell: Foretell) -> dict[str, tuple[float, float]]:
-    """Least and greatest completion time, seconds, of jobs of a run in which some come later, by name.
+    """Return least and greatest completion time, seconds, of jobs of a run in which some jobs come later, by
+    name.
 
-    Nobody knows when in another job's iteration a job that comes later begins, and that may decide how long
-    both take. So the run is simulated with workers that are ready at once, and after :data:`START_UP_S` and
-    parts of the longest iteration more. Only jobs of which that decides more than 1 %.
+    It is unknown at which moment of another job's iteration a later job begins, and that may decide how long
+    both take. So the run is simulated with workers that are ready immediately, and with workers that are
+    ready after :data:`START_UP_S` and parts of the longest iteration more. Only jobs for which that decides
+    more than 1 % are returned.
     """
     if plan.trace is not None or all(job.start.at_once for job in plan.jobs):
         return {}
@@ -89,23 +91,25 @@ def by_phase(plan: RunPlan, foretell: Foretell) -> dict[str, tuple[float, float]
     spans = (end - begin for job in first.run.jobs.values() for begin, end in job.spans)
     longest_s = max(spans, default=0.0)
     later = [foretell(_started(plan, START_UP_S + k / PHASES * longest_s)) for k in range(PHASES)]
-    found = {}
+    spans_by_job = {}
     for name in first.jct_s:
-        times = [one.jct_s[name] for one in (first, *later) if name in one.jct_s]
+        times = [foretold.jct_s[name] for foretold in (first, *later) if name in foretold.jct_s]
         if max(times) > (1 + _DECIDES) * min(times):
-            found[name] = min(times), max(times)
-    return found
+            spans_by_job[name] = min(times), max(times)
+    return spans_by_job
 
 
 def _started(plan: RunPlan, start_up_s: float) -> RunPlan:
-    """The same run, in which workers of jobs that come later take so long to be ready."""
+    """Return the same run in which workers of jobs that come later take this long to be ready, seconds."""
     jobs = (job if job.start.at_once else replace(job, start_up_s=start_up_s) for job in plan.jobs)
     return replace(plan, jobs=tuple(jobs))
 
 
 def modelled(plan: RunPlan) -> bool:
-    """Whether the models know all of a run: its jobs train, begin together and nothing happens to them, and
-    those that share links are rings."""
+    """Return whether the models know all of a run.
+
+    They do if its jobs train, begin together and are not disturbed, and those that share links are rings.
+    """
     if plan.events or not _together(plan) or not all(job.ranks for job in plan.jobs):
         return False
     try:
@@ -118,7 +122,7 @@ def modelled(plan: RunPlan) -> bool:
 
 
 def _together(plan: RunPlan) -> bool:
-    """Whether all jobs train and begin together over links that are written out."""
+    """Return whether all jobs train and begin together over links that are written out."""
     fabric = plan.setting.fabric
     return all(
         job.start.at_once and job.training is not None and job.plane(fabric).modelled for job in plan.jobs
@@ -126,12 +130,14 @@ def _together(plan: RunPlan) -> bool:
 
 
 def nic_rate_bps(setting: Setting, gpu: str) -> float:
-    """Emulated bits per second of a GPU's slowest NIC port; of all of them on an interconnect."""
+    """Return the emulated bits per second of a GPU's slowest NIC port; of all its ports on an
+    interconnect."""
     return plane_of(setting.fabric, (gpu,)).rate_bps(gpu) / setting.scale.rate
 
 
 def ideal_all_reduce_s(setting: Setting, job: JobPlan, gpus: Sequence[str]) -> float:
-    """Seconds of an all-reduce with every NIC, or every lightpath, at its full rate and no waiting."""
+    """Return the seconds of an all-reduce with every NIC, or every lightpath, at its full rate and no
+    waiting."""
     plane, loop = job.plane(setting.fabric, gpus), job.loop
     return plane.ideal_s(gpus, loop.collective, loop.gradient_bytes) * setting.scale.rate
 
@@ -139,10 +145,12 @@ def ideal_all_reduce_s(setting: Setting, job: JobPlan, gpus: Sequence[str]) -> f
 def predict_jobs(
     plan: RunPlan, gpus: Mapping[str, Sequence[str]], view: PacketView | None = None
 ) -> dict[str, Predicted]:
-    """Predict the jobs in ``gpus`` (name: GPUs in rank order), started together, with no events. Nothing of
-    those that share links with others while not all are rings.
+    """Return predictions for the jobs in ``gpus`` (name: GPUs in rank order), started together, with no
+    events.
 
-    ``view``: the plan's fabric with its light; None: as the plan begins. Raises ValueError where a job has no
+    Jobs that share links with others are left out unless all of them are rings.
+
+    ``view``: the plan's fabric with its light; None: as the plan begins. Raises ValueError if a job has no
     path.
     """
     fabric = plan.setting.fabric
@@ -157,7 +165,7 @@ def predict_jobs(
     if all(planes[name].shared and job.loop.collective == "ring" for name, job in jobs.items()):
         return _sharing(plan, jobs, gpus, view)
     unknown = _unknown(view, [(jobs[name], ranks) for name, ranks in gpus.items()])
-    found = {}
+    predictions = {}
     for name, job in jobs.items():
         if name in unknown:
             continue
@@ -165,13 +173,16 @@ def predict_jobs(
         all_reduce_s = alone_s(plan, plane, gpus[name], loop, view)
         jct_s = job.iterations * (_compute_s(job) + all_reduce_s)
         waits = plane.set_ups(gpus[name], loop.collective)
-        found[name] = Predicted(jct_s, all_reduce_s, waits)
-    return found
+        predictions[name] = Predicted(jct_s, all_reduce_s, waits)
+    return predictions
 
 
 def _unknown(view: PacketView, jobs: Iterable[tuple[JobPlan, Sequence[str]]]) -> set[str]:
-    """Jobs whose bytes share a direction of a link over packet switches with another's while not all are
-    rings. ``jobs``: each with its GPUs in rank order. Raises NoPathError."""
+    """Return the jobs whose bytes share a direction of a link over packet switches with another job's if not
+    all are rings.
+
+    ``jobs``: each with its GPUs in rank order. Raises NoPathError.
+    """
     shared = [(job, ranks) for job, ranks in jobs if job.plane(view.fabric, ranks).shared]
     if len(shared) < 2 or all(job.loop.collective == "ring" for job, _ in shared):
         return set()
@@ -188,7 +199,7 @@ def _unknown(view: PacketView, jobs: Iterable[tuple[JobPlan, Sequence[str]]]) ->
 
 
 def cross_connects(fabric: Fabric, circuits: Circuits) -> CrossConnects:
-    """The cross-connects, by optical switch, of circuits that are pairs of ports' names."""
+    """Return the cross-connects, by optical switch, of circuits that are pairs of ports' names."""
     return circuit_cross_connects(fabric, [(Port.parse(a), Port.parse(b)) for a, b in circuits])
 
 
@@ -202,7 +213,7 @@ def _compute_s(job: JobPlan) -> float:
 
 
 def alone_s(plan: RunPlan, plane: Plane, gpus: Sequence[str], loop: Loop, view: PacketView) -> float:
-    """Emulated seconds that the model gives an all-reduce as if nothing else were there."""
+    """Return the emulated seconds that the model gives an all-reduce as if nothing else were there."""
     factor = plan.setting.scale.rate
     real = Latencies(plan.latency_s(plane) / factor, plan.setting.scale.time / factor)
     return plane.alone_s(gpus, loop.collective, loop.gradient_bytes, view, real) * factor
@@ -223,7 +234,7 @@ def _sharing(
         for name, job in jobs.items()
     ]
     model = RingModel(view, rings, Latencies(each_s, setting.scale.time))
-    found: dict[str, Predicted] = {}
+    predictions: dict[str, Predicted] = {}
     # What happens to jobs of one group is nothing to others.
     for group in model.groups():
         first = pace = model.iteration_s(group)
@@ -234,29 +245,31 @@ def _sharing(
             now_s += step_s
             ended = [name for name, count in left.items() if count * pace[name] <= step_s * (1 + _AT_ONCE)]
             for name in ended:
-                found[name] = Predicted(now_s, first[name] - _compute_s(jobs[name]))
+                predictions[name] = Predicted(now_s, first[name] - _compute_s(jobs[name]))
             left = {name: count - step_s / pace[name] for name, count in left.items() if name not in ended}
             pace = model.iteration_s(left)
-    return {name: found[name] for name in jobs}
+    return {name: predictions[name] for name in jobs}
 
 
 def model_s(plan: RunPlan) -> dict[str, float]:
-    """Seconds that the models give each job of a run of which they know all (:func:`modelled`), the waits for
-    light as long as declared. Raises ValueError where a job has no path."""
-    found = predict_jobs(plan, {job.name: job.ranks for job in plan.jobs})
+    """Return the seconds that the models give each job of a run of which they know all (:func:`modelled`).
+
+    The waits for light are as long as declared. Raises ValueError if a job has no path.
+    """
+    predictions = predict_jobs(plan, {job.name: job.ranks for job in plan.jobs})
     return {
-        job.name: found[job.name].jct_s + job.iterations * found[job.name].set_ups * light_wait_s(plan, job)
+        job.name: predictions[job.name].jct_s
+        + job.iterations * predictions[job.name].set_ups * light_wait_s(plan, job)
         for job in plan.jobs
     }
 
 
 def expected_s(plan: RunPlan) -> dict[str, float]:
-    """Seconds from the release of a run's first jobs to the end of each, to wait by; never raises for a run
-    that a testbed can have.
+    """Return the seconds to wait from the release of a run's first jobs to the end of each job, by name.
 
-    Jobs that all begin at once go by the models, which know no light that is divided. Where jobs arrive, wait
-    for GPUs or are placed by the controller, every job's is the sum of what each takes alone, with the waits
-    of the timeline: more than it should be.
+    Jobs that all begin together follow the models, which know no light that is divided. If jobs arrive, wait
+    for GPUs or are placed by the controller, the time of every job is the sum of what each job takes alone,
+    with the waits of the timeline, which is an overestimate. Never raises for a run that a testbed can have.
     """
     known = {job.name: job.ranks for job in plan.jobs if job.ranks}
     used = [gpu for ranks in known.values() for gpu in ranks]
@@ -276,7 +289,8 @@ def expected_s(plan: RunPlan) -> dict[str, float]:
 
 
 def _most_s(plan: RunPlan, job: JobPlan) -> float:
-    """Longest time of a job without others, seconds: all its bytes cross the slowest link one by one."""
+    """Return the longest time of a job without others, seconds: all its bytes cross the slowest link one
+    by one."""
     if job.container is not None:
         return job.container.deadline_s
     if job.workload is not None:
@@ -293,14 +307,15 @@ def _most_s(plan: RunPlan, job: JobPlan) -> float:
 
 
 def slowest_bps(setting: Setting) -> float:
-    """Lowest emulated rate of all links as plugged, bits per second."""
+    """Return the lowest emulated rate of all links as plugged, bits per second."""
     return min(link.rate_bps for link in plugged(setting.fabric).links) / setting.scale.rate
 
 
 def longest_iteration_s(plan: RunPlan, job: JobPlan) -> float:
-    """No iteration of a workload takes longer where nothing is wrong: emulated seconds, far more than any.
+    """Return an upper bound on the time of a workload's iteration if nothing is wrong, in emulated seconds.
 
-    As if the computations of all programs followed each other, and all bytes passed the slowest link.
+    The bound is far above any iteration: computations of all programs follow each other, and all bytes pass
+    the slowest link.
     """
     assert job.workload is not None
     workload, setting = job.workload, plan.setting
@@ -314,6 +329,7 @@ def longest_iteration_s(plan: RunPlan, job: JobPlan) -> float:
 
 
 def light_wait_s(plan: RunPlan, job: JobPlan) -> float:
-    """Seconds that a step of a job waits for light, roughly, as declared; 0 where none has to be set up."""
+    """Return roughly the seconds that a step of a job waits for light, as declared; 0 if no light has to
+    be set up."""
     plane = job.plane(plan.setting.fabric)
     return plane.wait_s(plan.setting.scale.time, plan.control.delay_s, plan.tuning_s)

@@ -20,7 +20,8 @@ _COMPUTING = "gpu_utilisation.compute"
 
 
 def published_rows(spec: FileSpec, plans: Sequence[RunPlan]) -> list[Row]:
-    """The figures that a file says are published, in their metrics' units; of a range two rows, its ends."""
+    """Return the figures that a file gives as published, in their metrics' units; for a range two rows,
+    its ends."""
     made = []
     for figure in spec.published:
         known = metrics().get(figure.metric)
@@ -37,28 +38,31 @@ def published_rows(spec: FileSpec, plans: Sequence[RunPlan]) -> list[Row]:
 
 
 def standing_of(figure: PublishedSpec, spec: FileSpec) -> Standing:
-    """What agreement with a published figure is worth."""
+    """Return the standing of a published figure: what agreement with it is worth."""
     return "fitted" if spec.fitted_by(figure) else figure.standing or "unjudged"
 
 
 def _in(unit: str, figure: Figure) -> float:
-    """The published value in the metric's unit; a share may be published in per cent."""
+    """Return the published value in the metric's unit; a share may be published in per cent."""
     return figure.value / 100 if figure.unit == "%" and unit == "1" else figure.value
 
 
 def mean_name(figure: PublishedSpec) -> str:
-    """Name of the metric that is a published figure's mean over points."""
+    """Return the name of the metric that is a published figure's mean over points."""
     return f"{name_of(figure)}.{figure.over or 'mean'}"
 
 
-def mean_over(at: Mapping[str, Sequence[Any]]) -> dict[str, str]:
-    """The point of a row that is a mean over several points."""
-    return {path: "mean of " + ", ".join(map(str, values)) for path, values in at.items()}
+def mean_over(values_by_path: Mapping[str, Sequence[Any]]) -> dict[str, str]:
+    """Return the point of a row that is a mean over several points, by swept path."""
+    return {path: "mean of " + ", ".join(map(str, values)) for path, values in values_by_path.items()}
 
 
 def mean_rows(spec: FileSpec, table: Table, plans: Sequence[RunPlan]) -> Iterator[Row]:
-    """The run's own of each published figure that is a mean over points: one for every value of what else is
-    swept there, of the ratio to the other arm where there is one."""
+    """Yield the run's counterpart of each published mean over points: a row for each combination of other
+    swept values.
+
+    The row is a ratio to the other arm if the figure names one.
+    """
     for figure in spec.published:
         if not figure.at:
             continue
@@ -67,7 +71,7 @@ def mean_rows(spec: FileSpec, table: Table, plans: Sequence[RunPlan]) -> Iterato
             yield from _mean_of_one(figure, subject, table)
             continue
         mine, theirs = (
-            [row for at in table.of(arm) if (row := at.row(subject, figure.metric)) is not None]
+            [row for arm_point in table.of(arm) if (row := arm_point.row(subject, figure.metric)) is not None]
             for arm in (figure.arm, figure.over)
         )
         columns = list(zip(*figure.at.values(), strict=True))
@@ -87,24 +91,26 @@ def mean_rows(spec: FileSpec, table: Table, plans: Sequence[RunPlan]) -> Iterato
                     key = key_of({**own, **rest})
                     point = {**own, **rest, **mean_over(figure.at)}
                     ratios.setdefault(key, []).append((replace(row, point=point), row.value / other.value))
-        for found in ratios.values():
-            if len(found) == len(columns):
-                mean = statistics.fmean(ratio for _, ratio in found)
-                yield replace(found[0][0], metric=mean_name(figure), value=mean, unit="1", spread=None)
+        for pairs in ratios.values():
+            if len(pairs) == len(columns):
+                mean = statistics.fmean(ratio for _, ratio in pairs)
+                yield replace(pairs[0][0], metric=mean_name(figure), value=mean, unit="1", spread=None)
 
 
 def _mean_of_one(figure: PublishedSpec, subject: str, table: Table) -> Iterator[Row]:
-    """The mean of an arm's own figure over points, where it has all of them and nothing else is swept."""
-    wanted = [dict(zip(figure.at, place, strict=True)) for place in zip(*figure.at.values(), strict=True)]
-    found = [
+    """Yield the mean of an arm's own figure over points, if it has all of them and nothing else is swept."""
+    points = [dict(zip(figure.at, place, strict=True)) for place in zip(*figure.at.values(), strict=True)]
+    figures = [
         row
-        for at in table.of(figure.arm)
-        if at.point in wanted and (row := at.row(subject, figure.metric)) is not None
+        for arm_point in table.of(figure.arm)
+        if arm_point.point in points and (row := arm_point.row(subject, figure.metric)) is not None
     ]
-    values = [row.value for row in found if is_number(row.value)]
-    if len(values) == len(wanted):
+    values = [row.value for row in figures if is_number(row.value)]
+    if len(values) == len(points):
         mean = values[0] if len(values) == 1 else statistics.fmean(values)
-        yield replace(found[0], metric=mean_name(figure), point=mean_over(figure.at), value=mean, spread=None)
+        yield replace(
+            figures[0], metric=mean_name(figure), point=mean_over(figure.at), value=mean, spread=None
+        )
 
 
 @dataclass(frozen=True)
@@ -117,28 +123,29 @@ class Mean:
 
     @property
     def reproduced(self) -> bool:
-        """Whether one of our ratios equals the published one to the printed digits."""
+        """True if one of our ratios equals the published ratio to the printed digits."""
         return any(f"{saved(ratio):.2f}" == f"{saved(self.ratio):.2f}" for ratio, _ in self.ours)
 
 
 def means(spec: FileSpec, table: Table) -> Iterator[Mean]:
-    """Each published mean beside what :func:`mean_rows` made of the run's rows."""
+    """Yield each published mean with the rows that :func:`mean_rows` made of the run's rows."""
     for figure in spec.published:
         if not figure.at or figure.over is None or figure.value is None:
             continue
         name, ratio = f"{name_of(figure)}.{figure.over}", _in("1", figure.value)
         rows = (row for row in table.each(figure.arm, name) if row.label != "published")
         mine = [(row.value, row) for row in rows if is_number(row.value)]
-        yield Mean(figure, ratio, sorted(mine, key=lambda one: abs(one[0] - ratio)))
+        yield Mean(figure, ratio, sorted(mine, key=lambda pair: abs(pair[0] - ratio)))
 
 
 def saved(ratio: float) -> float:
-    """Per cent that one takes less than the other."""
+    """Return the per cent that an arm with this ratio to another arm saves."""
     return 100 * (1 - ratio)
 
 
 def _same(mine: Mapping[str, Any], other: Mapping[str, Any], apart: Collection[str]) -> bool:
-    """Whether two points agree; with fabrics ``apart``, in everything but the values of one fabric alone."""
+    """Return whether two points agree; with fabrics ``apart``, without paths of fabrics that only one
+    point has."""
     if not apart:
         return mine == other
     return all(
@@ -149,12 +156,14 @@ def _same(mine: Mapping[str, Any], other: Mapping[str, Any], apart: Collection[s
 
 
 def name_of(figure: PublishedSpec) -> str:
-    """Name of a published figure's metric; of a figure over another arm's, that of the ratio."""
+    """Return the name of a published figure's metric; the name of the ratio if the figure is over another
+    arm's."""
     return f"{figure.metric}_ratio" if figure.over else figure.metric
 
 
 def subject_of(figure: PublishedSpec, plans: Sequence[RunPlan]) -> str:
-    """The subject of a published figure: its job, by default the only one, the fabric or the run."""
+    """Return the subject of a published figure: its job (by default the first of the plan), the fabric or
+    the run."""
     plan = next(plan for plan in plans if plan.arm == figure.arm)
     known = metrics().get(figure.metric)
     if figure.job is not None or known is None or known.of == "job":
@@ -163,17 +172,21 @@ def subject_of(figure: PublishedSpec, plans: Sequence[RunPlan]) -> str:
 
 
 def standings(rows: Iterable[Row], published: Sequence[Row]) -> list[Row]:
-    """The run's rows; those that a published figure stands beside have its standing."""
+    """Return the run's rows; each row that has a published counterpart with the standing of the published
+    figure."""
     known = {(row.arm, row.subject, row.metric.removesuffix("_from")): row.standing for row in published}
-    found = ((row, known.get((row.arm, row.subject, row.metric))) for row in rows)
-    return [row if standing is None else replace(row, standing=standing) for row, standing in found]
+    rows_with_standing = ((row, known.get((row.arm, row.subject, row.metric))) for row in rows)
+    return [
+        row if standing is None else replace(row, standing=standing) for row, standing in rows_with_standing
+    ]
 
 
 def agreement_rows(spec: FileSpec, rows: Sequence[Row], plans: Sequence[RunPlan]) -> Iterator[Row]:
-    """Whether the run's figures are within a published range, each definition of a metric by itself.
+    """Yield whether the run's figures are within a published range, each definition of a metric by itself.
 
-    With the standing ``range`` also which share (0..1) of them is. For a published gain of GPU utilisation
-    also from and to which share (0..1) of the time without computing must count for it.
+    With the standing ``range`` also yield the share (0..1) of definitions within it. For a published gain of
+    GPU utilisation also yield the least and greatest share (0..1) of the time without computing that must
+    count for it.
     """
     for figure in spec.published:
         if figure.range is None:

@@ -60,9 +60,12 @@ def analyse(
     latency_s: float = 0.0,
     foretell: Foretell | None = None,
 ) -> Analysis:
-    """``rates``: ports' throughput, which a run folder keeps by itself. ``latency_s``: emulated seconds that
-    the simulation was asked to add to each transfer. ``foretell``: what simulates a run, for comparison with
-    measured ones. Raises ScenarioError."""
+    """Return all figures of an experiment, with the verdict on them.
+
+    ``rates``: throughput of ports, which a run folder keeps in a file of its own. ``latency_s``: emulated
+    seconds that the simulation was set to add to each transfer. ``foretell``: function that simulates a run,
+    for comparison with measured runs. Raises ScenarioError.
+    """
     records, spec = list(records), experiment.spec
     contexts = [Context(run, label, foretell) for run in runs_of(records, experiment.plans)]
     for context in contexts:
@@ -87,7 +90,7 @@ def analyse(
 def _with_comparisons(
     experiment: Experiment, rows: Sequence[Row], runs: Sequence[Run], label: Label, latency_s: float
 ) -> list[Row]:
-    """The rows with those that follow from them, and what is published beside them."""
+    """Return the rows with those that follow from them, and the published rows."""
     spec, plans = experiment.spec, experiment.plans
     if spec.search is not None:
         rows = [*rows, *search_rows(spec.search, rows)]
@@ -111,19 +114,20 @@ def _with_comparisons(
     return [*standings([*rows, *made], published), *published]
 
 
-def _named(compare: CompareSpec, found: Iterable[Row], before: Sequence[Row]) -> list[Row]:
+def _named(compare: CompareSpec, rows: Iterable[Row], before: Sequence[Row]) -> list[Row]:
     """An arm's figures against a second baseline have the comparison's name behind a dot."""
     taken = {(row.arm, row.subject, row.metric) for row in before} if compare.name else set()
     return [
         replace(row, metric=f"{row.metric}.{compare.name}")
         if (row.arm, row.subject, row.metric) in taken
         else row
-        for row in found
+        for row in rows
     ]
 
 
 def _link_rows(records: Iterable[Record], label: Label) -> Iterator[Row]:
-    """What links gave before the runs, of no arm. Each lab of a fabric is a repeat."""
+    """Yield rows of the rates of links before the runs, which are of no arm. Each lab of a fabric is a
+    repeat."""
     measured: Counter[str] = Counter()
     for rate in records:
         if type(rate) is LinkRate:
@@ -135,38 +139,41 @@ def _link_rows(records: Iterable[Record], label: Label) -> Iterator[Row]:
 
 
 def label_of(environment: Mapping[str, Any]) -> Label:
-    """How the figures of a run folder are known."""
+    """Return how the figures of a run folder are known: ``simulated`` or ``measured``."""
     return "simulated" if environment.get("label") == "simulated" else "measured"
 
 
 def read_result(path: Path) -> dict[str, Any]:
-    """The object of result.json of a run folder. Raises ScenarioError, one line naming the file."""
-    found = read_json(path / "result.json")
-    if found.get("schema") != SCHEMA_VERSION:
+    """Return the object of result.json of a run folder. Raises ScenarioError, one line naming the file."""
+    result = read_json(path / "result.json")
+    if result.get("schema") != SCHEMA_VERSION:
         raise ScenarioError(
-            f"{path / 'result.json'}: its schema is {found.get('schema')}, not {SCHEMA_VERSION}; "
+            f"{path / 'result.json'}: its schema is {result.get('schema')}, not {SCHEMA_VERSION}; "
             f"make it anew: ringlight report {path}"
         )
-    return found
+    return result
 
 
-def document(found: Analysis, records: Iterable[Record], environment: Mapping[str, Any]) -> dict[str, Any]:
-    """The object of result.json. ``environment``: the run's environment.json; of it ``run``, ``backend``,
-    ``arms``, ``points``, ``not_run`` and facts on machine and code are used."""
-    experiment = found.experiment
-    whole = {run.plan.name for run in found.runs}
-    asked = experiment.plans_of(environment.get("arms") or (), environment.get("points") or ())
+def document(analysis: Analysis, records: Iterable[Record], environment: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the object of result.json.
+
+    ``environment``: the run's environment.json, of which ``run``, ``backend``, ``arms``, ``points``,
+    ``not_run`` and facts on machine and code are used.
+    """
+    experiment = analysis.experiment
+    whole = {run.plan.name for run in analysis.runs}
+    plans = experiment.plans_of(environment.get("arms") or (), environment.get("points") or ())
     failed = (record for record in records if isinstance(record, RunFailed))
     return {
         "schema": SCHEMA_VERSION,
         "experiment": experiment.spec.name,
         "run": environment.get("run"),
         "backend": environment.get("backend"),
-        "complete": all(plan.name in whole for plan in asked),
-        **as_json(found.rows),
+        "complete": all(plan.name in whole for plan in plans),
+        **as_json(analysis.rows),
         "not_run": [{"arm": arm, "why": why} for arm, why in (environment.get("not_run") or {}).items()],
         "failed": [{"run": record.run, "why": record.reason} for record in failed],
-        "not_compared": list(found.not_compared),
-        "fidelity": found.fidelity,
+        "not_compared": list(analysis.not_compared),
+        "fidelity": analysis.fidelity,
         "environment": {key: environment[key] for key in _FACTS if key in environment},
     }

@@ -52,7 +52,7 @@ _COLUMNS = ("repeat", "subject", "metric", "value", "unit", "label", "spread", "
 
 
 def as_json(rows: Iterable[Row]) -> dict[str, Any]:
-    """``points`` and ``rows`` of result.json: a row has the name of its point."""
+    """Return ``points`` and ``rows`` of result.json, in which a row has the name of its point."""
     names: dict[str, str] = {}
     points: dict[str, Mapping[str, Any]] = {}
     listed = []
@@ -64,12 +64,12 @@ def as_json(rows: Iterable[Row]) -> dict[str, Any]:
 
 
 def from_json(result: Mapping[str, Any]) -> list[Row]:
-    """Rows of the object of result.json."""
+    """Return the rows of the object of result.json."""
     return [Row(**{**entry, "point": result["points"][entry["point"]]}) for entry in result["rows"]]
 
 
 def _table(rows: Sequence[Row]) -> tuple[list[str], list[list[Any]]]:
-    """Names of the columns, and a line for each row."""
+    """Return the names of the columns, and a line for each row."""
     paths = list(dict.fromkeys(path for row in rows for path in row.point))
     lines = [
         [row.arm, *(row.point.get(path) for path in paths), *(getattr(row, name) for name in _COLUMNS)]
@@ -79,7 +79,7 @@ def _table(rows: Sequence[Row]) -> tuple[list[str], list[list[Any]]]:
 
 
 def as_csv(rows: Sequence[Row]) -> str:
-    """The text of rows.csv."""
+    """Return the text of rows.csv."""
     columns, lines = _table(rows)
     text = io.StringIO(newline="")
     csv.writer(text, lineterminator="\n").writerows([columns, *lines])
@@ -87,7 +87,7 @@ def as_csv(rows: Sequence[Row]) -> str:
 
 
 def frame(rows: Sequence[Row]) -> pd.DataFrame:
-    """Rows for pandas, as in rows.csv. Raises ScenarioError where pandas is not installed."""
+    """Return rows as a pandas data frame, as in rows.csv. Raises ScenarioError if pandas is not installed."""
     try:
         import pandas as pd
     except ImportError:
@@ -97,46 +97,53 @@ def frame(rows: Sequence[Row]) -> pd.DataFrame:
 
 
 def write_parquet(rows: Sequence[Row], path: Path) -> None:
-    """What is no number is empty in the column ``value`` and stands in ``text``. Raises ScenarioError."""
-    found = frame(rows)
+    """Write rows to a Parquet file.
+
+    A value that is not a number is empty in the column ``value`` and is in the column ``text``. Raises
+    ScenarioError if pandas or pyarrow is not installed.
+    """
+    table = frame(rows)
     import pandas as pd
 
-    numbers = pd.to_numeric(found["value"], errors="coerce")
-    found["text"] = [None if isinstance(value, int | float) else str(value) for value in found["value"]]
-    found["value"] = numbers
-    for column in found.columns.difference(["value", "repeat", "spread"]):
-        found[column] = found[column].map(lambda value: None if value is None else str(value))
+    numbers = pd.to_numeric(table["value"], errors="coerce")
+    table["text"] = [None if isinstance(value, int | float) else str(value) for value in table["value"]]
+    table["value"] = numbers
+    for column in table.columns.difference(["value", "repeat", "spread"]):
+        table[column] = table[column].map(lambda value: None if value is None else str(value))
     try:
-        found.to_parquet(path)
+        table.to_parquet(path)
     except ImportError:
         raise ScenarioError("pyarrow is not installed; install it with: pip install pyarrow") from None
 
 
 def key_of(point: Mapping[str, Any]) -> str:
-    """What tells a point of a sweep from others."""
+    """Return a key that distinguishes a point of a sweep from others; empty for a point without swept
+    paths."""
     return str(sorted(point.items())) if point else ""
 
 
 def defines(name: str, metric: str) -> bool:
-    """Whether ``name`` is a metric, or one of its definitions, which are called after it with a dot."""
+    """Return whether ``name`` is a metric, or one of its definitions, which are named METRIC.DEFINITION."""
     return name == metric or name.startswith(f"{metric}.")
 
 
 def without(point: Mapping[str, Any], *paths: str) -> dict[str, Any]:
-    """A point but for some swept paths."""
+    """Return a point without some swept paths."""
     return {other: value for other, value in point.items() if other not in paths}
 
 
 def lines(rows: Iterable[Row], metric: str, along: Sequence[str]) -> list[list[Row]]:
-    """Rows of a metric over all repeats that are swept over all of some paths: together those that differ in
-    nothing but the values of these."""
-    found: dict[tuple[str, str, str], list[Row]] = {}
+    """Return the rows of a metric over all repeats that are swept over all paths in ``along``, in groups.
+
+    Rows of a group differ in nothing but the values of these paths.
+    """
+    groups: dict[tuple[str, str, str], list[Row]] = {}
     for row in rows:
         if row.metric == metric and row.repeat is None and all(path in row.point for path in along):
-            found.setdefault((row.arm, row.subject, key_of(without(row.point, *along))), []).append(row)
-    return list(found.values())
+            groups.setdefault((row.arm, row.subject, key_of(without(row.point, *along))), []).append(row)
+    return list(groups.values())
 
 
-def where(rows: Iterable[Row], **wanted: Any) -> list[Row]:
-    """The rows whose fields are as wanted, in order."""
-    return [row for row in rows if all(getattr(row, name) == value for name, value in wanted.items())]
+def where(rows: Iterable[Row], **fields: Any) -> list[Row]:
+    """Return the rows whose fields have the wanted values, in order."""
+    return [row for row in rows if all(getattr(row, name) == value for name, value in fields.items())]

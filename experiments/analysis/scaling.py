@@ -46,7 +46,8 @@ class _Sending:
     ports: int
 
     def work(self, costs: Costs, payload: float) -> tuple[float, float]:
-        """Processors that all of it takes at real speed, and Open vSwitch's part of them."""
+        """Return the processors that all jobs need at real speed, and Open vSwitch's part of these
+        processors."""
         total = switching = 0.0
         for traffic, seconds in self.jobs:
             frames, switched = traffic.frames(LARGEST_MTU_BYTES, payload)
@@ -59,26 +60,27 @@ class _Sending:
 def choose_scale(
     plans: Sequence[RunPlan], costs: Costs, processors: int, costs_of: str = REFERENCE, machines: int = 1
 ) -> ChosenScale:
-    """One scale for all ``plans``, which are at their real rates and sizes, so that they can be compared.
+    """Return one scale for all ``plans``, which are at their real rates and sizes, so that they can be
+    compared.
 
-    ``costs_of``: the machine on which ``costs`` were measured; ``machines``: over so many a lab is, alike,
-    each with an Open vSwitch of its own; ``processors``: of all together.
+    ``costs_of``: machine on which ``costs`` were measured. ``machines``: number of equal machines of a lab,
+    each with an Open vSwitch of its own. ``processors``: number of processors of all machines together.
     """
     known = [(plan, traffics_of(plan, plan.jobs)) for plan in plans if plan.repeat == 1]
-    sending = [_sending(plan, found) for plan, found in known]
+    sending = [_sending(plan, traffics) for plan, traffics in known]
     sending += [_link_test(plan) for plan in {id(plan.setting): plan for plan in plans}.values()]
 
     def work(payload: float) -> tuple[float, float]:
-        each = [found.work(costs, payload) for found in sending]
+        each = [load.work(costs, payload) for load in sending]
         return max(total for total, _ in each), max(switching for _, switching in each)
 
-    longest = max(1.0, min(min(_most_payloads(plan, found.values())) for plan, found in known))
+    longest = max(1.0, min(min(_most_payloads(plan, traffics.values())) for plan, traffics in known))
     total, switching = work(longest)
     wants = {
         PROCESSORS: total / (FULL * processors),
         SWITCH: switching / machines / SWITCHING,
-        TIMERS: max(_for_timers(plan, found.values(), costs, processors) for plan, found in known),
-        STEPS: max(_for_steps(found, costs) for found in sending),
+        TIMERS: max(_for_timers(plan, traffics.values(), costs, processors) for plan, traffics in known),
+        STEPS: max(_for_steps(load, costs) for load in sending),
     }
     limit = max(wants, key=lambda part: wants[part])
     time = _rounded(min(MOST, max(1.0, wants[limit])), math.ceil)
@@ -98,15 +100,15 @@ def choose_scale(
 def _sending(plan: RunPlan, traffics: Mapping[str, Traffic]) -> _Sending:
     """Jobs that run together. Where light is moved meanwhile, they may then send as if each were alone."""
     moved = any(event.do in ("regroup", "circuits") for event in plan.events)
-    found = []
+    jobs = []
     for job in [job for job in plan.jobs if job.start.at_once] or plan.jobs:
         traffic = traffics.get(job.name)
         if traffic is None or not traffic.most_bytes:
             continue
         alone_s = 8 * traffic.most_bytes / min(nic_rate_bps(plan.setting, gpu) for gpu in _gpus(plan, job))
         shared_s = traffic.seconds - traffic.compute_s
-        found.append((traffic, alone_s if moved or shared_s <= 0 else shared_s))
-    return _Sending(found, ports_of(plan))
+        jobs.append((traffic, alone_s if moved or shared_s <= 0 else shared_s))
+    return _Sending(jobs, ports_of(plan))
 
 
 def _link_test(plan: RunPlan) -> _Sending:
@@ -142,8 +144,8 @@ def _for_timers(plan: RunPlan, traffics: Iterable[Traffic], costs: Costs, proces
     return costs.wake * ranks / processors / (LATE_TIMERS * least_s)
 
 
-def _for_steps(found: _Sending, costs: Costs) -> float:
-    return max((t.steps * costs.step / (LATE_STEPS * seconds) for t, seconds in found.jobs), default=0.0)
+def _for_steps(sending: _Sending, costs: Costs) -> float:
+    return max((t.steps * costs.step / (LATE_STEPS * seconds) for t, seconds in sending.jobs), default=0.0)
 
 
 def _gpus(plan: RunPlan, job: JobPlan) -> Sequence[str]:
@@ -151,7 +153,7 @@ def _gpus(plan: RunPlan, job: JobPlan) -> Sequence[str]:
 
 
 def _least_payload(enough: Callable[[float], bool], most: float) -> float:
-    """The smallest payload scale from 1 to ``most`` that is ``enough``; ``most`` where none is."""
+    """Return the smallest payload scale from 1 to ``most`` that is ``enough``; ``most`` if none is."""
     low, high = 1.0, most
     if enough(low):
         return low
@@ -162,6 +164,6 @@ def _least_payload(enough: Callable[[float], bool], most: float) -> float:
 
 
 def _rounded(number: float, how: Callable[[float], int]) -> float:
-    """The number with two significant digits, rounded by ``how``."""
+    """Return the number with two significant digits, rounded by ``how``."""
     digits = 10.0 ** (math.floor(math.log10(number)) - 1)
     return float(f"{how(round(number / digits, 6)) * digits:.6g}")

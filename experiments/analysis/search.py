@@ -1,4 +1,4 @@
-"""Finds the best values of swept paths, for each arm and each point of the other swept paths."""
+"""Find the best values of swept paths, for each arm and each point of the other swept paths."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ _ALIKE = 1e-9
 
 
 def search_rows(spec: SearchSpec, rows: Sequence[Row]) -> Iterator[Row]:
-    """Rows METRIC``_best`` and METRIC``_best_at`` for each arm, subject and point of the other swept paths.
+    """Yield rows METRIC``_best`` and METRIC``_best_at`` for each arm, subject and point of the other swept
+    paths.
 
-    They are the least figure over the values of the searched paths, and the values that gave it: of one path
-    its number, of several their words with a comma between. Of figures that are alike the first counts. A
-    figure that is not swept over all of the searched paths is left out.
+    The rows are the least figure over the values of the searched paths, and the values that gave this figure:
+    the number of a single path, or the words of several paths with commas between. Of equal figures the first
+    counts. A figure that is not swept over all of the searched paths is left out.
     """
     numbers = (row for row in rows if is_number(row.value))
     for mine in lines(numbers, spec.metric, spec.along):
@@ -35,7 +36,7 @@ def _number(row: Row) -> float:
 
 
 def _said(values: Sequence[object]) -> tuple[Value, str]:
-    """The values of the searched paths as a row has them, and their unit."""
+    """Return the values of the searched paths as a row has them, and their unit."""
     if len(values) == 1:
         return quantity(values[0]) or (str(values[0]), "")
     return ", ".join(map(str, values)), ""

@@ -12,13 +12,14 @@ from ringlight.experiments.analysis.rows import Row, Value, key_of
 
 
 def median(values: Iterable[float]) -> float | None:
-    """Median of the values; None if there are none."""
-    found = list(values)
-    return statistics.median(found) if found else None
+    """Return the median of the values, in their unit; None if there are none."""
+    listed = list(values)
+    return statistics.median(listed) if listed else None
 
 
 def percentile(values: Iterable[float], share: float) -> float:
-    """Smallest value that is not exceeded by ``share`` (0..1) of the values; 0 for none."""
+    """Return the smallest value that at least ``share`` (0..1) of the values do not exceed; 0 without
+    values."""
     ordered = sorted(values)
     # A share of 0.99 of 100 values is the 99th: the subtraction undoes the product's rounding.
     rank = math.ceil(share * len(ordered) - 1e-9)
@@ -26,7 +27,8 @@ def percentile(values: Iterable[float], share: float) -> float:
 
 
 def half_width(values: Sequence[float]) -> float | None:
-    """Half the width of the 95 % confidence interval of the mean, by Student's t; None for fewer than two."""
+    """Return half the width of the 95 % confidence interval of the mean, by Student's t; None for fewer
+    than two."""
     if len(values) < 2:
         return None
     # Slow to import, and few experiments are repeated.
@@ -36,7 +38,10 @@ def half_width(values: Sequence[float]) -> float | None:
 
 
 def jain(values: Sequence[float]) -> float:
-    """Jain's fairness index: 1 where all are alike, 1/n where one has all. Raises ValueError for none."""
+    """Return Jain's fairness index, a ratio: 1 if all are equal, 1/n if one has all.
+
+    Raises ValueError if no value differs from 0.
+    """
     squares = math.fsum(value**2 for value in values)
     if not squares:
         raise ValueError("fairness among nothing")
@@ -44,9 +49,12 @@ def jain(values: Sequence[float]) -> float:
 
 
 def over_repeats(rows: Iterable[Row]) -> list[Row]:
-    """The rows of single runs, and for each figure one that stands for all repeats: of numbers the mean, with
-    the 95 % interval as its spread; of truths whether all are; of words the one they have in common. Where
-    there was one run, its row alone, as that of all."""
+    """Return the rows of single runs, and for each figure a row that stands for all repeats.
+
+    Of numbers this row has the mean, with the 95 % interval as its spread; of truths whether all are true. Of
+    words it has the word that they have in common. If there was one run, its row alone is returned, as that
+    of all repeats.
+    """
     groups: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
         key = (row.arm, key_of(row.point), row.subject, row.metric, row.label)
@@ -65,5 +73,5 @@ def _whole(group: Sequence[Row]) -> list[Row]:
 
 
 def is_number(value: Value) -> TypeGuard[float]:
-    """Whether a value is a number; a truth is none."""
+    """Return whether a value is a number; a bool is not."""
     return isinstance(value, int | float) and not isinstance(value, bool)

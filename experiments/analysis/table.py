@@ -22,25 +22,25 @@ class At:
         self._rows.setdefault(row.metric, {}).setdefault(row.subject, []).append(row)
 
     def found(self, subject: str, metric: str) -> Sequence[Row]:
-        """Rows of a subject and metric, like :meth:`Table.found`."""
+        """Return the rows of a subject and metric, like :meth:`Table.found`."""
         return self._rows.get(metric, {}).get(subject, ())
 
     def row(self, subject: str, metric: str, repeat: int | None = None) -> Row | None:
-        """A figure, by default that of all repeats."""
+        """Return the row of a figure, by default over all repeats; None if there is no such row."""
         return next((row for row in self.found(subject, metric) if row.repeat == repeat), None)
 
     def value(self, subject: str, metric: str, repeat: int | None = None) -> float | None:
-        """The figure's number; None where there is none."""
-        found = self.row(subject, metric, repeat)
-        return found.value if found is not None and is_number(found.value) else None
+        """Return the number of a figure in the unit of the metric; None if there is none."""
+        row = self.row(subject, metric, repeat)
+        return row.value if row is not None and is_number(row.value) else None
 
     def each(self, metric: str) -> Iterator[Row]:
-        """A metric of all subjects, over all repeats."""
+        """Return the rows of a metric of all subjects, over all repeats."""
         subjects = self._rows.get(metric, {}).values()
         return (row for rows in subjects for row in rows if row.repeat is None)
 
     def defined(self, metric: str) -> Iterator[Row]:
-        """A metric and its definitions, of all subjects, over all repeats."""
+        """Return the rows of a metric and its definitions, of all subjects, over all repeats."""
         return (row for name in self._rows if defines(name, metric) for row in self.each(name))
 
 
@@ -64,24 +64,27 @@ class Table:
         return iter(self._at.values())
 
     def found(self, arm: str, point: Point, subject: str, metric: str) -> Sequence[Row]:
-        """A figure, of all repeats and of single ones, however known."""
-        at = self._at.get((arm, key_of(point)))
-        return () if at is None else at.found(subject, metric)
+        """Return the rows of a figure, over all repeats and of single repeats, whatever their label."""
+        place = self._at.get((arm, key_of(point)))
+        return () if place is None else place.found(subject, metric)
 
     def of(self, arm: str) -> list[At]:
-        """An arm at each of its points."""
-        return [at for at in self if at.arm == arm]
+        """Return an arm at each of its points."""
+        return [place for place in self if place.arm == arm]
 
     def each(self, arm: str, metric: str) -> Iterator[Row]:
-        """A metric of an arm at each of its points, over all repeats."""
-        return (row for at in self.of(arm) for row in at.each(metric))
+        """Return the rows of a metric of an arm at each of its points, over all repeats."""
+        return (row for place in self.of(arm) for row in place.each(metric))
 
     def under(self, arm: str, point: Point) -> At | None:
-        """A baseline for another arm's point: at the point that says most and nothing else; what is not swept
-        there holds for all."""
+        """Return the baseline for another arm's point; None if there is none.
+
+        The baseline is at the point with the most paths that all are in the other point. A path that is not
+        swept there holds for all values.
+        """
         for paths in sorted(self._paths.get(arm, ()), key=len, reverse=True):
             if all(path in point for path in paths):
-                found = self._at.get((arm, key_of({path: point[path] for path in paths})))
-                if found is not None:
-                    return found
+                place = self._at.get((arm, key_of({path: point[path] for path in paths})))
+                if place is not None:
+                    return place
         return None

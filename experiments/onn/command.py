@@ -104,13 +104,13 @@ def train(
     finally:
         reporter.end_run()
     wall_s, processor_s = time.monotonic() - began, _processor_s() - processor
-    found = wrong_of(table_of(network, structure.coding))
+    errors = wrong_of(table_of(network, structure.coding))
     file = pack(network)
     note = Note(
         case=name, method=method, seed=seed,
         command=shlex.join(["python", "-m", "ringlight.experiments.onn", *sys.argv[1:]]),
         torch=str(torch.__version__),
-        inputs=found.inputs, wrong=found.wrong, worst=round(found.worst, 4),
+        inputs=errors.inputs, wrong=errors.wrong, worst=round(errors.worst, 4),
         wall_s=round(wall_s, 1), processor_s=round(processor_s, 1), sha256=hashlib.sha256(file).hexdigest(),
     )  # fmt: skip
     try:
@@ -121,7 +121,7 @@ def train(
         write_whole(out.with_suffix(".json"), note.to_json())
     except WriteError as error:
         _stop(str(error))
-    _tell(found, f"{wall_s:.0f} s, {processor_s:.0f} s of processors")
+    _tell(errors, f"{wall_s:.0f} s, {processor_s:.0f} s of processors")
 
 
 @app.command()
@@ -130,12 +130,12 @@ def check(weights: Annotated[Path, typer.Argument(help="The .npz; its note (.jso
     try:
         file = weights.read_bytes()
         note = note_of(file, weights.with_suffix(".json").read_bytes())
-        found = wrong_of(table_of(unpack(file), _structure(note.case).coding))
+        errors = wrong_of(table_of(unpack(file), _structure(note.case).coding))
     except OSError as error:
         _stop(f"{error.filename}: {error.strerror}")
     except ValueError as error:
         _stop(f"{weights}: {error}")
-    _tell(found, f"{note.method}, seed {note.seed}")
+    _tell(errors, f"{note.method}, seed {note.seed}")
 
 
 def _structure(case: str) -> Structure:
@@ -146,20 +146,20 @@ def _structure(case: str) -> Structure:
 
 def _weights(text: str | None, symbols: int) -> tuple[float, ...]:
     try:
-        found = (1.0,) * symbols if text is None else tuple(float(part) for part in text.split(","))
+        weights = (1.0,) * symbols if text is None else tuple(float(part) for part in text.split(","))
     except ValueError:
         _stop(f"--symbol-weights {text}: numbers with commas between them")
-    if len(found) != symbols:
-        _stop(f"--symbol-weights {text}: {len(found)} numbers, and there are {symbols} symbols")
-    return found
+    if len(weights) != symbols:
+        _stop(f"--symbol-weights {text}: {len(weights)} numbers, and there are {symbols} symbols")
+    return weights
 
 
-def _tell(found: Wrong, how: str) -> None:
-    right = found.inputs - found.wrong
+def _tell(errors: Wrong, how: str) -> None:
+    right = errors.inputs - errors.wrong
     typer.echo(
-        f"{right} of {found.inputs} inputs right, worst output {found.worst:.3f} of a level off; {how}"
+        f"{right} of {errors.inputs} inputs right, worst output {errors.worst:.3f} of a level off; {how}"
     )
-    if found.wrong:
+    if errors.wrong:
         raise typer.Exit(1)
 
 

@@ -39,7 +39,7 @@ class Layer(nn.Module):  # type: ignore[misc]
         self.weight = nn.Parameter(matrix.float())
 
     def matrix(self) -> Tensor:
-        """W as it is trained, (outputs, inputs), float32."""
+        """Return W as it is trained, (outputs, inputs), float32."""
         return self.weight
 
     def scale(self, factor: float) -> None:
@@ -50,7 +50,7 @@ class Layer(nn.Module):  # type: ignore[misc]
         """Bring W to its form, where it can have left it."""
 
     def final(self) -> Tensor:
-        """W of the trained layer, in its form, float64."""
+        """Return W of the trained layer, in its form, float64."""
         return self.weight.detach().double()
 
     def forward(self, values: Tensor) -> Tensor:
@@ -104,8 +104,8 @@ class Exact(Layer):
 
     def _made(self, turn: Tensor, factors: Tensor, start: Tensor) -> Tensor:
         antisymmetric = turn - turn.mT
-        one = torch.eye(self.side, dtype=turn.dtype)
-        orthogonal = torch.linalg.solve(one + antisymmetric, one - antisymmetric) @ start
+        identity = torch.eye(self.side, dtype=turn.dtype)
+        orthogonal = torch.linalg.solve(identity + antisymmetric, identity - antisymmetric) @ start
         return joined(factors * orthogonal, self.shape)
 
     def matrix(self) -> Tensor:
@@ -121,7 +121,7 @@ class Exact(Layer):
 def layers_of(
     structure: Structure, form: type[Layer], biased: str, generator: torch.Generator
 ) -> list[Layer]:
-    """The layers of a structure: ``form`` where it approximates, else any matrix.
+    """Return the layers of a structure: ``form`` for layers that it approximates, else any matrix.
 
     ``biased``: which layers have a bias, ``all`` or the ``first``.
     """

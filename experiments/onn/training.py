@@ -31,7 +31,7 @@ SPAN = 1.5
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to train.
+    """Settings of a training.
 
     method          ``exact``: Sigma U at each step; ``retraction``: almost; ``projection``: every
                     ``project_every`` steps; all of them when training ends
@@ -65,7 +65,7 @@ class Recipe:
 
 
 def dataset(structure: Structure) -> tuple[Tensor, Tensor]:
-    """Every input A_k (n, K) and the symbols (n, M) of its goal, float32."""
+    """Return every input A_k (n, K) and the symbols (n, M) of its goal, float32."""
     coding = structure.coding
     inputs = light(combination(np.arange(coding.combinations), coding), coding)
     symbols = to_outputs(goals(coding), coding)
@@ -73,12 +73,16 @@ def dataset(structure: Structure) -> tuple[Tensor, Tensor]:
 
 
 def symbol_loss(outputs: Tensor, goal: Tensor, weights: Tensor, spared: float = 0.0) -> Tensor:
-    """Eq. 7, first stage: outputs (n, M) beside their symbols, W_T (M,); each off by ``spared`` less."""
+    """Return the loss of Eq. 7, first stage: outputs (n, M) against their symbols, weighted by W_T (M,).
+
+    Each output counts as off by ``spared`` less.
+    """
     return (nn.functional.softshrink(outputs - goal, spared) ** 2 @ weights).mean()
 
 
 def value_loss(outputs: Tensor, goal: Tensor, received: bool) -> Tensor:
-    """Eq. 7, second stage: the numbers that outputs (n, M) are, beside those of the goal."""
+    """Return the loss of Eq. 7, second stage: the numbers that outputs (n, M) stand for, against those of
+    the goal."""
     if received:
         outputs = outputs + (outputs.clamp(0, LEVELS - 1).round() - outputs).detach()
     places = LEVELS ** torch.arange(outputs.shape[1] - 1, -1, -1, dtype=outputs.dtype)
@@ -86,10 +90,11 @@ def value_loss(outputs: Tensor, goal: Tensor, received: bool) -> Tensor:
 
 
 def train(structure: Structure, recipe: Recipe, report: Callable[[int, float], None]) -> Network:
-    """The trained network, float32, its matrices in the structure's form.
+    """Return the trained network, float32, its matrices in the structure's form.
 
-    ``report`` gets epochs done and the last one's mean loss. Raises ValueError for weights of another number
-    than outputs, a matrix that cannot be cut into squares, or a start that the first layer cannot have.
+    ``report`` is called with the number of finished epochs and the mean loss of the last one. Raises
+    ValueError if the number of weights differs from that of outputs, if a matrix cannot be cut into squares,
+    or if the first layer cannot have this start.
     """
     if len(recipe.symbol_weights) != structure.coding.symbols:
         raise ValueError(f"{len(recipe.symbol_weights)} weights for {structure.coding.symbols} symbols")
@@ -162,7 +167,7 @@ def _on_grid(first: Layer, structure: Structure, generator: torch.Generator) -> 
 
 
 def _network(layers: list[Layer], middle: float) -> Network:
-    """What was trained, with the inputs' shift and scale taken into the first layer."""
+    """Return the trained network, with the inputs' shift and scale taken into the first layer."""
     matrices = [layer.final() for layer in layers]
     biases = [
         torch.zeros(layer.shape[0]).double() if layer.bias is None else layer.bias.detach().double()

@@ -1,4 +1,4 @@
-"""What only one paper needs: closed forms beside the runs' figures, and a verdict in words.
+"""Supply what only one paper needs: closed forms next to the runs' figures, and a verdict in words.
 
 A module for each paper, with
 
@@ -29,20 +29,23 @@ class Finding:
 
 
 def analytic(run: Run) -> Callable[[str, Value, str], Row]:
-    """Gives what makes a row of the first job of a run from a closed form: by metric, value and unit."""
-    at, subject = run.plan, f"job {next(iter(run.jobs))}"
-    repeat = at.repeat if at.repeat > 1 else None
-    return lambda metric, value, unit: Row(at.arm, subject, metric, value, unit, "analytic", at.point, repeat)
+    """Return a function that makes a row of the first job of a run from a closed form: by metric, value
+    and unit."""
+    plan, subject = run.plan, f"job {next(iter(run.jobs))}"
+    repeat = plan.repeat if plan.repeat > 1 else None
+    return lambda metric, value, unit: Row(
+        plan.arm, subject, metric, value, unit, "analytic", plan.point, repeat
+    )
 
 
 @cache
 def papers() -> tuple[str, ...]:
-    """Names of all papers that have a module here."""
+    """Return the names of all papers that have a module here, sorted."""
     return tuple(sorted(module.name for module in pkgutil.iter_modules(__path__)))
 
 
 def paper(name: str) -> Any:
-    """The module of a paper. Raises KeyError for one that is not here."""
+    """Return the module of a paper. Raises KeyError for a paper without a module here."""
     if name not in papers():
         raise KeyError(name)
     return importlib.import_module(f"{__name__}.{name}")

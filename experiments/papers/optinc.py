@@ -37,14 +37,14 @@ _PHYSICS = {
 
 
 def closed_forms(run: Run, latency_s: float) -> Iterator[Row]:
-    """Rows ``communication_share`` and ``work`` of a run that computes and all-reduces.
+    """Yield the rows ``communication_share`` and ``work`` of a run that computes and all-reduces.
 
     ``communication_share``: share of an iteration by the model. ``work``: the operations of its computing on
-    the paper's GPU.
+    the paper's GPU. Runs with other jobs, or without computing, have none.
     """
-    setting, row, (job, *others) = run.plan.setting, analytic(run), run.jobs.values()
+    setting, row, (job, *other_jobs) = run.plan.setting, analytic(run), run.jobs.values()
     loop = job.plan.training
-    if others or loop is None or not loop.compute_s or not job.gpus:
+    if other_jobs or loop is None or not loop.compute_s or not job.gpus:
         return
     sends_s = ideal_all_reduce_s(setting, job.plan, job.gpus)
     yield row("communication_share", sends_s / (sends_s + loop.compute_s), "1")
@@ -52,7 +52,7 @@ def closed_forms(run: Run, latency_s: float) -> Iterator[Row]:
 
 
 def verdict(base: AtBase) -> Iterator[Finding]:
-    """Findings: where averaging on the way wins and loses, from the rows alone."""
+    """Yield findings: in which cases averaging on the way wins or loses, from the rows alone."""
     yield from _over_rings(base)
     yield from _over_electrical(base)
     yield from _on_scales(base)
@@ -62,16 +62,16 @@ def verdict(base: AtBase) -> Iterator[Finding]:
 
 
 def _numbers(base: AtBase, arm: str, metric: str) -> dict[int, float]:
-    """An arm's figures by the number of servers."""
+    """Return an arm's figures by the number of servers."""
     return base.along(arm, metric, _ONE, _TWO)
 
 
 def _over_rings(base: AtBase) -> Iterator[Finding]:
     rings = {"optinc": ("ring", "ring-bits"), "optinc-cascade": ("ring-cascade", "ring-bits-cascade")}
     rings["optinc-dropped"] = rings["optinc-cascade"]
-    for arm, others in rings.items():
+    for arm, other_arms in rings.items():
         ours = _numbers(base, arm, "allreduce")
-        for other in others:
+        for other in other_arms:
             theirs = _numbers(base, other, "allreduce")
             times = {n: theirs[n] / ours[n] for n in ours.keys() & theirs.keys()}
             if times:
@@ -85,7 +85,7 @@ def _over_rings(base: AtBase) -> Iterator[Finding]:
 
 
 def _over_electrical(base: AtBase) -> Iterator[Finding]:
-    """What a switch that averages without light leaves of the gain."""
+    """Yield a finding on how much of the gain remains against a switch that averages without light."""
     ours, theirs, ring = (_numbers(base, arm, "allreduce") for arm in ("optinc", "electrical", "ring"))
     times = {n: theirs[n] / ours[n] for n in ours.keys() & theirs.keys() & ring.keys()}
     if times:
@@ -101,17 +101,17 @@ def _over_electrical(base: AtBase) -> Iterator[Finding]:
 
 def _on_scales(base: AtBase) -> Iterator[Finding]:
     """Ranks agree on the scales of blocks before."""
-    found: dict[int, float] = {}
+    extra_percent: dict[int, float] = {}
     for arm in ("optinc", "optinc-cascade"):
         sent, scales = _numbers(base, arm, "port_sent"), _numbers(base, arm, "port_scales")
-        found |= {n: 100 * scales[n] / (sent[n] - scales[n]) for n in scales}
-    if found:
-        least, most = min(found), max(found)
+        extra_percent |= {n: 100 * scales[n] / (sent[n] - scales[n]) for n in scales}
+    if extra_percent:
+        least, most = min(extra_percent), max(extra_percent)
         yield Finding(
             "loses",
             "Before its numbers servers agree on the scales of blocks, over packet switches: "
-            f"{found[least]:.2f} % of its numbers' bytes with {least} servers, "
-            f"{found[most]:.2f} % with {most}.",
+            f"{extra_percent[least]:.2f} % of its numbers' bytes with {least} servers, "
+            f"{extra_percent[most]:.2f} % with {most}.",
         )
 
 
@@ -126,13 +126,13 @@ def _on_computing(base: AtBase) -> Iterator[Finding]:
         saved = {n: 100 * (1 - ours[n] / theirs[n]) for n in ours.keys() & theirs.keys()}
         if 4 not in saved or share is None or work is None or sent is None or over is None:
             continue
-        others = ", ".join(f"{saved[n]:.1f} % with {n}" for n in sorted(saved) if n != 4)
+        other_savings = ", ".join(f"{saved[n]:.1f} % with {n}" for n in sorted(saved) if n != 4)
         # One byte is a value here, so that the codes' bytes are the values.
         a_token = FLOPS_A_TOKEN * sent / over
         yield Finding(
             "note",
             f"{base.titles[f'optinc-{model}']}: of an iteration {saved[4]:.1f} % are saved with 4 servers "
-            f"(fitted: the computing was solved from it), {others} servers (free). It means that "
+            f"(fitted: the computing was solved from it), {other_savings} servers (free). It means that "
             f"{100 * share:.0f} % of the ring's iteration is communication, and "
             f"{work / 1e9:.2g} GFLOP of work, as much as {work / a_token:.1f} tokens of a "
             f"language model of as many parameters at {FLOPS_A_TOKEN} operations for each. With any larger "
@@ -145,8 +145,8 @@ def _on_area(base: AtBase) -> Iterator[Finding]:
     for arm in ("unit-8", "unit-16"):
         published, ours = (
             {str(row.point): float(row.value) for row in base.table.each(arm, "unit_area.mean")
-             if (row.label == "published") == wanted and is_number(row.value)}
-            for wanted in (True, False)
+             if (row.label == "published") == expected and is_number(row.value)}
+            for expected in (True, False)
         )  # fmt: skip
         apart += [100 * abs(ours[key] - published[key]) for key in published.keys() & ours.keys()]
     if apart:
@@ -159,24 +159,24 @@ def _on_area(base: AtBase) -> Iterator[Finding]:
 
 
 def _on_light(base: AtBase) -> Iterator[Finding]:
-    """Findings: how imperfect light may be until a network answers some input wrongly."""
+    """Yield findings: how imperfect light may be until a network answers some input wrongly."""
     for arm in ("trained", "designed"):
-        said = []
+        limits = []
         for key, (words, unit) in _PHYSICS.items():
             shares = base.along(arm, "inputs_wrong", f"{_LIGHT}{key}")
             if (hardest := _harmless(list(shares.items()))) is not None:
-                said.append(f"{words} {hardest:g} {unit}")
-        if said:
+                limits.append(f"{words} {hardest:g} {unit}")
+        if limits:
             yield Finding(
                 "free",
-                f"{base.titles[arm]}: no answer is wrong with {', '.join(said)}, each the hardest of the "
+                f"{base.titles[arm]}: no answer is wrong with {', '.join(limits)}, each the hardest of the "
                 "values tried, one thing at a time and one draw of each.",
             )
 
 
-def _harmless(found: Sequence[tuple[float, float]]) -> float | None:
+def _harmless(points: Sequence[tuple[float, float]]) -> float | None:
     last = None
-    for value, share in found:
+    for value, share in points:
         if share:
             break
         last = value

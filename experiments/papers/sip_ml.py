@@ -36,7 +36,7 @@ _ALIKE = 5e-4
 
 
 def closed_forms(run: Run, latency_s: float) -> Iterator[Row]:
-    """Row ``time_to_accuracy`` of a run of one of the authors' models, placed over the GPUs.
+    """Yield the row ``time_to_accuracy`` of a run of one of the authors' models, placed over the GPUs.
 
     A run without the gradients' all-reduce also gets ``iteration_added_parameters`` and
     ``iteration_added_theirs``: its iteration with that term added, by either count of bytes.
@@ -76,7 +76,7 @@ def _reduces(workload: Workload) -> bool:
 
 
 class _Case(NamedTuple):
-    """What an iteration time is of; ``rate`` in bits per second, 0 where an arm has its own."""
+    """Subject of an iteration time; ``rate`` in bits per second, 0 if an arm has its own."""
 
     workload: str
     gpu: str
@@ -98,22 +98,24 @@ Times = Mapping[_Case, float]
 def _times(base: AtBase, arm: str, metric: str = "jct", *, whole: bool = False) -> dict[_Case, float]:
     """Until the last GPU has ended an iteration, of an arm at all of its points with the file's division
     (or of models that each GPU has ``whole``) and the best of the all-reduces that ran there, seconds."""
-    found: dict[_Case, float] = {}
+    times_s: dict[_Case, float] = {}
     for row in base.table.each(arm, metric):
         pieces = row.point.get(_PIECES, base.value(_PIECES))
         if not is_number(row.value) or row.label == "published" or pieces != base.value(_PIECES):
             continue
-        said = {path: str(row.point.get(path, base.value(path))) for path in (_WORKLOAD, _GPU, _TAKES, _RATE)}
-        workload = said[_WORKLOAD].removesuffix(_WHOLE)
-        if (workload != said[_WORKLOAD]) == whole:
-            rate = 0.0 if arm in _OWN_RATE else (quantity(said[_RATE]) or (0.0, ""))[0]
-            case = _Case(workload, said[_GPU], said[_TAKES], rate)
-            found[case] = min(float(row.value), found.get(case, math.inf))
-    return found
+        words = {
+            path: str(row.point.get(path, base.value(path))) for path in (_WORKLOAD, _GPU, _TAKES, _RATE)
+        }
+        workload = words[_WORKLOAD].removesuffix(_WHOLE)
+        if (workload != words[_WORKLOAD]) == whole:
+            rate = 0.0 if arm in _OWN_RATE else (quantity(words[_RATE]) or (0.0, ""))[0]
+            case = _Case(workload, words[_GPU], words[_TAKES], rate)
+            times_s[case] = min(float(row.value), times_s.get(case, math.inf))
+    return times_s
 
 
 def _either(base: AtBase, arm: str) -> dict[_Case, float]:
-    """The shorter iteration of two: with the model divided, and with the whole model on each GPU."""
+    """Return the shorter iteration of two: with the model divided, and with the whole model on each GPU."""
     whole = {case._replace(takes=""): s for case, s in _times(base, arm, whole=True).items()}
     divided = _times(base, arm)
     return {
@@ -124,7 +126,7 @@ def _either(base: AtBase, arm: str) -> dict[_Case, float]:
 
 
 def verdict(base: AtBase) -> Iterator[Finding]:
-    """Findings: where light wins and loses, from the rows alone."""
+    """Yield findings: in which cases light wins or loses, from the rows alone."""
     yield from _best(base)
     ours, either = _times(base, _OURS), _either(base, _OURS)
     for other in _OWN_RATE:
@@ -135,13 +137,13 @@ def verdict(base: AtBase) -> Iterator[Finding]:
 
 
 def _ratios(theirs: Times, ours: Times) -> dict[_Case, float]:
-    """How many times as fast ours are, where the others ran too."""
-    found = {}
+    """Return how many times as fast our cases are as theirs, for cases that both ran."""
+    ratios = {}
     for case, seconds in ours.items():
         other = theirs.get(case, theirs.get(case.of_own_rate))
         if other is not None:
-            found[case] = other / seconds
-    return found
+            ratios[case] = other / seconds
+    return ratios
 
 
 def _slower(ratios: Mapping[_Case, float]) -> str:
@@ -175,8 +177,10 @@ def _best(base: AtBase) -> Iterator[Finding]:
 
 
 def _within(base: AtBase, ratios: Mapping[_Case, float]) -> int:
-    """How many are in the range that the file says is published, as a share of the servers' time."""
-    spans = [one.range for one in base.experiment.spec.published if one.over == _SERVERS and one.range]
+    """Return how many ratios are in the published range of the file, as a share of the servers' time."""
+    spans = [
+        figure.range for figure in base.experiment.spec.published if figure.over == _SERVERS and figure.range
+    ]
     return sum(any(low.value <= 1 / ratio <= high.value for low, high in spans) for ratio in ratios.values())
 
 
@@ -208,7 +212,7 @@ def _over(base: AtBase, other: str, ours: Times, either: Times) -> Iterator[Find
 
 
 def _over_ideal(base: AtBase) -> Iterator[Finding]:
-    """Findings against an ideal switch, which nothing can beat at equal bandwidth."""
+    """Yield findings against an ideal switch, which nothing can beat at equal bandwidth."""
     pieces = base.value(_PIECES)
     for metric, how in (("jct", f"models in {pieces} pieces"), ("jct_best", "each with its best division")):
         ratios = _ratios(_times(base, "ideal", metric), _times(base, _OURS, metric)).values()
@@ -241,20 +245,20 @@ def _on_added(base: AtBase, ours: Times) -> Iterator[Finding]:
     """Gradients in the network beside the term that is added for them."""
     for name, tail in (("parameters", ""), ("theirs", "-theirs")):
         added = _times(base, "sip-ocs-added", f"iteration_added_{name}")
-        said = [
+        sentences = [
             f"{case.workload} at {case.rate / 1e12:g} Tbit/s {ours[sent] / seconds:.2f}"
             for case, seconds in added.items()
             if (sent := case._replace(workload=f"{case.workload}{tail}")) in ours
         ]
-        if said:
+        if sentences:
             whose = "4 bytes a parameter" if name == "parameters" else "the authors' bytes"
             yield Finding(
                 "note",
                 f"Gradients in the network over 2 · bytes / rate that is added, {whose}, time by time: "
-                f"{', '.join(said)}.",
+                f"{', '.join(sentences)}.",
             )
 
 
 def _span(values: object) -> str:
-    found = sorted(values)  # type: ignore[call-overload]
-    return "none" if not found else f"{found[0]:.2f} to {found[-1]:.2f}"
+    ordered = sorted(values)  # type: ignore[call-overload]
+    return "none" if not ordered else f"{ordered[0]:.2f} to {ordered[-1]:.2f}"

@@ -43,49 +43,53 @@ class ClosedForm:
 
 
 def closed_forms(run: Run, latency_s: float = 0.0) -> Iterator[Row]:
-    """Rows by the closed form for a run that times one all-reduce; none for other runs or collectives.
+    """Yield rows by the closed form for a run that times one all-reduce; none for other runs or collectives.
 
-    WRHT also gets the lightpaths that one node receives at once, and the segments of its longest lightpath.
+    WRHT also gets the lightpaths that one node receives at the same time, and the segments of its longest
+    lightpath.
 
-    ``latency_s``: emulated seconds of every step, besides what the file says.
+    ``latency_s``: emulated seconds of every step, in addition to those of the file.
     """
-    job, at = next(iter(run.jobs.values())), run.plan
+    job, plan = next(iter(run.jobs.values())), run.plan
     if job.timed is None:
         return
-    row, found = analytic(run), parse_collective(job.plan.loop.collective)
-    if found.algorithm == "wrht":
-        vectors, longest = _needs(found, job.plan.gpus)
+    row, collective = analytic(run), parse_collective(job.plan.loop.collective)
+    if collective.algorithm == "wrht":
+        vectors, longest = _needs(collective, job.plan.gpus)
         yield row("received_at_once", vectors * job.plan.loop.gradient_bytes, "bytes")
         yield row("longest_lightpath", longest, "count")
-    form = closed_form(at)
+    form = closed_form(plan)
     # How headers and segments slow a transfer down is not in it.
-    if form is not None and not at.costs.segment_s and not at.costs.headers:
-        yield row("allreduce_closed", _time_s(at, form, latency_s), "s")
+    if form is not None and not plan.costs.segment_s and not plan.costs.headers:
+        yield row("allreduce_closed", _time_s(plan, form, latency_s), "s")
         yield row("vectors_closed", form.vectors, "1")
         yield row("set_ups_closed", form.new, "count")
         yield row("added_closed", form.added, "1")
 
 
-def _time_s(at: RunPlan, form: ClosedForm, latency_s: float) -> float:
-    (job,), fabric, plane = at.jobs, at.setting.fabric, at.on(RingPlane)
+def _time_s(plan: RunPlan, form: ClosedForm, latency_s: float) -> float:
+    (job,), fabric, plane = plan.jobs, plan.setting.fabric, plan.on(RingPlane)
     rate_bps = next(link.rate_bps for link in fabric.links if {link.a.node, link.b.node} & fabric.gpus.keys())
     set_ups = form.new if plane is not None and plane.ring.reconfigure == "changed-only" else form.steps
     # An electrical step has no light to set; it has the latency of its messages.
-    set_up_s = plane.declared_s(at.setting.scale.time) if plane is not None else 0.0
-    waiting_s = set_ups * set_up_s + form.steps * (at.latency_s(job.plane(fabric)) + latency_s)
-    adding = 0.0 if at.costs.add_bps is None else form.added / at.costs.add_bps
+    set_up_s = plane.declared_s(plan.setting.scale.time) if plane is not None else 0.0
+    waiting_s = set_ups * set_up_s + form.steps * (plan.latency_s(job.plane(fabric)) + latency_s)
+    adding = 0.0 if plan.costs.add_bps is None else form.added / plan.costs.add_bps
     return (
-        waiting_s + (form.vectors / (rate_bps / at.setting.scale.rate) + adding) * 8 * job.loop.gradient_bytes
+        waiting_s
+        + (form.vectors / (rate_bps / plan.setting.scale.rate) + adding) * 8 * job.loop.gradient_bytes
     )
 
 
-def closed_form(at: RunPlan) -> ClosedForm | None:
-    """Closed form for the only job of a plan; None if its collective has none, and where ranks do not follow
-    the order of the fabric's GPUs."""
-    (job,), fabric = at.jobs, at.setting.fabric
+def closed_form(plan: RunPlan) -> ClosedForm | None:
+    """Return the closed form for the only job of a plan.
+
+    None if its collective has no closed form, or if ranks do not follow the order of the fabric's GPUs.
+    """
+    (job,), fabric = plan.jobs, plan.setting.fabric
     if job.ranks and job.ranks != job.plane(fabric).nodes:
         return None
-    if (plane := at.on(RingPlane)) is not None:
+    if (plane := plan.on(RingPlane)) is not None:
         return on_ring(parse_collective(job.loop.collective), job.gpus, plane.ring.wavelengths)
     leaf, oversubscription = _tree_of(fabric)
     forms = {"ring": _electrical_ring, "recursive-doubling": _recursive_doubling}
@@ -93,61 +97,63 @@ def closed_form(at: RunPlan) -> ClosedForm | None:
     return None if form is None else form(job.gpus, leaf, oversubscription)
 
 
-def on_ring(found: Collective, nodes: int, wavelengths: int) -> ClosedForm | None:
-    """Closed form on a ring of ``wavelengths`` each way; None for WRHT that is striped and relayed."""
-    lanes, both = wavelengths if found.striped else 1, found.algorithm.startswith("bidirectional")
-    if found.algorithm == "wrht":
-        return _wrht(found, nodes, wavelengths)
-    if found.algorithm.endswith("hierarchical-ring"):
-        m = found.group or fitting_group(nodes, wavelengths)
-        return _hierarchical(nodes, m, wavelengths if found.striped else None, both)
-    if found.algorithm.endswith("ring"):
+def on_ring(collective: Collective, nodes: int, wavelengths: int) -> ClosedForm | None:
+    """Return the closed form on a ring of ``wavelengths`` each way; None for WRHT that is striped and
+    relayed."""
+    lanes, both = wavelengths if collective.striped else 1, collective.algorithm.startswith("bidirectional")
+    if collective.algorithm == "wrht":
+        return _wrht(collective, nodes, wavelengths)
+    if collective.algorithm.endswith("hierarchical-ring"):
+        m = collective.group or fitting_group(nodes, wavelengths)
+        return _hierarchical(nodes, m, wavelengths if collective.striped else None, both)
+    if collective.algorithm.endswith("ring"):
         passes = 2 * (nodes - 1) / nodes / lanes / _ways(nodes, both)
         return ClosedForm(2 * (nodes - 1), 1, passes, (nodes - 1) / nodes)
-    if found.algorithm == "binary-tree":
+    if collective.algorithm == "binary-tree":
         depth = math.ceil(math.log2(nodes))
         return ClosedForm(2 * depth, 2 * depth, 2 * depth / lanes, depth)
     return None
 
 
 @functools.lru_cache(maxsize=128)
-def _tree(found: Collective, nodes: int) -> WrhtPlan:
-    top = "exchange" if found.exchange else "collect"
-    return plan(nodes, found.wavelengths or 1, found.group, top, found.reach)
+def _tree(collective: Collective, nodes: int) -> WrhtPlan:
+    top = "exchange" if collective.exchange else "collect"
+    return plan(nodes, collective.wavelengths or 1, collective.group, top, collective.reach)
 
 
 @functools.lru_cache(maxsize=128)
-def _needs(found: Collective, nodes: int) -> tuple[int, int]:
-    """Vectors that one node receives at once, and segments of the longest lightpath."""
-    tree = _tree(found, nodes)
+def _needs(collective: Collective, nodes: int) -> tuple[int, int]:
+    """Return the vectors that one node receives at the same time, and the segments of the longest
+    lightpath."""
+    tree = _tree(collective, nodes)
     return tree.buffer_vectors, tree.longest_segments
 
 
-def _levels(found: Collective, nodes: int, wavelengths: int) -> list[tuple[int, bool]]:
-    """(size of the largest group, whether it exchanges) of each level, without limit of reach."""
+def _levels(collective: Collective, nodes: int, wavelengths: int) -> list[tuple[int, bool]]:
+    """Return (size of the largest group, whether it exchanges) of each level, without limit of reach."""
     levels: list[tuple[int, bool]] = []
     left = nodes
     while left > 1:
-        if found.exchange and exchange_wavelengths(left) <= wavelengths:
+        if collective.exchange and exchange_wavelengths(left) <= wavelengths:
             return [*levels, (left, True)]
-        size = min(found.group or 2 * wavelengths + 1, left)
+        size = min(collective.group or 2 * wavelengths + 1, left)
         levels.append((size, False))
         left = -(-left // size)
     return levels
 
 
-def _wrht(found: Collective, nodes: int, wavelengths: int) -> ClosedForm | None:
-    if found.reach is not None:
-        if found.striped:
+def _wrht(collective: Collective, nodes: int, wavelengths: int) -> ClosedForm | None:
+    if collective.reach is not None:
+        if collective.striped:
             return None
         # How relays add up has no closed form: the plan counts the steps, the formula gives their time.
-        tree = _tree(found, nodes)
+        tree = _tree(collective, nodes)
         added = sum(max(len(group) for group in level.groups) - 1 for level in tree.levels)
         return ClosedForm(tree.steps, tree.steps, tree.steps, added)
-    levels = _levels(found, nodes, wavelengths)
+    levels = _levels(collective, nodes, wavelengths)
     steps = sum(1 if last else 2 for _, last in levels)
     passes = sum(
-        (1 if last else 2) / (stripes(wavelengths, size // 2) if found.striped else 1)
+        (1 if last else 2) / (stripes(wavelengths, size // 2) if collective.striped else 1)
         for size, last in levels
     )
     return ClosedForm(steps, steps, passes, sum(size - 1 for size, _ in levels))
@@ -203,13 +209,13 @@ RECONFIGURE, LOSS = "fabrics.light.rings.n.reconfigure", "fabrics.light.rings.n.
 
 
 def verdict(base: AtBase) -> Iterator[Finding]:
-    """Findings: where WRHT wins and loses, from the rows alone."""
-    others = [arm for arm in base.experiment.arms if not arm.startswith("wrht")]
-    plain = [arm for arm in others if not arm.endswith("-striped")]
-    yield from _on_small(base, plain, others)
+    """Yield findings: in which cases WRHT wins or loses, from the rows alone."""
+    rivals = [arm for arm in base.experiment.arms if not arm.startswith("wrht")]
+    plain = [arm for arm in rivals if not arm.endswith("-striped")]
+    yield from _on_small(base, plain, rivals)
     for other in plain:
         yield from _on_one(base, other)
-    yield from _on_striping(base, [arm for arm in others if arm.endswith("-striped")])
+    yield from _on_striping(base, [arm for arm in rivals if arm.endswith("-striped")])
     yield from _on_charge(base)
     yield from _on_memory(base)
     yield from _on_additions(base)
@@ -218,8 +224,10 @@ def verdict(base: AtBase) -> Iterator[Finding]:
 
 
 def _up_to(base: AtBase, arm: str, other: str, changed: Mapping[str, Any] = AS_WRITTEN) -> float | None:
-    """The gradient below which an arm is faster, bytes: 0 never, infinity always; None where it is not known,
-    or the other is ahead at first."""
+    """Return the gradient below which an arm is faster, bytes: 0 never, infinity always.
+
+    None if it is not known, or if the other arm is ahead at first.
+    """
     row = base.at(arm, f"faster_up_to.{other}", changed)
     if row is None:
         return None
@@ -227,12 +235,12 @@ def _up_to(base: AtBase, arm: str, other: str, changed: Mapping[str, Any] = AS_W
 
 
 def _models(base: AtBase) -> dict[str, float]:
-    """Bytes of the gradients that the file has a parameter for, by its name."""
-    swept = {at.point[GRADIENT] for at in base.table if GRADIENT in at.point}
+    """Return the bytes of the gradients for which the file has a parameter, by its name."""
+    swept = {place.point[GRADIENT] for place in base.table if GRADIENT in place.point}
     named = {
         name: spec.value for name, spec in base.experiment.spec.parameters.items() if spec.value in swept
     }
-    return {name: found[0] for name, value in named.items() if (found := quantity(value)) is not None}
+    return {name: size[0] for name, value in named.items() if (size := quantity(value)) is not None}
 
 
 def _limit(size: float) -> str:
@@ -240,7 +248,7 @@ def _limit(size: float) -> str:
 
 
 def _covers(base: AtBase, size: float) -> str:
-    """Which models' gradients lie below and above a size."""
+    """Return the models whose gradients are below and above a size in bytes, in words."""
     below = [name for name, own in _models(base).items() if own < size]
     above = [name for name in _models(base) if name not in below]
     return (f" That covers {listed(below)}." if below else "") + (
@@ -248,32 +256,37 @@ def _covers(base: AtBase, size: float) -> str:
     )
 
 
-def _on_small(base: AtBase, plain: Sequence[str], others: Sequence[str]) -> Iterator[Finding]:
-    """Findings: the gradient size up to which a form of WRHT is fastest on the ring."""
+def _on_small(base: AtBase, plain: Sequence[str], rivals: Sequence[str]) -> Iterator[Finding]:
+    """Yield findings: the gradient size up to which a form of WRHT is fastest on the ring."""
 
     def best(against: Sequence[str]) -> tuple[float, str] | None:
-        found = []
+        sizes_by_arm = []
         for arm in WRHT:
             sizes = [size for other in against if (size := _up_to(base, arm, other)) is not None]
-            found += [(min(sizes), arm)] if sizes else []
-        return max(found, default=None)
+            sizes_by_arm += [(min(sizes), arm)] if sizes else []
+        return max(sizes_by_arm, default=None)
 
-    one, any_of = best(plain), best(others)
-    if one is None or any_of is None:
+    plain_best, any_of = best(plain), best(rivals)
+    if plain_best is None or any_of is None:
         return
     text = (
         "Where every step pays for its set-up, few steps are what counts for small gradients: of all that "
-        f"give a transfer one wavelength, {base.titles[one[1]]} is the fastest {_limit(one[0])}"
+        f"give a transfer one wavelength, {base.titles[plain_best[1]]} is the fastest {_limit(plain_best[0])}"
     )
-    text += f", of all on the ring, striped ones included, {_limit(any_of[0])}" if any_of[0] < one[0] else ""
-    beyond = all(own > one[0] for own in _models(base).values())
+    text += (
+        f", of all on the ring, striped ones included, {_limit(any_of[0])}"
+        if any_of[0] < plain_best[0]
+        else ""
+    )
+    beyond = all(own > plain_best[0] for own in _models(base).values())
     yield Finding(
-        "wins" if one[0] else "loses", text + (". All models' gradients here are larger." if beyond else ".")
+        "wins" if plain_best[0] else "loses",
+        text + (". All models' gradients here are larger." if beyond else "."),
     )
 
 
 def _on_one(base: AtBase, other: str) -> Iterator[Finding]:
-    """Findings: both forms of WRHT against another arm, with a set-up in each step."""
+    """Yield findings: both forms of WRHT against another arm, with a set-up in each step."""
     sizes = {arm: size for arm in WRHT if (size := _up_to(base, arm, other)) is not None}
     title = base.titles[other]
     for arm in WRHT:
@@ -286,15 +299,17 @@ def _on_one(base: AtBase, other: str) -> Iterator[Finding]:
         return
     most = max(sizes.values())
     if len(set(sizes.values())) == 1:
-        said = f"WRHT, with exchange or without, is faster {_limit(most)}" if most else "WRHT is never faster"
+        sentence = (
+            f"WRHT, with exchange or without, is faster {_limit(most)}" if most else "WRHT is never faster"
+        )
     else:
-        said = listed(
+        sentence = listed(
             [f"{base.titles[arm]} {_limit(size) if size else 'never'}" for arm, size in sizes.items()]
         )
-        said = f"faster is {said}"
+        sentence = f"faster is {sentence}"
     wins = any(own < most for own in _models(base).values())
     yield Finding(
-        "wins" if wins else "loses", f"{title}: {said}.{_covers(base, most) if most < math.inf else ''}"
+        "wins" if wins else "loses", f"{title}: {sentence}.{_covers(base, most) if most < math.inf else ''}"
     )
 
 
@@ -372,25 +387,25 @@ def _on_additions(base: AtBase) -> Iterator[Finding]:
 
 
 def _on_loss(base: AtBase) -> Iterator[Finding]:
-    found = base.along("wrht", "steps", LOSS)
+    by_loss = base.along("wrht", "steps", LOSS)
     longest = base.at("wrht", "longest_lightpath")
-    if len(found) < 2 or longest is None:
+    if len(by_loss) < 2 or longest is None:
         return
-    free, most = found[min(found)], max(found)
-    kept = max(lost for lost, steps in found.items() if steps == free)
+    free, most = by_loss[min(by_loss)], max(by_loss)
+    kept = max(lost for lost, steps in by_loss.items() if steps == free)
     yield Finding(
         "loses",
         f"Its light has to pass {longest.value} segments in one go. Of the losses swept, {kept:g} dB in "
-        f"each node's switch is the most with which it does; at {most:g} dB it takes {found[most]:,} steps "
+        f"each node's switch is the most with which it does; at {most:g} dB it takes {by_loss[most]:,} steps "
         f"instead of {free}, by relays that are a heuristic of ours.",
     )
 
 
 def _on_figures(base: AtBase) -> Iterator[Finding]:
-    found = [mean for mean in means(base.experiment.spec, base.table) if mean.ours]
+    published = [mean for mean in means(base.experiment.spec, base.table) if mean.ours]
     exact, missed = (
-        [f"{saved(mean.ratio):.2f} %" for mean in found if mean.reproduced == wanted]
-        for wanted in (True, False)
+        [f"{saved(mean.ratio):.2f} %" for mean in published if mean.reproduced == expected]
+        for expected in (True, False)
     )
     text = f"Fitted: {listed(exact)}; the parameters say what was inferred from it." if exact else ""
     text += f" Not reproduced: {listed(missed)}, whose settings are not known." if missed else ""
@@ -399,5 +414,5 @@ def _on_figures(base: AtBase) -> Iterator[Finding]:
 
 
 def listed(words: Sequence[str]) -> str:
-    """Join words with commas and a last "and"."""
+    """Return words joined with commas and a last "and"."""
     return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))

@@ -1,4 +1,4 @@
-"""What a run ran on: facts for environment.json, so that a reader can judge and repeat it."""
+"""Describe the environment of a run for environment.json, so that a reader can judge and repeat the run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PROGRAMS = {
 
 
 def describe_setting(setting: Setting) -> dict[str, Any]:
-    """Scales and rates of one lab. Rates are emulated ones, with their unit."""
+    """Return scales and rates of one lab. Rates are emulated, with their unit."""
     fabric, scale = setting.fabric, setting.scale
     return {
         "fabric": setting.name,
@@ -44,7 +44,8 @@ def describe_setting(setting: Setting) -> dict[str, Any]:
 
 
 def describe_machine(simulated: bool) -> dict[str, Any]:
-    """Machine and versions; of what is ``simulated`` not those that it would have been emulated with."""
+    """Return machine and versions. If ``simulated``, the versions of the emulation's programs are left
+    out."""
     programs = {} if simulated else _PROGRAMS
     return {
         **({"commit": commit} if (commit := _commit()) else {}),
@@ -84,14 +85,14 @@ def _package(name: str) -> str:
 
 
 def _commit() -> str:
-    """The commit of the sources, ``-dirty`` where files differ from it; empty where git does not know."""
+    """Return the commit of the sources, ``-dirty`` if files differ from it; empty if git does not know."""
     if not (ROOT / ".git").exists():
         # An installed package: git would answer for the project in whose folder it is.
         return ""
-    said, _ = _said(
+    output, _ = _said(
         "git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=10", "--exclude", "*"
     )
-    return said
+    return output
 
 
 def _program(command: list[str]) -> str:
@@ -102,7 +103,8 @@ def _program(command: list[str]) -> str:
 
 
 def _said(*command: str) -> tuple[str, str]:
-    """What a program writes to its output and to its errors; nothing where it cannot be run."""
+    """Return what a program writes to its output and to its errors; both empty if the program cannot be
+    run."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):

@@ -128,8 +128,8 @@ class Iteration(Record, event="iteration"):
 
 
 class Operations(Record, event="operations"):
-    """When a rank's operations of a workload began and ended, in the order of its program: ``times_s``, each
-    begin and end in seconds after ``begin``, that of its iteration."""
+    """Begin and end of a rank's operations of a workload, in the order of its program. ``times_s``: begin
+    and end of each operation, seconds after ``begin``, which is the begin of its iteration."""
 
     job: str
     rank: int
@@ -139,8 +139,8 @@ class Operations(Record, event="operations"):
 
 
 class Divisions(Record, event="divisions"):
-    """How often light was divided anew while a job ran, and for how long bytes under way
-    waited in the dark for that, seconds."""
+    """Number of times that light was divided again while a job ran, and the seconds for which bytes waited
+    in the dark because of that."""
 
     job: str
     decisions: int
@@ -148,21 +148,22 @@ class Divisions(Record, event="divisions"):
 
 
 class LightDecisions(Record, event="light_decisions"):
-    """How the controller divided light while a job ran: of each decision ``number``, ``t``, the bytes
-    ``left_bytes`` for which it was made, whether any switch ``changed``, the seconds ``read_s``,
-    ``decide_s``, ``hold_s``, ``write_s`` and ``dark_s``, the ``problem``, null where there was none, and the
-    ``lightpaths`` that there were then: of each GPU to each peer, how many."""
+    """Decisions of the controller to divide light while a job ran. Of each decision: ``number``, ``t``,
+    the bytes ``left_bytes`` for which it was made, whether any switch ``changed``, the seconds ``read_s``,
+    ``decide_s``, ``hold_s``, ``write_s`` and ``dark_s``, the ``problem``, null if there was none, and
+    ``lightpaths``, the number of lightpaths from each GPU to each peer at that time."""
 
     job: str
     decisions: list[Mapping[str, Any]]
 
 
 class LightGiven(Record, event="light_given"):
-    """Which pairs of GPUs each division of light was made for, in a simulation that follows every rank.
+    """Pairs of GPUs for which each division of light was made, in a simulation that follows every rank.
 
-    ``pairs``: source and destination of each. Of each of ``divisions``, the first of which is made for all
-    that the job sends: ``t``, when it was lit, ``left_bytes`` of each pair when it was decided, and
-    ``lightpaths`` of each."""
+    ``pairs``: source and destination of each. ``divisions``, the first of which is made for all that the job
+    sends: for each, ``t``, the time at which it was lit, ``left_bytes`` of each pair when it was decided, and
+    ``lightpaths`` of each pair.
+    """
 
     job: str
     pairs: list[tuple[str, str]]
@@ -170,9 +171,9 @@ class LightGiven(Record, event="light_given"):
 
 
 class LightTurns(Record, event="light_turns"):
-    """How light followed the phases of a job. Of each of ``turns``, which is a phase in an iteration:
-    ``iteration``, ``phase``, when its circuits began to be ``set`` and when they were ``lit``, seconds of the
-    lab's clock, and whether any circuit was ``moved`` for it."""
+    """Light that followed the phases of a job. Of each of ``turns``, which is a phase in an iteration:
+    ``iteration``, ``phase``, the times at which its circuits began to be ``set`` and were ``lit``, seconds
+    of the lab's clock, and whether any circuit was ``moved`` for it."""
 
     job: str
     turns: list[Mapping[str, Any]]
@@ -209,12 +210,13 @@ class TraceReplayed(Record, event="trace_replayed"):
 
 
 class WorkerDone(Record, event="done"):
-    """What a rank ended with. Bytes are payload; ``wire_bytes``: by NIC (``eth0``, …) what it has sent and
-    received while the job trained, with headers. ``parameters_sha256``: of what was trained;
-    ``results_checked``: of a workload, the parts of results that were compared with what they must be, and
-    were that. ``light``: where light stands, what it gave its O-NIC for each rank, bytes of payload and of
-    framing. ``beacon_gaps``: long silences of a peer's beacons, each
-    with ``t_start``, ``t_end``, ``peer`` (a rank) and ``lost``; ``max_beacon_gap_s``: the longest of all."""
+    """Final report of a rank. Bytes are payload. ``wire_bytes``: bytes with headers that each NIC
+    (``eth0``, …) sent and received while the job trained. ``parameters_sha256``: hash of the trained
+    parameters. ``results_checked``: for a workload, the number of parts of results that were compared with
+    what they must be, and were equal. ``light``: with static lightpaths, the bytes of payload and of
+    framing that the rank gave its O-NIC for each rank. ``beacon_gaps``: long silences of a peer's beacons,
+    each with ``t_start``, ``t_end``, ``peer`` (a rank) and ``lost``. ``max_beacon_gap_s``: the longest of
+    all silences."""
 
     job: str
     rank: int
@@ -254,9 +256,9 @@ class CommandEnded(Record, event="command_ended"):
 
 
 class LinkBytes(Record, event="link_bytes"):
-    """What went over the packet switches' links while a job of containers ran, by their ports' counters:
-    bytes of frames ``from`` the port at one end ``to`` that at the other. ``beside``: other jobs that ran
-    meanwhile, whose bytes are counted, too."""
+    """Traffic over the packet switches' links while a job of containers ran, by the counters of their
+    ports: bytes of frames ``from`` the port at one end ``to`` the port at the other. ``beside``: other
+    jobs that ran at the same time, whose bytes are also counted."""
 
     job: str
     links: list[dict[str, Any]]
@@ -345,15 +347,15 @@ class LightCounters(Record, event="light"):
 
 
 class ImpairedLinks(Record, event="impaired"):
-    """What links that lose, delay or damage frames did to those of a run, by direction: ``from`` and ``to``,
-    the frames that came and their bytes, and those of them that were ``lost``, ``damaged``, or came while it
-    was ``down``."""
+    """Effects on the frames of a run of links that lose, delay or damage frames, by direction: ``from``
+    and ``to``, the frames that arrived and their bytes, and the numbers of frames that were ``lost``,
+    ``damaged``, or arrived while the link was ``down``."""
 
     links: Sequence[Mapping[str, Any]]
 
 
 class OnicsSimulated(Record, event="onics"):
-    """What the agents' state machines did: messages by kind, flows, and overlaps at a receiver."""
+    """Totals of the agents' state machines: messages by kind, flows, and overlaps at a receiver."""
 
     messages: Mapping[str, int]
     flows: int
@@ -385,7 +387,7 @@ class RingSetUps(Record, event="ring"):
 
 
 class Circuits(Record, event="circuits"):
-    """What is lit when a run has ended."""
+    """Circuits that are lit when a run has ended."""
 
     circuits: list[list[str]]
 
@@ -400,7 +402,8 @@ class ProcessorLoad(Record, event="cpu"):
 
 
 class PortRate(Record, event="port_rate"):
-    """What a packet switch's port received and sent over the last moment, bits per second."""
+    """Rates that a packet switch's port received and sent over the last sampling interval, bits per
+    second."""
 
     switch: str
     port: int
@@ -443,11 +446,11 @@ class Repeated(Record, event="repeated"):
 
 
 class AveragersCounted(Record, event="averagers"):
-    """What the averagers' processes told after a run, by name: the ``table`` of the unit (``inputs``,
+    """Counters of the averagers' processes after a run, by name: the ``table`` of the unit (``inputs``,
     ``wrong``, ``worst``), and since the run began ``frames``, ``codes``, ``bytes_in`` and ``bytes_out`` by
-    port, ``cpu_s``, ``sessions``, ``resets`` and answers ``checked``. ``latency_s``: of the latest frames,
-    from their last byte to the first of the answer. ``restarted``: it was started again meanwhile, and its
-    counters begin there."""
+    port, ``cpu_s``, ``sessions``, ``resets`` and answers ``checked``. ``latency_s``: latency of the latest
+    frames, from their last byte to the first byte of the answer. ``restarted``: whether the averager was
+    restarted during the run, in which case its counters begin there."""
 
     averagers: Mapping[str, Mapping[str, Any]]
 
@@ -590,62 +593,63 @@ _CALLED = {
 
 
 def process_called(kind: str, name: str) -> str:
-    """What a process is called in a sentence; ``kind`` as of :class:`ProcessEnded`."""
+    """Return the name of a process in a sentence; ``kind`` as of :class:`ProcessEnded`."""
     return _CALLED.get(kind) or f"{kind} {name}"
 
 
 def table() -> str:
-    """All kinds of records as a table in Markdown, for docs/result-schema.md."""
+    """Return all kinds of records as a table in Markdown, for docs/result-schema.md."""
     lines = ["| event | fields besides `t`, `event`, `run` | |", "|---|---|---|"]
     for name, kind in KINDS.items():
         own = [f"`{f.name}`" for f in dataclasses.fields(kind) if f.name not in ("t", "run")]
-        said = " ".join((kind.__doc__ or "").replace("``", "`").split())
-        lines.append(f"| `{name}` | {', '.join(own)} | {said} |")
+        words = " ".join((kind.__doc__ or "").replace("``", "`").split())
+        lines.append(f"| `{name}` | {', '.join(own)} | {words} |")
     return "\n".join(lines) + "\n"
 
 
 def line_of(record: Record) -> str:
-    """The record as a line of JSON, with its end of line."""
+    """Return the record as a line of JSON, with its end of line."""
     values = {"t": record.t, "event": record.event, **vars(record)}
     return json.dumps(values, separators=(",", ":")) + "\n"
 
 
-def record_of(found: Mapping[str, Any]) -> Record | None:
-    """The record that an object stands for; None for a kind that is not known here.
+def record_of(document: Mapping[str, Any]) -> Record | None:
+    """Return the record that an object stands for; None for an unknown kind.
 
-    Keys that the kind does not have are left out. Raises TypeError for one that is missing.
+    Keys that the kind does not have are left out. Raises TypeError for a missing key.
     """
-    kind = KINDS.get(found["event"])
+    kind = KINDS.get(document["event"])
     if kind is None:
         return None
     known = kind.__dataclass_fields__
-    return kind(**{key: value for key, value in found.items() if key in known})
+    return kind(**{key: value for key, value in document.items() if key in known})
 
 
-def _as_now(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """Converts an object that an earlier version wrote to those that are written now."""
-    told: dict[str, Any]
-    if found["event"] == "switch_restarted":
-        told = {"kind": "optical switch", "name": found["switch"], "how": "how is not on record"}
-    elif found["event"] == "controller_restarted":
-        told = {"kind": "controller", "name": "controller", "how": found["reason"]}
+def _as_now(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """Convert an object that an earlier version wrote. Return the objects that are written now in its
+    place."""
+    fields: dict[str, Any]
+    if document["event"] == "switch_restarted":
+        fields = {"kind": "optical switch", "name": document["switch"], "how": "how is not on record"}
+    elif document["event"] == "controller_restarted":
+        fields = {"kind": "controller", "name": "controller", "how": document["reason"]}
     else:
-        return [found]
-    told |= {key: found[key] for key in ("t", "run")} | {"planned": False, "away_s": 0.0}
-    both = [{**told, "event": kind.event} for kind in (ProcessEnded, ProcessBack)]
-    return both * int(found.get("times", 1))
+        return [document]
+    fields |= {key: document[key] for key in ("t", "run")} | {"planned": False, "away_s": 0.0}
+    both = [{**fields, "event": kind.event} for kind in (ProcessEnded, ProcessBack)]
+    return both * int(document.get("times", 1))
 
 
 def read_records(path: Path) -> list[Record]:
-    """All records of a file; a last line that a crash cut short is left out.
+    """Return all records of a file; a last line that a crash cut short is left out.
 
-    Raises ScenarioError naming the file, and the line when any other line is broken.
+    Raises ScenarioError naming the file, and the line if any other line is broken.
     """
     lines = read_text(path).splitlines()
-    found: list[Record] = []
+    records: list[Record] = []
     for number, line in enumerate(lines, start=1):
         try:
-            of_line = [record_of(one) for one in _as_now(parse_json(line))]
+            of_line = [record_of(document) for document in _as_now(parse_json(line))]
         except HalfCharacterError as error:
             raise ScenarioError(f"{path}: line {number}: {error.msg}") from None
         except json.JSONDecodeError:
@@ -655,8 +659,8 @@ def read_records(path: Path) -> list[Record]:
         except RecursionError:
             raise ScenarioError(f"{path}: line {number} is nested too deep") from None
         except (KeyError, TypeError) as error:
-            said = str(error).partition("__init__() ")[2] or f"lacks {error}"
+            message = str(error).partition("__init__() ")[2] or f"lacks {error}"
             known = "another version of ringlight may have made it"
-            raise ScenarioError(f"{path}: line {number}: {said}; {known}") from None
-        found += [record for record in of_line if record is not None]
-    return found
+            raise ScenarioError(f"{path}: line {number}: {message}; {known}") from None
+        records += [record for record in of_line if record is not None]
+    return records

@@ -51,13 +51,13 @@ _PORT_RATES: Mapping[str, Callable[[str], Any]] = {
 
 
 def new_folder(parent: Path, name: str) -> Path:
-    """A new folder in ``parent``, called after the time and ``name``.
+    """Create a folder in ``parent``, named after the time and ``name``. Return its path.
 
-    Raises ScenarioError when there can be none, WriteError when the disk is full.
+    Raises ScenarioError if the folder cannot be created, WriteError if the disk is full.
     """
-    wanted = f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"
+    stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"
     for number in range(1, 1000):
-        path = parent / (wanted if number == 1 else f"{wanted}-{number}")
+        path = parent / (stem if number == 1 else f"{stem}-{number}")
         try:
             path.mkdir(parents=True)
         except FileExistsError:
@@ -67,7 +67,7 @@ def new_folder(parent: Path, name: str) -> Path:
                 raise WriteError(f"{path}: cannot be made: {error.strerror}") from None
             raise ScenarioError(f"{parent}: no run folder can be made there: {error.strerror}") from None
         return path
-    raise ScenarioError(f"{parent}: too many run folders called {wanted}")
+    raise ScenarioError(f"{parent}: too many run folders called {stem}")
 
 
 class RunFolder:
@@ -94,8 +94,10 @@ class RunFolder:
     def new(
         cls, parent: Path, name: str, text: str, files: Sequence[str] = (), source: Path = Path()
     ) -> RunFolder:
-        """A folder below ``parent`` for the scenario file ``text``, with copies of the ``files`` that it
-        names; they are below ``source``."""
+        """Create a folder below ``parent`` for the scenario file ``text``. Return the run folder.
+
+        The ``files`` that the scenario names are below ``source`` and are copied.
+        """
         path = new_folder(parent, name)
         try:
             with writing(path):
@@ -112,7 +114,10 @@ class RunFolder:
 
     @classmethod
     def again(cls, path: Path) -> RunFolder:
-        """A folder that was left, without what is there of runs that did not end. Raises ScenarioError."""
+        """Return an interrupted run folder, after removing the records of runs that did not end.
+
+        Raises ScenarioError.
+        """
         environment = read_json(path / "environment.json")
         records = read_records(path / "events.jsonl")
         whole = {record.run for record in records if isinstance(record, RunEnded)}
@@ -156,8 +161,10 @@ class RunFolder:
 
 
 def _copy(source: Path, path: Path) -> None:
-    """A copy that has been read back, which the same people may read. Raises WriteError, and ScenarioError
-    where the source is not there."""
+    """Copy a file, and read the copy back. The same people may read it.
+
+    Raises WriteError, and ScenarioError if the source is missing.
+    """
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -174,20 +181,20 @@ def _copy(source: Path, path: Path) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object of a JSON file. Raises ScenarioError naming the file."""
+    """Return the object of a JSON file. Raises ScenarioError naming the file."""
     try:
-        found = parse_json(read_text(path))
+        document = parse_json(read_text(path))
     except json.JSONDecodeError:
         raise ScenarioError(f"{path}: it is not JSON") from None
     except RecursionError:
         raise ScenarioError(f"{path}: it is nested too deep") from None
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise ScenarioError(f"{path}: it is no JSON object")
-    return found
+    return document
 
 
 def environment_of(folder: Path) -> dict[str, Any]:
-    """Read environment.json of a run folder. Raises ScenarioError if it is not one."""
+    """Return environment.json of a run folder. Raises ScenarioError if the folder is not a run folder."""
     file = folder / "environment.json"
     if not file.exists():
         raise ScenarioError(f"{folder}: not a run folder: it has no environment.json")
@@ -195,8 +202,7 @@ def environment_of(folder: Path) -> dict[str, Any]:
 
 
 def experiment_of(path: Path) -> Experiment:
-    """The experiment of a run folder, with the repeats and the values that were asked for. Raises
-    ScenarioError."""
+    """Return the experiment of a run folder, with the requested repeats and values. Raises ScenarioError."""
     environment = environment_of(path)
     file = path / "scenario.yaml"
     repeat, sets = environment.get("repeat"), environment.get("sets") or ()
@@ -213,9 +219,9 @@ def experiment_of(path: Path) -> Experiment:
 
 
 def chosen_scale(environment: Mapping[str, Any]) -> ChosenScale | None:
-    """The scale that was chosen for a run folder's runs; None where their file states it."""
-    found = environment.get("chosen_scale")
-    return None if found is None else ChosenScale.model_validate(found)
+    """Return the scale that was chosen for a run folder's runs; None if their file states the scale."""
+    scale = environment.get("chosen_scale")
+    return None if scale is None else ChosenScale.model_validate(scale)
 
 
 def _csv(rates: Sequence[PortRate]) -> str:
@@ -226,7 +232,7 @@ def _csv(rates: Sequence[PortRate]) -> str:
 
 
 def read_port_rates(path: Path) -> list[PortRate]:
-    """The port rates of a throughput.csv; a last line that a crash cut short is left out.
+    """Return the port rates of a throughput.csv; a last line that a crash cut short is left out.
 
     Raises ScenarioError naming the file.
     """

@@ -1,4 +1,4 @@
-"""What containers of one's own wrote, as a run folder keeps it."""
+"""Read the output of users' containers, as a run folder keeps it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 @dataclass(frozen=True)
 class Written:
-    """What a rank of a job of a run wrote to a stream: the file's ``path`` in the run folder, its ``size`` in
-    bytes, and the ``lines`` at its end."""
+    """Output of a rank of a job to a stream, in a run.
+
+    ``path``: the file in the run folder. ``size``: its size in bytes. ``lines``: the lines at its end.
+    """
 
     run: str
     job: str
@@ -30,23 +32,23 @@ class Written:
 
 
 def outputs(folder: Path) -> list[Written]:
-    """List output files by run, job and rank; empty streams are left out. Raises OSError."""
-    found = []
+    """Return output files by run, job and rank; empty streams are left out. Raises OSError."""
+    files = []
     for root in sorted(folder.glob("logs/*/output")):
         for file in root.rglob("*.txt"):
             name = _NAME.fullmatch(file.name)
             if name is not None and not file.is_symlink() and file.is_file() and file.stat().st_size:
                 run = str(file.parent.relative_to(root))
-                found.append((run, name["job"], int(name["rank"]), name["stream"], file))
-    found.sort(key=lambda one: (*one[:3], one[3] == "stderr"))
+                files.append((run, name["job"], int(name["rank"]), name["stream"], file))
+    files.sort(key=lambda entry: (*entry[:3], entry[3] == "stderr"))
     return [
         Written(run, job, rank, stream, str(file.relative_to(folder)), file.stat().st_size, _end(file))
-        for run, job, rank, stream, file in found[:_MOST_FILES]
+        for run, job, rank, stream, file in files[:_MOST_FILES]
     ]
 
 
 def _end(file: Path) -> list[str]:
-    """The last lines of a file."""
+    """Return the last lines of a file."""
     with file.open("rb") as opened:
         cut = max(0, os.fstat(opened.fileno()).st_size - _MOST_BYTES)
         opened.seek(cut)

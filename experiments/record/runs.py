@@ -145,24 +145,29 @@ class Run:
 
     @cached_property
     def _by_kind(self) -> Mapping[type[Record], list[Record]]:
-        found: dict[type[Record], list[Record]] = {}
+        records_of: dict[type[Record], list[Record]] = {}
         for record in self.records:
-            found.setdefault(type(record), []).append(record)
-        return found
+            records_of.setdefault(type(record), []).append(record)
+        return records_of
 
     @property
     def later(self) -> list[Action]:
-        """What was made to happen after the first jobs were released."""
+        """Actions that were begun after the first jobs were released."""
         return [action for action in self.actions if action.begun > self.released]
 
     def of(self, kind: type[AnyRecord], job: str | None = None) -> list[AnyRecord]:
-        """Records of one kind, in order; those of a ``job`` where one is named."""
-        found = cast(list[AnyRecord], self._by_kind.get(kind, []))
-        return found if job is None else [record for record in found if getattr(record, "job", None) == job]
+        """Return the records of one kind, in order; only those of ``job`` if given."""
+        matching = cast(list[AnyRecord], self._by_kind.get(kind, []))
+        return (
+            matching
+            if job is None
+            else [record for record in matching if getattr(record, "job", None) == job]
+        )
 
     @property
     def drifts(self) -> list[tuple[SwitchDrifted, SwitchMended | None]]:
-        """How switches were not as set, and when each was again, if that is on record."""
+        """Deviations of switches from their settings, each with its repair; None if no repair is on
+        record."""
         return [(drift, self._mended(drift)) for drift in self.of(SwitchDrifted)]
 
     def _mended(self, drift: SwitchDrifted) -> SwitchMended | None:
@@ -176,23 +181,25 @@ class Run:
 
 
 def runs_of(records: Iterable[Record], plans: Iterable[RunPlan]) -> list[Run]:
-    """The whole runs that count, in the order of ``plans``. One without its end is left out, and so is one
-    that was set aside in favour of its repetition, or the other way round. While nothing says which of the
-    two counts, the first does.
+    """Return the whole runs that count, in the order of ``plans``.
+
+    A run without its end is left out. So is a run that was set aside in favour of its repetition, or a
+    repetition that was set aside in favour of the run. If no record says which of the two counts, the first
+    does.
 
     Raises ScenarioError, one line, for a whole run of which something is missing.
     """
-    found: dict[str, list[Record]] = {}
+    records_of: dict[str, list[Record]] = {}
     aside: set[str | None] = set()
     for record in records:
-        found.setdefault(record.run, []).append(record)
+        records_of.setdefault(record.run, []).append(record)
         if isinstance(record, Repeated):
             aside.add(record.set_aside)
     names = {plan.name + AGAIN if plan.name in aside else plan.name: plan for plan in plans}
     return [
-        _run(plan, name, found[name])
+        _run(plan, name, records_of[name])
         for name, plan in names.items()
-        if any(isinstance(record, RunEnded) for record in found.get(name, ()))
+        if any(isinstance(record, RunEnded) for record in records_of.get(name, ()))
     ]
 
 
@@ -208,7 +215,7 @@ def _run(plan: RunPlan, name: str, records: Sequence[Record]) -> Run:
     started = _first(RunStarted, records)
     if started is None:
         raise ScenarioError(f"events.jsonl: run {name} has ended and has no event run_started")
-    lit = [started.circuits, *(record.circuits for record in _all(Circuits, records))]
+    circuits = [started.circuits, *(record.circuits for record in _all(Circuits, records))]
     begins = {record.name: record for record in _all(ActionBegun, records)}
     ends = {record.name: record for record in _all(ActionEnded, records)}
     of_job: dict[str | None, list[Record]] = {}
@@ -238,8 +245,8 @@ def _run(plan: RunPlan, name: str, records: Sequence[Record]) -> Run:
             for event in plan.events
             if event.name in begins or event.name in ends
         ),
-        circuits_before=_pairs(lit[0]),
-        circuits=_pairs(lit[-1]),
+        circuits_before=_pairs(circuits[0]),
+        circuits=_pairs(circuits[-1]),
         records=tuple(records),
     )
 
@@ -304,5 +311,5 @@ def _job(
 
 
 def _again(it: Iteration, back: JobRecovered) -> bool:
-    """Whether a recovery had an iteration done once more."""
+    """Return whether a recovery caused an iteration to be repeated."""
     return it.i >= back.iteration and it.allreduce_end <= back.at

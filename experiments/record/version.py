@@ -1,4 +1,4 @@
-"""Which code computed something: a hash over the sources that can change a result."""
+"""Identify the code that computed something: a hash over the sources that can change a result."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ _ROOMS = ("fabric", "workloads", "controller", "testbed", "containers/worker", "
 
 @functools.cache
 def code_version() -> str:
-    """The first digits of a SHA-256 over all Python and C sources of the product, their names included."""
+    """Return the first 16 digits of a SHA-256 over all Python and C sources of the product, with their
+    names."""
     digest = hashlib.sha256()
     for room in _ROOMS:
         for path in sorted((ROOT / room).rglob("*")):

@@ -19,9 +19,10 @@ class WriteError(RuntimeError):
 
 @contextmanager
 def writing(path: Path, remedy: str = "") -> Iterator[None]:
-    """Turns an operating system's error inside into a WriteError; ``path`` where it names no file.
+    """Yield to the block, and turn an operating system's error in it into a WriteError naming a file.
 
-    ``remedy``: what the line says further, also that of a WriteError inside.
+    ``path``: the file if the error names none. ``remedy``: text to append to the line, also to that of a
+    WriteError inside.
     """
     try:
         yield
@@ -33,7 +34,7 @@ def writing(path: Path, remedy: str = "") -> Iterator[None]:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Written whole or not at all. Raises WriteError."""
+    """Write a file whole or not at all. Raises WriteError."""
     temporary = path.with_suffix(".new")
     with writing(path):
         try:

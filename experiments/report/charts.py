@@ -53,8 +53,11 @@ def sheet(
     gap: tuple[float, float] = (0.55, 0.55),
     heights: Sequence[float] | None = None,
 ) -> tuple[Sheet, list[list[Axes]]]:
-    """A figure with ``rows`` × ``columns`` axes. Margins, and the gaps between columns and between rows, are
-    inches; ``heights``: of the rows, in proportion."""
+    """Return a figure with ``rows`` × ``columns`` axes.
+
+    Margins, and the gaps between columns and between rows, are in inches. ``heights``: heights of the rows,
+    in proportion.
+    """
     left = min(left, _MOST_LEFT) if narrow() else left
     wide = (width() - left - right - gap[0] * (columns - 1)) / columns
     shares = heights or [1.0] * rows
@@ -78,14 +81,16 @@ def sheet(
 
 
 def chart(height: float, **margins: Any) -> tuple[Sheet, Axes]:
-    """A figure with one axes, as :func:`sheet` makes it."""
+    """Return a figure with one axes object, as :func:`sheet` makes it."""
     figure, ((axis,),) = sheet(height, **margins)
     return figure, axis
 
 
 def pictures(count: int, columns: int, height: float, draw: Callable[[Axes, int], str]) -> Sheet:
-    """Pictures without axes beside and below each other, each ``height`` inches and with a title, which
-    ``draw(axis, number)`` gives."""
+    """Return a figure of pictures without axes in rows, each ``height`` inches high.
+
+    ``draw(axis, number)`` draws a picture and returns its title.
+    """
     rows = math.ceil(count / columns)
     margins: Any = {"left": 0.05, "right": 0.05, "top": 0.25, "bottom": 0.05}
     figure, axes = sheet(height * rows + 0.3, rows=rows, columns=columns, gap=(0.1, 0.3), **margins)
@@ -102,8 +107,8 @@ def legend(figure: Sheet, title: str, handles: Sequence[Any] | None = None, colu
     """Above the axes at the right, with a title that says what is told apart; the figure grows by what it
     takes. ``handles``: in place of what has a label; ``columns``: no more of them."""
     if handles is None:
-        found = {label: handle for axis in figure.axes for handle, label in _labelled(axis)}
-        handles, names = list(found.values()), list(found)
+        handle_of = {label: handle for axis in figure.axes for handle, label in _labelled(axis)}
+        handles, names = list(handle_of.values()), list(handle_of)
     else:
         names = [str(handle.get_label()) for handle in handles]
     if not handles:
@@ -128,12 +133,12 @@ def _labelled(axis: Axes) -> Iterable[tuple[Any, str]]:
 
 
 def key(colour: str, label: str, width: float = 2) -> Line2D:
-    """An entry of a legend."""
+    """Return an entry of a legend."""
     return Line2D([], [], color=colour, linewidth=width, label=label)
 
 
 def named_rows(axis: Axes, names: Sequence[str]) -> None:
-    """Names the rows of a chart, row 0 at the top; a narrow picture breaks long names into two lines."""
+    """Name the rows of a chart, row 0 at the top; a narrow picture breaks long names into two lines."""
     axis.set_yticks(range(len(names)), _beside(axis, names), fontsize=7 if narrow() else 8)
     axis.set_ylim(len(names) - 0.5, -0.5)
     axis.grid(axis="y", visible=False)
@@ -148,20 +153,23 @@ def _beside(axis: Axes, names: Sequence[str]) -> list[str]:
     return [textwrap.fill(name, room, max_lines=2, placeholder=" …") for name in names]
 
 
-def spans(axis: Axes, colour: str, found: Iterable[Span], height: float = 0.5, **look: Any) -> None:
-    """Draws spans of one colour as one collection."""
-    boxes = [Rectangle((begin, y - height / 2), end - begin, height) for y, begin, end in found]
+def spans(axis: Axes, colour: str, intervals: Iterable[Span], height: float = 0.5, **look: Any) -> None:
+    """Draw spans of one colour as one collection."""
+    boxes = [Rectangle((begin, y - height / 2), end - begin, height) for y, begin, end in intervals]
     axis.add_collection(PatchCollection(boxes, **{"facecolor": colour, "linewidth": 0, **look}))
 
 
 def note(axis: Axes, x: float, y: float, words: str, **look: Any) -> None:
-    """A few words in small print, to the right of a point and level with it."""
+    """Write a few words in small print, to the right of a point and level with it."""
     usual = {"xytext": (4, 0), "fontsize": 7.5, "color": QUIET, "va": "center"}
     axis.annotate(words, (x, y), textcoords="offset points", **{**usual, **look})
 
 
 def end_with_room(axis: Axes, last: float, inches: float) -> float:
-    """Where an x axis from 0 must end to leave so much room for words to the right of ``last``."""
+    """Return the end of an x axis from 0, in units of ``last``, that leaves room for words at the right.
+
+    ``inches``: width of this room.
+    """
     wide = axis.get_position(original=True).width * width()
     return last / (1 - min(inches / wide, 0.6))
 
@@ -171,13 +179,13 @@ def centred(axis: Axes, x: float, y: float, words: str, size: float = 7.5, **loo
 
 
 def arrow(axis: Axes, start: Spot, end: Spot, colour: str, **look: Any) -> None:
-    """A line from spot to spot with a head."""
+    """Draw a line from spot to spot with a head."""
     axis.add_patch(FancyArrowPatch(start, end, arrowstyle="-|>", color=colour, zorder=3, **look))
 
 
-def curves(axis: Axes, at_x: Sequence[float], found: Iterable[tuple[str, Sequence[float | None]]]) -> None:
-    """A line with dots for each label, in ``LOOKS``; it has a gap where a value is None."""
-    for (label, values), (dash, colour) in zip(found, itertools.cycle(LOOKS), strict=False):
+def curves(axis: Axes, at_x: Sequence[float], lines: Iterable[tuple[str, Sequence[float | None]]]) -> None:
+    """Draw a line with dots for each label, in ``LOOKS``; the line has a gap for a value that is None."""
+    for (label, values), (dash, colour) in zip(lines, itertools.cycle(LOOKS), strict=False):
         ys = [math.nan if value is None else value for value in values]
         axis.plot(at_x, ys, color=colour, linestyle=dash, marker="o", markersize=2.5, label=label)
 
@@ -201,18 +209,20 @@ _PREFIXES = {
 
 
 def scaled(values: Sequence[Any]) -> tuple[list[float], str] | None:
-    """Swept values as numbers that are short to write, and their unit, with a comma before it; None where one
-    is no number."""
-    found = [quantity(value) for value in values]
-    known = [one for one in found if one is not None]
-    if len(known) < len(found) or not known:
+    """Return swept values as numbers that are short to write, and their unit after a comma.
+
+    None if a value is not a number, or if there are no values.
+    """
+    quantities = [quantity(value) for value in values]
+    known = [number for number in quantities if number is not None]
+    if len(known) < len(quantities) or not known:
         return None
     unit = known[0][1]
     most = max(value for value, _ in known)
     fits = ((factor, prefix) for factor, prefix in _PREFIXES.get(unit, ()) if most >= factor)
     factor, prefix = next(fits, (1.0, ""))
-    said = {"bytes": "B", "1": ""}.get(unit, unit)
-    return [value / factor for value, _ in known], f", {prefix}{said}" if said else ""
+    symbol = {"bytes": "B", "1": ""}.get(unit, unit)
+    return [value / factor for value, _ in known], f", {prefix}{symbol}" if symbol else ""
 
 
 #: So few values have ticks of their own.
@@ -222,35 +232,38 @@ _MUCH = 1e4
 
 
 def along(axis: Axes, values: Sequence[Any], words: Sequence[str], name: str, most: int = 10) -> list[float]:
-    """Makes the x axis one of swept values called ``name``, logarithmic where they span much; gives the
-    place of each. Values that are no numbers stand side by side, in ``words``."""
-    found, most = scaled(values), min(most, _FEW_TICKS) if narrow() else most
-    if found is None:
+    """Set the x axis to swept values called ``name``, logarithmic if they span much. Return the position of
+    each.
+
+    If a value is not a number, the values are at equal distances and labelled with ``words``.
+    """
+    numbers, most = scaled(values), min(most, _FEW_TICKS) if narrow() else most
+    if numbers is None:
         turned: Any = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"} if len(values) > 4 else {}
         axis.set_xticks(
-            range(len(values)), [said.replace(", ", ",\n") for said in words], fontsize=7, **turned
+            range(len(values)), [label.replace(", ", ",\n") for label in words], fontsize=7, **turned
         )
         axis.set_xlabel(name)
         return [float(k) for k in range(len(values))]
-    at, unit = found
-    if 0 < _MUCH * min(at) < max(at):
-        known = [found for found in map(quantity, values) if found is not None]
-        at, unit = [value for value, _ in known], ""
+    positions, unit = numbers
+    if 0 < _MUCH * min(positions) < max(positions):
+        known = [each for each in map(quantity, values) if each is not None]
+        positions, unit = [value for value, _ in known], ""
         axis.set_xscale("log")
         prefixed(axis.xaxis, known[0][1])
-    elif 0 < 15 * min(at) < max(at):
+    elif 0 < 15 * min(positions) < max(positions):
         axis.set_xscale("log")
-        plain_ticks(axis.xaxis, min(at), max(at), most)
-        if len(at) <= most + 1:
-            axis.set_xticks(at, [f"{value:g}" for value in at])
-    if len(at) <= _FEW:
-        axis.set_xticks(at, [f"{value:g}" for value in at])
+        plain_ticks(axis.xaxis, min(positions), max(positions), most)
+        if len(positions) <= most + 1:
+            axis.set_xticks(positions, [f"{value:g}" for value in positions])
+    if len(positions) <= _FEW:
+        axis.set_xticks(positions, [f"{value:g}" for value in positions])
     axis.set_xlabel(f"{name}{unit}")
-    return at
+    return positions
 
 
 def prefixed(axis: Any, unit: str) -> None:
-    """Writes the ticks of an axis (``axes.xaxis`` or ``yaxis``) as numbers with their unit and its prefix."""
+    """Write the ticks of an axis (``axes.xaxis`` or ``yaxis``) as numbers with their unit and its prefix."""
     axis.set_major_formatter(EngFormatter({"bytes": "B", "1": "", "count": ""}.get(unit, unit), sep="\u00a0"))
     axis.set_minor_locator(NullLocator())
 
@@ -268,9 +281,9 @@ def shaded(
     numbers are, where shades are to be explained."""
     mesh = axis.pcolormesh(cells, cmap="viridis", edgecolors="none")
     for y, line in enumerate(words):
-        for x, said in enumerate(line):
+        for x, label in enumerate(line):
             box = {"facecolor": FACE, "alpha": 0.7, "linewidth": 0, "pad": 1}
-            centred(axis, x + 0.5, y + 0.5, said, color=INK, bbox=box)
+            centred(axis, x + 0.5, y + 0.5, label, color=INK, bbox=box)
     axis.set_xticks([k + 0.5 for k in range(len(columns))], columns, fontsize=7.5)
     size = 7 if narrow() else 7.5
     axis.set_yticks([k + 0.5 for k in range(len(rows))], _beside(axis, rows), fontsize=size)

@@ -1,7 +1,7 @@
-"""How figures are drawn and saved, as PNG and as SVG for a page.
+"""Draw figures and save them, as PNG and as SVG for a page.
 
-The SVG that goes into a report takes its ink from the page (light or dark): text, axes and rules are
-drawn in the placeholder colours below, which :func:`page_svg` turns into CSS.
+The SVG that goes into a report takes its ink from the page (light or dark): text, axes and rules are drawn in
+the placeholder colours below, which :func:`page_svg` turns into CSS.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def job_colours(jobs: Sequence[str]) -> dict[str, str]:
 
 
 def wavelength_colours(wavelengths: int) -> list[str]:
-    """One colour per channel."""
+    """Return one colour per channel."""
     if wavelengths <= len(PALETTE):
         return list(PALETTE[:wavelengths])
     wheel = matplotlib.colormaps["turbo"]
@@ -126,22 +126,22 @@ class Sheet(Figure):
 
 
 def width() -> float:
-    """Inches: of the picture that is being drawn."""
+    """Return the width of the picture that is being drawn, inches."""
     return float(matplotlib.rcParams["figure.figsize"][0])
 
 
 def narrow() -> bool:
-    """Whether the picture that is being drawn is for a narrow screen."""
+    """Return whether the picture that is being drawn is for a narrow screen."""
     return width() <= NARROW
 
 
 def fits(inches: float, size: float) -> int:
-    """How many characters of ``size`` points stand side by side there."""
+    """Return how many characters of ``size`` points fit next to each other into a width of ``inches``."""
     return max(1, int(inches / (_CHARACTER * size)))
 
 
 def grow(figure: Figure, above: float, below: float = 0.0) -> None:
-    """Gives a figure more room (inches), without changing what is drawn in it."""
+    """Give a figure more room (inches), without changing what is drawn in it."""
     height = figure.get_figheight()
     whole = height + above + below
     for axis in figure.axes:
@@ -152,7 +152,8 @@ def grow(figure: Figure, above: float, below: float = 0.0) -> None:
 
 
 def fitted(figure: Figure) -> Figure:
-    """The figure, with titles and names of x axes broken into lines where it is too narrow for one."""
+    """Break titles and names of x axes into lines if the figure is too narrow for one line. Return the
+    figure."""
     above = below = 0.0
     for axis in figure.axes:
         wide = axis.get_position(original=True).width * width()
@@ -170,8 +171,11 @@ def fitted(figure: Figure) -> Figure:
 def drawn(
     folder: Path, name: str, caption: str, png: bool, figure: Callable[..., Figure], *args: Any
 ) -> Plot:
-    """What ``figure(…)`` draws, as wide as a page, which is also saved as by :func:`save`, and for narrow
-    screens: cut where it can be, as that takes neither time nor bytes, else drawn once more."""
+    """Return the plot that ``figure(…)`` draws, for wide and for narrow screens.
+
+    The wide drawing is saved as by :func:`save`. The narrow one is cut from it if possible, because that
+    takes neither time nor bytes; otherwise it is drawn separately.
+    """
     broad = fitted(figure(*args))
     wide = save(broad, folder, name, caption, png=png)
     if isinstance(broad, Sheet) and broad.cuts:
@@ -183,7 +187,7 @@ def drawn(
 
 
 def _pieces(sheet: Sheet, name: str) -> str:
-    """The pieces of a sheet that stands on the page as ``name``, as SVG."""
+    """Return the pieces of a sheet that is on the page as ``name``, as SVG."""
     points = 72.0
     wide, tall = sheet.get_figwidth(), sheet.get_figheight()
     across = list(itertools.pairwise([0.0, *sheet.cuts, wide]))
@@ -212,9 +216,9 @@ def save(figure: Figure, folder: Path, name: str, caption: str, *, png: bool = T
 
 
 def page_svg(svg: str, prefix: str) -> str:
-    """The ``<svg>`` element alone, ids made unique with ``prefix``, colours and font left to the page.
+    """Return the ``<svg>`` element alone, ids made unique with ``prefix``, colours and font left to the page.
 
-    Lines are as exact as an eye can tell, a hundredth of a point: a page has each picture twice.
+    Lines are as exact as an eye can tell, a hundredth of a point, because a page has each picture twice.
     """
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)

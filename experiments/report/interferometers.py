@@ -37,7 +37,8 @@ Line = tuple[Spot, Spot]
 
 
 def interferometers(mesh: Mesh) -> Iterator[tuple[int, int, float, float]]:
-    """Column, upper mode, theta and phi (radians) of each, in the order in which light passes them."""
+    """Yield column, upper mode, theta and phi (radians) of each interferometer, in the order in which
+    light passes."""
     for column, place in np.argwhere(there(mesh.modes)):
         theta, phi = mesh.theta[column, place], mesh.phi[column, place]
         yield int(column), int(column % 2 + 2 * place), float(theta), float(phi)
@@ -76,8 +77,8 @@ def draw(axis: Axes, mesh: Mesh) -> None:
     for shade, lines in sorted(crossings.items()):
         _lines(axis, lines, to_hex(COLOURS((shade + 0.5) / SHADES)), width)
     if dots:
-        along, at = zip(*dots, strict=True)
-        axis.scatter(along, at, s=30, color=INK, zorder=3, linewidths=0)
+        along, across = zip(*dots, strict=True)
+        axis.scatter(along, across, s=30, color=INK, zorder=3, linewidths=0)
     axis.set_xlim(-ENDS, modes + ENDS)
     axis.set_ylim(modes - 0.5, -0.5)
     axis.axis("off")
@@ -93,12 +94,12 @@ def _lines(axis: Axes, lines: list[Line], colour: str, width: float) -> None:
 
 
 def is_pi(phase: float) -> bool:
-    """Whether a phase is pi, in whatever turn."""
+    """Return whether a phase (radians) is pi, plus any number of turns."""
     return abs(math.remainder(phase - math.pi, 2 * math.pi)) < PI_WITHIN
 
 
 def pictured(small: Mesh, large: Mesh, titles: tuple[str, str]) -> Figure:
-    """Two meshes beside each other, and what their colours mean."""
+    """Return a figure of two meshes next to each other, with a key to their colours."""
     if narrow():
         figure = Figure(figsize=(width(), 7.6))
         left, right = figure.subplots(2, 1, height_ratios=(1, 1.4), gridspec_kw={"hspace": 0.14})
@@ -113,9 +114,9 @@ def pictured(small: Mesh, large: Mesh, titles: tuple[str, str]) -> Figure:
     bar = figure.add_axes((0.3, 0.1, 0.4, 0.022))
     colours = figure.colorbar(ScalarMappable(Normalize(0, 1), COLOURS), cax=bar, orientation="horizontal")
     colours.set_ticks([0, 0.25, 0.5, 0.75, 1], labels=["0", "π/4", "π/2", "3π/4", "π"])
-    said = (
+    words = (
         "θ of an interferometer: at 0 light stays in its waveguide, at π it crosses over. It goes from left "
         f"to right; dot: a phase of π ({'upper' if narrow() else 'left'} mesh)"
     )
-    bar.set_xlabel(textwrap.fill(said, fits(width() - 0.3, 8)) if narrow() else said)
+    bar.set_xlabel(textwrap.fill(words, fits(width() - 0.3, 8)) if narrow() else words)
     return figure

@@ -33,7 +33,7 @@ NO_RESULT = "No result: the emulation did not hold its settings"
 
 
 def page(title: str, parts: Iterable[str]) -> str:
-    """The whole page of these parts; empty ones are left out."""
+    """Return the whole HTML page of these parts; empty parts are left out."""
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -58,35 +58,37 @@ def tag(label: str) -> str:
 
 
 def mark(kind: str, words: str) -> str:
-    """Words in bold that are ``good``, ``doubtful`` or ``bad``."""
+    """Return words in bold that are ``good``, ``doubtful`` or ``bad``."""
     return f'<b class="{kind}">{words}</b>'
 
 
 def quiet(words: str) -> str:
-    """A paragraph in small print; nothing for no words."""
+    """Return a paragraph in small print; empty for no words."""
     return f'<p class="quiet">{words}</p>' if words else ""
 
 
 def listing(points: Iterable[str]) -> str:
-    """Points below each other; nothing for none."""
+    """Return a list of points; empty without points."""
     items = "".join(f"<li>{point}</li>" for point in points)
     return f"<ul>{items}</ul>" if items else ""
 
 
 def folded(summary: str, inside: str, classes: str = "") -> str:
-    """``inside`` is seen when the summary is opened."""
+    """Return a block that shows ``inside`` when the reader opens its summary."""
     look = f' class="{classes}"' if classes else ""
     return f"<details{look}><summary>{summary}</summary>{inside}</details>"
 
 
 def folded_if_long(summary: str, rows: int, inside: str) -> str:
-    """A table of many rows is seen when its summary is opened, any other at once."""
+    """Return a table that is folded under its summary if it has many rows, else as it is."""
     return folded(summary, inside) if rows > _MANY else inside
 
 
 def row(cells: Iterable[str], numeric: int, classes: str = "", tag: str = "td") -> str:
-    """One table row; from cell ``numeric`` on, cells are right-aligned. Long texts get room, and short ones
-    are not broken."""
+    """Return one table row; from cell ``numeric`` on, cells are right-aligned.
+
+    Long texts get room, and short texts are not broken.
+    """
     done = []
     for number, cell in enumerate(cells):
         long = len(_TAG.sub("", cell))
@@ -96,14 +98,14 @@ def row(cells: Iterable[str], numeric: int, classes: str = "", tag: str = "td") 
 
 
 def table(head: Sequence[str], rows: Sequence[str], numeric: int) -> str:
-    """``rows``: as :func:`row` writes them.
+    """Return a table. ``rows``: as :func:`row` writes them.
 
-    A narrow screen scrolls a table; of one without figures it has a row's cells below each other, each with
-    its head.
+    A narrow screen scrolls a table. If the table has no figures, a narrow screen has the cells of a row below
+    each other, each with its head.
     """
     words = numeric >= len(head)
     if words:
-        rows = [_headed(one, [_TAG.sub("", cell) for cell in head]) for one in rows]
+        rows = [_headed(line, [_TAG.sub("", cell) for cell in head]) for line in rows]
     return (
         f'<div class="scroll" tabindex="0"><table{" class=words" if words else ""}>'
         f"<thead>{row(head, numeric, tag='th')}</thead><tbody>{''.join(rows)}</tbody></table></div>"
@@ -111,7 +113,7 @@ def table(head: Sequence[str], rows: Sequence[str], numeric: int) -> str:
 
 
 def _headed(row: str, heads: Sequence[str]) -> str:
-    """A row whose cells name their heads; the one cell of a group's heading needs none."""
+    """Return a row whose cells name their heads; the one cell of a group's heading needs none."""
     cells = row.split("<td")
     if len(cells) != len(heads) + 1:
         return row
@@ -127,11 +129,11 @@ def table_of(
     group: Callable[[Item], str] | None = None,
     strong: Callable[[Item], bool] | None = None,
 ) -> str:
-    """A table with a row for each item.
+    """Return a table with a row for each item.
 
-    Columns in which nothing stands are left out; without items there is no table. The first ``words`` columns
-    are words, the others figures, aligned right. ``group``: what an item belongs to, which becomes a heading
-    where it changes. ``strong``: whether an item's row is in bold.
+    Empty columns are left out; without items the table is empty text. The first ``words`` columns are words,
+    the others figures, aligned right. ``group``: function that returns the group of an item, which becomes a
+    heading when it changes. ``strong``: function that returns whether an item's row is in bold.
     """
     listed = list(items)
     filled = [(head, [cell(item) for item in listed]) for head, cell in columns]
@@ -147,7 +149,7 @@ def table_of(
 
 
 def picture(plot: Plot) -> str:
-    """A figure with its caption; which of its drawings is seen depends on the width of the screen."""
+    """Return a figure with its caption. The width of the screen decides which of its drawings is visible."""
     drawings = plot.svg
     if plot.narrow:
         broad = "broad cut" if plot.cut else "broad"
@@ -157,9 +159,9 @@ def picture(plot: Plot) -> str:
 
 @contextmanager
 def drawing(folder: Path, *, png: bool = False) -> Iterator[Draw]:
-    """Gives what makes the pictures of a page; they also become SVG files in ``folder``, made if absent, and
-    with ``png`` PNG files.
+    """Yield a function that makes the pictures of a page.
 
+    The pictures also become SVG files in ``folder``, which is created if absent, and with ``png`` PNG files.
     PNG takes as long as all the rest of a picture, and a page has no use for it.
     """
     # matplotlib takes a second to load, which only who draws should wait for.
@@ -173,7 +175,7 @@ def drawing(folder: Path, *, png: bool = False) -> Iterator[Draw]:
 
 
 def hero(cards: Sequence[tuple[str, str, str]]) -> str:
-    """Big figures: (what, figure as HTML, remark as HTML)."""
+    """Return big figures from (name, figure as HTML, remark as HTML); empty without cards."""
     items = "".join(
         f"<div><dt>{what}</dt><dd>{figure}</dd><p>{remark}</p></div>" for what, figure, remark in cards
     )
@@ -188,10 +190,10 @@ def header(
     complete: bool,
     links: Mapping[str, str] = {},
 ) -> str:
-    """The head of a page. ``chips``: name and value of what matters about the run; all are plain text.
-    ``links``: anchors of the page, by the names of the chips that lead there.
+    """Return the head of a page.
 
-    A fidelity's verdict has its colour.
+    ``chips``: name and value of what matters about the run. ``links``: anchors of the page, by the names of
+    the chips that lead there. All are plain text. The verdict on fidelity has its colour.
     """
     items = (_chip(name, str(value), links.get(name)) for name, value in chips)
     partial = "" if complete else f"<p>{mark('bad', 'This run is not complete.')}</p>"
@@ -209,7 +211,7 @@ def _chip(name: str, value: str, anchor: str | None) -> str:
 
 
 def assumptions(listed: Iterable[Mapping[str, Any]]) -> str:
-    """The table of what a simulation takes for granted."""
+    """Return the table of the assumptions of a simulation."""
     columns: Columns[Mapping[str, Any]] = [
         ("assumption", lambda entry: text(entry["what"])),
         ("value", lambda entry: text(entry["value"])),

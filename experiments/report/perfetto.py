@@ -36,11 +36,11 @@ def write_trace(path: Path, runs: Sequence[Run]) -> None:
 def _of_runs(runs: Sequence[Run]) -> Iterator[Span]:
     count = 0
     for run in runs:
-        found = [*_of_jobs(run), *_of_flows(run), *_of_rings(run), *_of_actions(run)]
-        count += len(found)
+        events = [*_of_jobs(run), *_of_flows(run), *_of_rings(run), *_of_actions(run)]
+        count += len(events)
         if count > _MOST:
             return
-        for span in found:
+        for span in events:
             yield _named(run, span)
         count += (operations := sum(len(record.times_s) for record in run.of(Operations)))
         if count > _MOST:
@@ -51,7 +51,7 @@ def _of_runs(runs: Sequence[Run]) -> Iterator[Span]:
 
 
 def _named(run: Run, span: Span) -> Span:
-    """Span with the run's name in its process, and times counted from the first release."""
+    """Return a span with the run's name in its process, and times counted from the first release."""
     begin_s = span.begin_s - run.released
     end_s, args = max(begin_s, span.end_s - run.released), {"run": run.name, **span.args}
     return span._replace(process=f"{run.name}: {span.process}", begin_s=begin_s, end_s=end_s, args=args)
@@ -79,11 +79,11 @@ def _of_iteration(job: JobRun, gpu: str, it: Iteration) -> Iterator[Span]:
 
 
 def _of_operations(run: Run) -> Iterator[Span]:
-    """Operations of workloads, on the stream of each."""
+    """Yield operations of workloads, on the stream of each."""
 
     @cache
     def said(job: str, program: int) -> list[tuple[str, str, str, Mapping[str, Any]]]:
-        """Stream, name, kind and arguments (bytes, if any) of each operation."""
+        """Return stream, name, kind and arguments (bytes, if any) of each operation."""
         workload = run.jobs[job].plan.workload
         assert workload is not None
         of = workload.programs[program]

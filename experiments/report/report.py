@@ -21,12 +21,15 @@ Each = Callable[[Callable[[int], str], int], list[str]]
 
 
 def one_by_one(function: Callable[[int], str], count: int) -> list[str]:
-    """``function`` of each number below ``count``."""
+    """Return the results of ``function`` for each number below ``count``."""
     return [function(number) for number in range(count)]
 
 
 def render(view: View, plots: Path, *, png: bool = False, each: Each = one_by_one) -> str:
-    """The page; its pictures also go into ``plots`` (:func:`drawing`). ``each``: makes the sections."""
+    """Return the HTML page. Its pictures are also saved in ``plots`` (:func:`drawing`).
+
+    ``each``: function that makes the sections.
+    """
     there = _ordered(sections(), believed=view.fidelity["verdict"] not in ("doubtful", "bad"))
     with drawing(plots, png=png) as draw:
         bodies = each(lambda number: there[number].body(view, draw), len(there))
@@ -50,7 +53,7 @@ def _titled(section: Section, body: str) -> str:
 
 
 def prepare() -> None:
-    """Import what draws, and have it read its fonts, before there is anything to draw."""
+    """Import the drawing modules, and let them read their fonts, before there is anything to draw."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 

@@ -1,4 +1,4 @@
-"""What a report is made from, and how its sections look figures up."""
+"""Look up the figures of a run for the sections of a report."""
 
 from __future__ import annotations
 
@@ -55,43 +55,46 @@ class Figures:
         return job_of(self.subject)
 
     def row(self, metric: str, label: Label | None = None) -> Row | None:
-        """Row of a metric over all repeats; None if there is none."""
-        at = _NOWHERE if label == PUBLISHED else self.point
-        for found in self.view.table.found(self.arm, at, self.subject, metric):
-            if found.repeat is None and (found.label == label if label else found.label != PUBLISHED):
-                return found
+        """Return the row of a metric over all repeats; None if there is none."""
+        point = _NOWHERE if label == PUBLISHED else self.point
+        for row in self.view.table.found(self.arm, point, self.subject, metric):
+            if row.repeat is None and (row.label == label if label else row.label != PUBLISHED):
+                return row
         return None
 
     def value(self, metric: str, label: Label | None = None) -> Value:
-        found = self.row(metric, label)
-        return None if found is None else found.value
+        row = self.row(metric, label)
+        return None if row is None else row.value
 
     def number(self, metric: str, label: Label | None = None) -> float | None:
-        """Value of a metric if it is a number."""
-        found = self.value(metric, label)
-        return found if is_number(found) else None
+        """Return the value of a metric if it is a number, in the metric's unit; else None."""
+        value = self.value(metric, label)
+        return value if is_number(value) else None
 
     def truth(self, metric: str) -> bool | None:
-        """Value of a metric if it is true or false."""
-        found = self.value(metric)
-        return found if isinstance(found, bool) else None
+        """Return the value of a metric if it is a bool; else None."""
+        value = self.value(metric)
+        return value if isinstance(value, bool) else None
 
     def numbers(self, *metrics: str) -> list[float | None]:
         return [self.number(metric) for metric in metrics]
 
     def figure(self, metric: str, label: Label | None = None) -> str:
-        """Figure with its unit and interval, and the real one that it stands for, as HTML; a dash if there is
-        none."""
+        """Return a figure with its unit and interval, and the real figure that it stands for, as HTML.
+
+        A dash if there is no figure.
+        """
         row, plan = self.row(metric, label), self.view.plans.get(self.arm)
         return figure(row) + ("" if row is None or plan is None else _stands_for(row, plan.setting.scale))
 
     def repeats(self, metric: str) -> list[Row]:
-        """The figures of single runs in their order; none where there was one."""
-        found = self.view.table.found(self.arm, self.point, self.subject, metric)
-        return sorted((row for row in found if row.repeat is not None), key=lambda row: row.repeat or 0)
+        """Return the figures of single runs in their order; empty if there was only one run."""
+        rows = self.view.table.found(self.arm, self.point, self.subject, metric)
+        return sorted((row for row in rows if row.repeat is not None), key=lambda row: row.repeat or 0)
 
     def modelled(self, metric: str) -> Row | None:
-        """The model's figure for a metric, with set-ups where the model knows of them."""
+        """Return the model's figure for a metric, with set-ups if the model knows them; None if there is
+        none."""
         return self.row(f"{metric}_predicted_with_setup") or self.row(f"{metric}_predicted")
 
 
@@ -102,24 +105,27 @@ class Compared(Figures):
     spec: CompareSpec
 
     def row(self, metric: str, label: Label | None = None) -> Row | None:
-        """Row of a metric; those that the comparison made, such as ``jct_ratio``, included."""
+        """Return the row of a metric; rows that the comparison made, such as ``jct_ratio``, included. None
+        if absent."""
         own = super().row(f"{metric}.{self.spec.name}", label) if self.spec.name else None
         return own or super().row(metric, label)
 
     @cached_property
     def base(self) -> Figures:
         """Figures of the baseline at the point that the arm is compared with."""
-        found = self.view.table.under(self.spec.baseline, self.point)
-        return Figures(self.view, self.spec.baseline, self.subject, found.point if found else _NOWHERE)
+        place = self.view.table.under(self.spec.baseline, self.point)
+        return Figures(self.view, self.spec.baseline, self.subject, place.point if place else _NOWHERE)
 
     def ratio(self, metric: str, label: Label | None = None) -> float | None:
         return self.number(f"{metric}_ratio", label)
 
     @property
     def phases_overlap(self) -> bool:
-        """Whether simulated completion times differ as much in one arm, by the moments at which later jobs
-        begin, as between the arms."""
-        spans = [at.numbers("jct_phase_least", "jct_phase_most", "jct") for at in (self, self.base)]
+        """True if simulated completion times differ as much within one arm as between the arms.
+
+        The times of an arm differ by the moments at which later jobs begin.
+        """
+        spans = [side.numbers("jct_phase_least", "jct_phase_most", "jct") for side in (self, self.base)]
         if all(least is None for least, _, _ in spans):
             return False
         lows = [jct if least is None else least for least, _, jct in spans]
@@ -128,8 +134,8 @@ class Compared(Figures):
         return len(known) == 4 and max(known[:2]) <= min(known[2:])
 
     def model_ratio(self, metric: str) -> float | None:
-        """Arm's modelled figure over its baseline's; None where a model is missing."""
-        mine, base = (at.modelled(metric) for at in (self, self.base))
+        """Return an arm's modelled figure over its baseline's, a ratio; None if a model is missing."""
+        mine, base = (side.modelled(metric) for side in (self, self.base))
         if mine is None or base is None or not is_number(mine.value) or not is_number(base.value):
             return None
         return mine.value / base.value if base.value else None
@@ -182,14 +188,15 @@ class View:
         return self.experiment.titles.get(arm, arm)
 
     def says(self, part: str) -> str:
-        """What the file's paper says in this part of the page, as HTML after a space; empty without one."""
+        """Return what the file's paper states in this part of the page, as HTML after a space; empty
+        without it."""
         paper = self.experiment.spec.paper
-        said = "" if paper is None else paper.says.get(part, "")
-        return f" {text(said)}" if said else ""
+        words = "" if paper is None else paper.says.get(part, "")
+        return f" {text(words)}" if words else ""
 
     def paragraph(self, part: str) -> str:
-        """What :meth:`says` gives, as a paragraph of its own."""
-        return f"<p>{said}</p>" if (said := self.says(part)) else ""
+        """Return the text of :meth:`says` as a paragraph of its own; empty without text."""
+        return f"<p>{words}</p>" if (words := self.says(part)) else ""
 
     # Runs.
 
@@ -212,13 +219,13 @@ class View:
 
     @cached_property
     def _points(self) -> Mapping[str, list[Point]]:
-        found: dict[str, dict[str, Point]] = {}
+        points_of: dict[str, dict[str, Point]] = {}
         for run in self.runs:
-            found.setdefault(run.plan.arm, {}).setdefault(key_of(run.plan.point), run.plan.point)
-        return {arm: list(points.values()) for arm, points in found.items()}
+            points_of.setdefault(run.plan.arm, {}).setdefault(key_of(run.plan.point), run.plan.point)
+        return {arm: list(points.values()) for arm, points in points_of.items()}
 
     def points(self, arm: str) -> list[Point]:
-        """Points at which an arm was run."""
+        """Return the points at which an arm was run."""
         return self._points.get(arm, [])
 
     # Rows.
@@ -238,16 +245,17 @@ class View:
         return AtBase(self.experiment, self.table)
 
     def at(self, arm: str, subject: str, point: Point | None = None) -> Figures:
-        """Figures of a subject at ``point``; None: the arm's first."""
+        """Return the figures of a subject at ``point``; None: the arm's first point."""
         return Figures(self, arm, subject, next(iter(self.points(arm)), _NOWHERE) if point is None else point)
 
     def having(self, metric: str) -> list[Figures]:
-        """Figures of each subject and point that has this metric over all repeats."""
-        found = (row for row in self.rows if row.metric == metric and row.repeat is None)
-        return [self.at(row.arm, row.subject, row.point) for row in found]
+        """Return the figures of each subject and point that has this metric over all repeats."""
+        rows = (row for row in self.rows if row.metric == metric and row.repeat is None)
+        return [self.at(row.arm, row.subject, row.point) for row in rows]
 
     def each(self, kind: str, arms: Iterable[str] | None = None) -> Iterator[Figures]:
-        """Figures of all subjects of a kind, such as ``job``, in ``arms``; None: those with one point."""
+        """Yield the figures of all subjects of a kind, such as ``job``, in ``arms``; None: arms with one
+        point."""
         for arm in self.fixed if arms is None else arms:
             for subject in self._subjects.get((arm, kind), ()):
                 yield self.at(arm, subject)
@@ -261,36 +269,37 @@ class View:
         return {arm: some_jobs(run.jobs) for arm, run in self.first.items()}
 
     def each_job(self, arms: Iterable[str] | None = None) -> Iterator[Figures]:
-        """As :meth:`each` of ``job``, of jobs that are :meth:`listed`."""
+        """Yield the figures of jobs that are :meth:`listed`, in ``arms``; None: arms with one point."""
         for arm in self.fixed if arms is None else arms:
             names = set(self.listed(arm))
-            yield from (at for at in self.each("job", [arm]) if at.name in names)
+            yield from (job for job in self.each("job", [arm]) if job.name in names)
 
     @cached_property
     def _subjects(self) -> Mapping[tuple[str, str], dict[str, None]]:
-        found: dict[tuple[str, str], dict[str, None]] = {}
+        subjects: dict[tuple[str, str], dict[str, None]] = {}
         for row in self.rows:
             if row.label != PUBLISHED:
                 kind = row.subject.partition(" ")[0]
-                found.setdefault((row.arm, kind), {}).setdefault(row.subject)
-        return found
+                subjects.setdefault((row.arm, kind), {}).setdefault(row.subject)
+        return subjects
 
     # Comparisons.
 
     def compared(self, spec: CompareSpec) -> Iterator[Compared]:
-        """The arms, at each of their points, with whatever there is a ratio of: jobs, the run or a fabric."""
+        """Yield the arms at each of their points with every subject that has a ratio: jobs, the run or a
+        fabric."""
         for arm in [a for a in self.arms if a != spec.baseline] if spec.arms is None else spec.arms:
-            of_all = [at.subject for kind in ("job", "run", "fabric") for at in self.each(kind, [arm])]
+            of_all = [own.subject for kind in ("job", "run", "fabric") for own in self.each(kind, [arm])]
             for point in self.points(arm):
                 for subject in of_all if spec.job is None else [f"job {spec.job}"]:
-                    one = Compared(self, arm, subject, point, spec)
-                    if any(one.row(f"{metric}_ratio") for metric in spec.metrics):
-                        yield one
+                    pair = Compared(self, arm, subject, point, spec)
+                    if any(pair.row(f"{metric}_ratio") for metric in spec.metrics):
+                        yield pair
 
     @cached_property
     def comparisons(self) -> Sequence[Compared]:
         """Comparisons of the file, in its order."""
-        return [one for spec in self.experiment.spec.compare for one in self.compared(spec)]
+        return [pair for spec in self.experiment.spec.compare for pair in self.compared(spec)]
 
 
 def view_of(
@@ -300,7 +309,8 @@ def view_of(
     rates: Sequence[PortRate] = (),
     outputs: Sequence[Written] = (),
 ) -> View:
-    """Make the view of an analysis. ``result``, ``environment``: contents of the JSON files so named."""
+    """Return the view of an analysis. ``result``, ``environment``: contents of the JSON files of these
+    names."""
     return View(
         analysis.experiment,
         analysis.rows,
@@ -319,33 +329,33 @@ def view_of(
 
 
 def job_of(subject: str) -> str:
-    """``red`` of ``job red``; what is said of other subjects, as it is."""
+    """Return ``red`` of ``job red``; other subjects unchanged."""
     return subject.removeprefix("job ")
 
 
 def swept(points: Iterable[Point]) -> list[str]:
-    """The dotted paths that points give values to."""
+    """Return the dotted paths to which points give values."""
     return list(dict.fromkeys(path for point in points for path in point))
 
 
 def short(path: str, paths: Iterable[str]) -> str:
-    """The shortest ending of a dotted path that no other of them has."""
-    path, others = path.removesuffix(".value"), [other.removesuffix(".value") for other in paths]
+    """Return the shortest ending of a dotted path that no other path in ``paths`` has."""
+    path, other_paths = path.removesuffix(".value"), [other.removesuffix(".value") for other in paths]
     words = path.split(".")
     ends = (".".join(words[-length:]) for length in range(1, len(words)))
-    return next((e for e in ends if sum(f".{other}".endswith(f".{e}") for other in others) == 1), path)
+    return next((e for e in ends if sum(f".{other}".endswith(f".{e}") for other in other_paths) == 1), path)
 
 
 def of_points(paths: Sequence[str]) -> list[tuple[str, Callable[[Point], str]]]:
-    """Columns of a table of points: the values of swept paths."""
+    """Return the columns of a table of points: the values of swept paths."""
     return [(text(short(path, paths)), partial(_swept, path=path)) for path in paths]
 
 
 def swept_columns(paths: Sequence[str]) -> list[tuple[str, Cell]]:
-    """Columns of a table of figures: the values of swept paths."""
+    """Return the columns of a table of figures: the values of swept paths."""
 
-    def value(at: Figures, path: str) -> str:
-        return _swept(at.point, path)
+    def value(subject: Figures, path: str) -> str:
+        return _swept(subject.point, path)
 
     return [(text(short(path, paths)), partial(value, path=path)) for path in paths]
 
@@ -355,7 +365,7 @@ def _swept(point: Point, path: str) -> str:
 
 
 def some_jobs(jobs: Mapping[str, JobRun]) -> list[str]:
-    """Names of those that failed and the slowest, where there are many; of all jobs otherwise. In order."""
+    """Return the names of failed and of the slowest jobs if there are many jobs, else of all, in order."""
     if len(jobs) <= MOST_JOBS:
         return list(jobs)
 
@@ -368,7 +378,7 @@ def some_jobs(jobs: Mapping[str, JobRun]) -> list[str]:
 
 
 def _stands_for(row: Row, scale: Scale) -> str:
-    """The real time or rate that an emulated one stands for, in small print; nothing for real ones."""
+    """Return the real time or rate that an emulated one stands for, in small print; empty for real ones."""
     by = {"s": 1 / scale.time, "bit/s": scale.rate}.get(row.unit, 1.0)
     if by == 1 or row.label == PUBLISHED or row.metric in _UNSCALED or not is_number(row.value):
         return ""
@@ -376,21 +386,22 @@ def _stands_for(row: Row, scale: Scale) -> str:
 
 
 def in_small(words: str) -> str:
-    """What an emulated figure stands for, in small print beside it or, in a table, below it."""
+    """Return the real figure for an emulated one, in small print next to it or, in a table, below it."""
     return f' <small class="real">real {words}</small>'
 
 
 def seconds_and_real(time_s: float | None, scale: Scale) -> str:
-    """An emulated time and, where time is scaled, the real one; a dash for none."""
+    """Return an emulated time and, if time is scaled, the real time; a dash for None."""
     if time_s is None or scale.time == 1:
         return seconds(time_s)
     return seconds(time_s) + in_small(seconds(time_s / scale.time))
 
 
-def real(at: Figures, metric: str) -> float | None:
-    """Seconds of real time that a time stands for; None where time is not scaled."""
-    found, scale = at.number(metric), at.view.plans[at.arm].setting.scale.time
-    return None if found is None or scale == 1 else found / scale
+def real(subject: Figures, metric: str) -> float | None:
+    """Return the seconds of real time for which a time stands; None if time is not scaled or there is no
+    time."""
+    time_s, scale = subject.number(metric), subject.view.plans[subject.arm].setting.scale.time
+    return None if time_s is None or scale == 1 else time_s / scale
 
 
 #: Makes a table's cell of figures; a metric's name stands for its figure.
@@ -398,25 +409,25 @@ Cell = str | Callable[[Figures], str]
 
 
 def cell(of: Cell) -> Callable[[Figures], str]:
-    """Function that makes a table's cell from figures."""
-    return (lambda at: at.figure(of)) if isinstance(of, str) else of
+    """Return a function that makes a table's cell from figures."""
+    return (lambda subject: subject.figure(of)) if isinstance(of, str) else of
 
 
-def arm_title(at: Figures) -> str:
-    """Cell of a table: the arm's title."""
-    return text(at.title)
+def arm_title(subject: Figures) -> str:
+    """Return a table's cell with the arm's title."""
+    return text(subject.title)
 
 
 #: Columns that name the arm, and the job.
 ARM: tuple[str, Cell] = ("arm", arm_title)
-JOB: tuple[str, Cell] = ("job", lambda at: text(at.name))
+JOB: tuple[str, Cell] = ("job", lambda subject: text(subject.name))
 
 
 def figures(
-    found: Iterable[Figures],
+    rows: Iterable[Figures],
     columns: Iterable[tuple[str, Cell]],
     words: int = 1,
     group: Callable[[Figures], str] | None = None,
 ) -> str:
-    """A table with a row for each of some figures, as :func:`table_of` makes it."""
-    return table_of(found, [(head, cell(of)) for head, of in columns], words, group=group)
+    """Return a table with a row for each of some figures, as :func:`table_of` makes it."""
+    return table_of(rows, [(head, cell(of)) for head, of in columns], words, group=group)

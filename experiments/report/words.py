@@ -1,4 +1,4 @@
-"""How figures are called and written, for people."""
+"""Name and write figures for people."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ HARD_SPACE = "\u00a0"
 
 
 def called(metric: str) -> str:
-    """A metric's name as a person says it: ``all-reduce`` for ``allreduce``."""
+    """Return a metric's name in plain words: ``all-reduce`` for ``allreduce``."""
     return _TITLES.get(metric, metric.replace("_", " ").replace(".", ": "))
 
 
 def meaning(metric: str) -> str:
-    """What a metric is, as it stands in the middle of a sentence; HTML."""
-    said = metrics()[metric.removesuffix("_best")].help
+    """Return the meaning of a metric, as text in the middle of a sentence; HTML."""
+    words = metrics()[metric.removesuffix("_best")].help
     best = ", the least that was searched" if metric.endswith("_best") else ""
-    return text((said[:1].lower() + said[1:] if said[1:2].islower() else said) + best)
+    return text((words[:1].lower() + words[1:] if words[1:2].islower() else words) + best)
 
 
 def seconds(value: float | None) -> str:
-    """``31.04 s``, ``504.6 ms``; a dash for None."""
+    """Return seconds in words, such as ``31.04 s`` or ``504.6 ms``; a dash for None."""
     if value is None:
         return NOTHING
     if abs(value) >= 100:
@@ -73,7 +73,7 @@ def count(value: float | None) -> str:
 
 
 def amount(value: Value, unit: str, metric: str = "") -> str:
-    """A value with its unit, as HTML."""
+    """Return a value with its unit, as HTML."""
     if value is None or isinstance(value, bool):
         return YES_NO[value]
     if not is_number(value):
@@ -94,12 +94,12 @@ def amount(value: Value, unit: str, metric: str = "") -> str:
 
 
 def is_share(metric: str) -> bool:
-    """Whether a metric of unit 1 is a share of something, which is written in per cent."""
+    """Return whether a metric of unit 1 is a share of something, which is written in per cent."""
     return metric.startswith(_SHARES) and "_ratio" not in metric
 
 
 def figure(row: Row | None) -> str:
-    """A row's value, with half the width of its 95 % interval where it has one."""
+    """Return a row's value, with half the width of its 95 % interval if the row has one; a dash for None."""
     if row is None:
         return NOTHING
     shown = amount(row.value, row.unit, row.metric)
@@ -111,25 +111,25 @@ def upper_first(words: str) -> str:
 
 
 def quoted(title: str) -> str:
-    """A title in quotes, as it stands in the middle of a sentence."""
+    """Return a title in quotes, for the middle of a sentence."""
     return f"“{title}”"
 
 
 def apart(title: str, base: str) -> tuple[str, str]:
-    """Two titles without what they begin with in common, up to a comma: all of it where nothing is left."""
-    one, other = title.split(", "), base.split(", ")
-    while len(one) > 1 and len(other) > 1 and one[0] == other[0]:
-        one, other = one[1:], other[1:]
-    return ", ".join(one), ", ".join(other)
+    """Return two titles without their common beginning, up to a comma; the last part always stays."""
+    first, other = title.split(", "), base.split(", ")
+    while len(first) > 1 and len(other) > 1 and first[0] == other[0]:
+        first, other = first[1:], other[1:]
+    return ", ".join(first), ", ".join(other)
 
 
 def worth_tag(row: Row | None) -> str:
-    """What agreement with a published figure is worth."""
+    """Return a tag with what agreement with a published figure is worth; empty for None and free figures."""
     return "" if row is None or row.standing == "free" else tag(row.standing)
 
 
 def said(value: object) -> str:
-    """A swept value as a person writes it; of a mapping its entries."""
+    """Return a swept value as a person writes it; of a mapping its entries."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {found}" for key, found in value.items()) or "none"
+        return ", ".join(f"{key} {entry}" for key, entry in value.items()) or "none"
     return str(value)

@@ -1,7 +1,8 @@
-"""Which GPU had light to which in a run, where light is no circuit: on rings, and where it is divided.
+"""Reconstruct the lightpaths between GPUs in a run if light is not circuits: on rings, or divided by demand.
 
-As the stream of a lab tells it (``lightpaths`` of ``rates``), from what is on record of each change. Where
-none is, a job's light is that for what it sends in an iteration, as its plane is then lit once.
+The form is that of the stream of a lab (``lightpaths`` of ``rates``), from the records of each change. If
+there are no records, a job's light is that for what the job sends in an iteration, because its plane is then
+lit once.
 """
 
 from __future__ import annotations
@@ -28,25 +29,28 @@ _Turn = tuple[float, list[LitPair], bool]
 
 
 def lightpaths(plan: RunPlan, records: Iterable[Record], begin: float) -> dict[str, Any]:
-    """``sets`` of lightpaths and ``turns``: seconds after ``begin``, the job whose light changes, the place
-    of its new set, and whether that is dark still."""
+    """Return ``sets`` of lightpaths, and ``turns``.
+
+    A turn has seconds after ``begin``, the job whose light changes, the index of its new set, and whether
+    that set is still dark.
+    """
     sets: dict[tuple[LitPair, ...], int] = {}
     turns = []
     known = list(records)
     if len(plan.setting.fabric.gpus) <= MOST_GPUS:
         for job in plan.jobs:
-            for t, lit, dark in _turns(plan, job, known):
-                place = sets.setdefault(tuple(lit), len(sets))
+            for t, pairs, dark in _turns(plan, job, known):
+                place = sets.setdefault(tuple(pairs), len(sets))
                 turns.append([round(t - begin, 6), job.name, place, dark])
-    return {"sets": [list(one) for one in sets], "turns": turns}
+    return {"sets": [list(lit_pairs) for lit_pairs in sets], "turns": turns}
 
 
 def _turns(plan: RunPlan, job: JobPlan, records: list[Record]) -> Iterator[_Turn]:
-    states = [one for one in records if isinstance(one, record.JobState) and one.job == job.name]
-    begin = next((one for one in states if one.state == "RUNNING"), None)
+    states = [note for note in records if isinstance(note, record.JobState) and note.job == job.name]
+    begin = next((note for note in states if note.state == "RUNNING"), None)
     if begin is None:
         return
-    gpus = next((one.gpus for one in states if one.gpus), list(job.ranks))
+    gpus = next((note.gpus for note in states if note.gpus), list(job.ranks))
     try:
         plane = job.plane(plan.setting.fabric, gpus)
     except Misfit:
@@ -55,7 +59,7 @@ def _turns(plan: RunPlan, job: JobPlan, records: list[Record]) -> Iterator[_Turn
         yield from _stepped(plane, job, gpus, begin.t, records)
     elif plane.built:
         yield from _divided(plan, job, begin.t, gpus, records)
-    yield from ((one.t, [], False) for one in states if one.state in ENDED)
+    yield from ((note.t, [], False) for note in states if note.state in ENDED)
 
 
 def _stepped(
@@ -64,28 +68,28 @@ def _stepped(
     """A ring's light, set between the steps of the collective."""
     if job.training is None:
         return
-    found = plane.plan(gpus, job.training.collective)
+    ring_plan = plane.plan(gpus, job.training.collective)
     settings = [
-        [LitPair(a, b, found.transmit[a][b].wavelength, 1) for a, b in sorted(step.pairs)]
-        for step in found.steps
+        [LitPair(a, b, ring_plan.transmit[a][b].wavelength, 1) for a, b in sorted(step.pairs)]
+        for step in ring_plan.steps
     ]
     yield begin, settings[0], False
-    notes = (one for one in records if isinstance(one, record.RingSetUps))
+    notes = (setups for setups in records if isinstance(setups, record.RingSetUps))
     for change in {note.ring["name"]: note.set_ups for note in notes}.get(plane.name, ()):
-        lit = settings[change["step"] % len(settings)]
-        yield change["t"], lit, True
-        yield change["t"] + change["total_s"], lit, False
+        pairs = settings[change["step"] % len(settings)]
+        yield change["t"], pairs, True
+        yield change["t"] + change["total_s"], pairs, False
 
 
 def _divided(
     plan: RunPlan, job: JobPlan, begin: float, gpus: list[str], records: list[Record]
 ) -> Iterator[_Turn]:
-    given = [one for one in records if isinstance(one, record.LightGiven) and one.job == job.name]
+    given = [note for note in records if isinstance(note, record.LightGiven) and note.job == job.name]
     made = [
         decision
-        for one in records
-        if isinstance(one, record.LightDecisions) and one.job == job.name
-        for decision in one.decisions
+        for note in records
+        if isinstance(note, record.LightDecisions) and note.job == job.name
+        for decision in note.decisions
         if "lightpaths" in decision
     ]
     first = given[0].divisions[0]["t"] if given else begin
@@ -95,16 +99,16 @@ def _divided(
         for division in light.divisions:
             counts = zip(light.pairs, division["lightpaths"], strict=True)
             yield division["t"], [LitPair(a, b, None, count) for (a, b), count in counts if count], False
-    for one in made:
-        lit = [
+    for note in made:
+        pairs = [
             LitPair(gpu, peer, None, count)
-            for gpu, peers in one["lightpaths"].items()
+            for gpu, peers in note["lightpaths"].items()
             for peer, count in peers.items()
         ]
-        held = one["t"] + one["decide_s"] + one["hold_s"]
+        held = note["t"] + note["decide_s"] + note["hold_s"]
         if held > first:
-            yield held, lit, True
-            yield held + one["dark_s"], lit, False
+            yield held, pairs, True
+            yield held + note["dark_s"], pairs, False
     if given or made:
         return
     for back in records:
@@ -113,7 +117,8 @@ def _divided(
 
 
 def _for_iteration(plan: RunPlan, job: JobPlan, gpus: list[str]) -> list[LitPair]:
-    """Light for what a job on these GPUs sends in an iteration; none where the fabric's is not divided."""
+    """Return the light for what a job on these GPUs sends in an iteration; none if the fabric's is not
+    divided."""
     fabric = plan.setting.fabric
     names = list(fabric.gpus)
     if job.workload is not None:
@@ -123,7 +128,7 @@ def _for_iteration(plan: RunPlan, job: JobPlan, gpus: list[str]) -> list[LitPair
     else:
         return []
     try:
-        found = divider(fabric).counts(placed(demand, [names.index(gpu) for gpu in gpus], len(names)))
+        counts = divider(fabric).counts(placed(demand, [names.index(gpu) for gpu in gpus], len(names)))
     except ValueError:
         return []
-    return [LitPair(names[a], names[b], None, int(found[a, b])) for a, b in np.argwhere(found).tolist()]
+    return [LitPair(names[a], names[b], None, int(counts[a, b])) for a, b in np.argwhere(counts).tolist()]

@@ -8,5 +8,5 @@ PAGE = Path(__file__).with_name("page")
 
 
 def index_of(source: str) -> str:
-    """The page itself, for a ``source`` other than a lab."""
+    """Return the page itself, for a ``source`` other than a lab."""
     return (PAGE / "index.html").read_text(encoding="utf-8").replace('content="lab"', f'content="{source}"')

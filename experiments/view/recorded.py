@@ -51,22 +51,22 @@ class Recorded:
         plans = {plan.name: plan for plan in self._experiment.plans_of(arms)}
         self._plans: dict[str, RunPlan] = {}
         self._records: dict[str, list[Record]] = {}
-        for one in read_records(folder / "events.jsonl"):
-            if isinstance(one, record.RunStarted) and one.run.removesuffix(AGAIN) in plans:
-                self._plans[one.run] = plans[one.run.removesuffix(AGAIN)]
-            if one.run:
-                self._records.setdefault(one.run, []).append(one)
+        for entry in read_records(folder / "events.jsonl"):
+            if isinstance(entry, record.RunStarted) and entry.run.removesuffix(AGAIN) in plans:
+                self._plans[entry.run] = plans[entry.run.removesuffix(AGAIN)]
+            if entry.run:
+                self._records.setdefault(entry.run, []).append(entry)
         if not self._plans:
             raise ScenarioError(f"{folder}: no run has begun there, so there is nothing to see")
 
     def index(self) -> dict[str, Any]:
-        """The folder's title, how its figures are known, and the runs that can be taken."""
+        """Return the folder's title, how its figures are known, and the runs that can be taken."""
         return {
             "title": self._experiment.spec.name,
             "description": self._experiment.spec.description or "",
             "folder": self.folder.name,
             "label": self.environment.get("label", "measured"),
-            "baseline": next((one.baseline for one in self._experiment.spec.compare), None),
+            "baseline": next((compare.baseline for compare in self._experiment.spec.compare), None),
             "takes": [
                 {
                     "name": name,
@@ -80,21 +80,21 @@ class Recorded:
         }
 
     def take(self, name: str) -> dict[str, Any]:
-        """One run as the page draws it. Raises KeyError for a run that the folder does not have."""
+        """Return one run as the page draws it. Raises KeyError for a run that the folder does not have."""
         plan, records = self._plans[name], self._records[name]
-        started = next(one for one in records if isinstance(one, record.RunStarted))
-        begin = next((one.at for one in records if isinstance(one, record.Released)), started.t)
+        started = next(entry for entry in records if isinstance(entry, record.RunStarted))
+        begin = next((entry.at for entry in records if isinstance(entry, record.Released)), started.t)
         scale, fabric = plan.setting.scale.rate, plan.setting.fabric
         first = min(begin, started.t)
-        told = sorted(events_of(plan, records), key=lambda event: event["t"])
-        for number, event in enumerate(told, start=1):
+        events_told = sorted(events_of(plan, records), key=lambda event: event["t"])
+        for number, event in enumerate(events_told, start=1):
             event["id"] = number
         of_job: dict[str, list[record.Iteration]] = {job.name: [] for job in plan.jobs}
-        for one in records:
-            if isinstance(one, record.Iteration):
-                of_job[one.job].append(one)
+        for entry in records:
+            if isinstance(entry, record.Iteration):
+                of_job[entry.job].append(entry)
         laps = {job.name: _laps(job, started, of_job[job.name]) for job in plan.jobs}
-        events = [moved(event, begin) for event in told]
+        events = [moved(event, begin) for event in events_told]
         # Rounded, as the page has them: an event that is past the end is never reached.
         times = [0.0, first - begin, *(event["t"] for event in events)]
         times += [lap["end"] - begin for of_job in laps.values() for lap in of_job]
@@ -117,11 +117,11 @@ class Recorded:
 
     @cached_property
     def _rates(self) -> dict[str, dict[str, _Series]]:
-        """Rates by run and port."""
-        found: dict[str, dict[str, _Series]] = {}
+        """Return the rates by run and port."""
+        rates: dict[str, dict[str, _Series]] = {}
         file = self.folder / "throughput.csv"
         if not file.exists():
-            return found
+            return rates
         try:
             with file.open(newline="", encoding="utf-8") as text:
                 rows = csv.reader(text)
@@ -131,7 +131,7 @@ class Recorded:
                     if len(row) < 8 or not row[7]:
                         continue
                     run, t, switch, port, _, _, rx, tx = row
-                    ports = found.setdefault(run, {})
+                    ports = rates.setdefault(run, {})
                     series = ports.get(where := f"{switch}:{port}")
                     if series is None:
                         series = ports[where] = ([], [], [])
@@ -145,7 +145,7 @@ class Recorded:
                     series[2].append(float(tx))
         except (OSError, UnicodeDecodeError, ValueError, csv.Error) as error:
             raise ScenarioError(f"{file}: it is not as ringlight writes it: {error}") from None
-        return found
+        return rates
 
 
 def _job(plan: JobPlan, started: record.RunStarted) -> dict[str, Any]:
@@ -163,13 +163,13 @@ def _job(plan: JobPlan, started: record.RunStarted) -> dict[str, Any]:
 
 def _light(fabric: Fabric, circuits: Iterable[Sequence[str]]) -> dict[str, list[dict[str, Any]]]:
     try:
-        found = circuit_cross_connects(fabric, [(Port.parse(a), Port.parse(b)) for a, b in circuits])
+        cross_connects = circuit_cross_connects(fabric, [(Port.parse(a), Port.parse(b)) for a, b in circuits])
     except ValueError:
         # Light of another kind than circuits.
         return {}
     return {
-        name: [cross_connect(one.ingress, one.egress) for one in sorted(group)]
-        for name, group in found.items()
+        name: [cross_connect(connect.ingress, connect.egress) for connect in sorted(group)]
+        for name, group in cross_connects.items()
     }
 
 
@@ -182,19 +182,22 @@ def _laps(
 
 
 def _replayed(plan: RunPlan, records: Iterable[Record], begin: float) -> dict[str, Any]:
-    """What jobs of a replayed trace hold: at some moments the GPUs of each leaf, and how many jobs have them;
-    and the course of the share of all GPUs."""
-    one = next((one for one in records if isinstance(one, record.TraceReplayed)), None)
-    if one is None or plan.trace is None:
+    """Return the GPUs that jobs of a replayed trace hold; empty for other runs.
+
+    At some moments, these are the GPUs of each leaf that are held, and the number of jobs that hold them. In
+    addition, the course of the share of all GPUs.
+    """
+    replay = next((replay for replay in records if isinstance(replay, record.TraceReplayed)), None)
+    if replay is None or plan.trace is None:
         return {}
     held = []
-    for t, jobs in one.seen:
+    for t, jobs in replay.seen:
         by_leaf: dict[str, list[int]] = {}
         for _, leaf, gpus in jobs:
             of = by_leaf.setdefault(plan.trace.cluster.names[leaf], [0, 0])
             of[0], of[1] = of[0] + gpus, of[1] + 1
         held.append({"t": t - begin, "held": by_leaf})
-    course = {"t": [t - begin for t in one.course["t"]], "held": list(one.course["held"])}
+    course = {"t": [t - begin for t in replay.course["t"]], "held": list(replay.course["held"])}
     return {"held": held, "course": course, "span": [0.0, max(course["t"], default=0.0)]}
 
 
@@ -228,16 +231,19 @@ def _resampled(ports: Mapping[str, _Series], begin: float) -> dict[str, Any]:
         "step_s": step_s,
         "unit_bps": RATE_UNIT_BPS,
         "ports": {
-            port: {"rx": _means(at, rx, first, step_s, steps), "tx": _means(at, tx, first, step_s, steps)}
-            for port, (at, rx, tx) in ports.items()
+            port: {
+                "rx": _means(sample_times, rx, first, step_s, steps),
+                "tx": _means(sample_times, tx, first, step_s, steps),
+            }
+            for port, (sample_times, rx, tx) in ports.items()
         },
     }
 
 
 def _means(
-    at: Sequence[float], values: Sequence[float], first: float, step_s: float, steps: int
+    times: Sequence[float], values: Sequence[float], first: float, step_s: float, steps: int
 ) -> list[int]:
-    step = np.minimum(((np.asarray(at) - first) / step_s).astype(int), steps)
+    step = np.minimum(((np.asarray(times) - first) / step_s).astype(int), steps)
     counts = np.bincount(step, minlength=steps + 1)
     sums = np.bincount(step, weights=np.asarray(values), minlength=steps + 1)
     # A step without a sample of its own: as it was.

@@ -1,4 +1,4 @@
-"""Serves the page over run folders, until it is interrupted."""
+"""Serve the page over run folders, until interrupted."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Takes:
         return json.dumps(self._folders[folder].take(name), separators=(",", ":")).encode()
 
     def found(self, name: str) -> bytes | None:
-        """The document of this name; None where there is none."""
+        """Return the document of this name; None if there is none."""
         if name == "runs.json":
             return json.dumps(self._index).encode()
         match = _TAKE.fullmatch(name)
@@ -73,16 +73,16 @@ async def _answer(send: Any, status: int, body: bytes, header: tuple[bytes, byte
 
 
 def application(folders: Sequence[Recorded]) -> Any:
-    """The page over these folders; only its own pages may call it."""
+    """Return the application that serves the page over these folders; only its own pages may call it."""
     return OwnPagesOnly(Takes(folders))
 
 
-def serve(folders: Sequence[Recorded], host: str, port: int, said: Callable[[str], None]) -> None:
-    """Answer on ``host`` until interrupted; ``said`` is called with the page's address. Raises OSError."""
+def serve(folders: Sequence[Recorded], host: str, port: int, announce: Callable[[str], None]) -> None:
+    """Serve on ``host`` until interrupted. Call ``announce`` with the page's address. Raises OSError."""
     with closing(listen(host, port)) as listener:
         server = HttpServer(application(folders), listener, end_s=0, name="view")
         server.start()
-        said(address(listener))
+        announce(address(listener))
         try:
             while server.alive:
                 time.sleep(0.2)
@@ -91,6 +91,6 @@ def serve(folders: Sequence[Recorded], host: str, port: int, said: Callable[[str
 
 
 def address(listener: socket.socket) -> str:
-    """Where the page is."""
+    """Return the URL of the page."""
     host, port = listener.getsockname()[:2]
     return f"http://{f'[{host}]' if ':' in host else host}:{port}{VIEW}"

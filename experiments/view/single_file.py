@@ -1,4 +1,4 @@
-"""Writes the page with its runs into one file that opens without a server."""
+"""Write the page with its runs into one file that opens without a server."""
 
 from __future__ import annotations
 
@@ -45,10 +45,13 @@ def write_beside(folder: Path) -> None:
 
 
 def single_file(folders: Sequence[Recorded], *, most_bytes: float = math.inf) -> str:
-    """HTML with the runs of the folders, the first at least and more up to ``most_bytes``. It loads nothing,
-    and runs no script but its own."""
-    found, size = [folder.index() for folder in folders], 0
-    for folder, index in zip(folders, found, strict=True):
+    """Return one HTML file with the recorded runs: always the first, then more until ``most_bytes`` is
+    reached.
+
+    The file loads nothing, and runs no script but its own.
+    """
+    indexes, size = [folder.index() for folder in folders], 0
+    for folder, index in zip(folders, indexes, strict=True):
         kept = []
         for known in index["takes"]:
             if size < most_bytes:
@@ -69,15 +72,15 @@ def single_file(folders: Sequence[Recorded], *, most_bytes: float = math.inf) ->
     )
     page = _SHEET.sub(lambda match: f"<style{match[1] or ''}>{_read(match[2])}</style>", page)
     page = _SCRIPT.sub(lambda match: f"<script>{_read(match[1])}</script>", page)
-    recorded = _data_text(found)
+    recorded = _data_text(indexes)
     last = f'<script type="importmap">{imports}</script>{recorded}<script type="module">{start}</script>'
     page = _MODULE.sub(lambda _: last, page)
     head = f'<meta charset="utf-8">\n<meta http-equiv="content-security-policy" content="{policy}">'
     return page.replace('<meta charset="utf-8">', head, 1)
 
 
-def _data_text(found: Any) -> str:
-    text = _CLOSES.sub("\\\\u003c", json.dumps(found, separators=(",", ":")))
+def _data_text(documents: Any) -> str:
+    text = _CLOSES.sub("\\\\u003c", json.dumps(documents, separators=(",", ":")))
     return f'<script type="application/json" id="recorded">{text}</script>'
 
 

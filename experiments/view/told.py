@@ -13,77 +13,116 @@ Event = dict[str, Any]
 
 
 def events_of(plan: RunPlan, records: Iterable[Record]) -> Iterator[Event]:
-    for one in records:
-        yield from ({"t": one.t, **event} for event in told_of(plan, one))
+    for entry in records:
+        yield from ({"t": entry.t, **event} for event in told_of(plan, entry))
 
 
-def told_of(plan: RunPlan, one: Record) -> Iterator[Event]:
-    """A record as events of the stream; none for what the page does not show."""
-    match one:
+def told_of(plan: RunPlan, entry: Record) -> Iterator[Event]:
+    """Yield a record as events of the stream; none for records that the page does not show."""
+    match entry:
         case record.JobArrived(job=job):
             yield {"event": "job", "job": job, "name": job, "state": "PENDING", "error": None}
         case record.GpusGranted(job=job):
             yield {"event": "job", "job": job, "name": job, "state": "STARTING", "error": None}
         case record.JobState():
-            gpus = {"gpus": list(one.gpus)} if one.gpus else {}
+            gpus = {"gpus": list(entry.gpus)} if entry.gpus else {}
             yield {
                 "event": "job",
-                "job": one.job,
-                "name": one.job,
-                "state": one.state,
-                "error": one.reason,
+                "job": entry.job,
+                "name": entry.job,
+                "state": entry.state,
+                "error": entry.reason,
                 **gpus,
             }
         case record.WorkerLost():
-            yield {"event": "lost", "job": one.job, "rank": one.rank, "gpu": one.gpu, "text": one.reason}
+            yield {
+                "event": "lost",
+                "job": entry.job,
+                "rank": entry.rank,
+                "gpu": entry.gpu,
+                "text": entry.reason,
+            }
         case record.JobRecovered():
-            yield {"event": "recovered", "job": one.job, "iteration": one.iteration, "gpus": list(one.gpus)}
+            yield {
+                "event": "recovered",
+                "job": entry.job,
+                "iteration": entry.iteration,
+                "gpus": list(entry.gpus),
+            }
         case record.ActionBegun():
-            yield {"event": "action", "state": "begun", "name": one.name, "do": one.do, "target": one.target}
+            yield {
+                "event": "action",
+                "state": "begun",
+                "name": entry.name,
+                "do": entry.do,
+                "target": entry.target,
+            }
         case record.ActionEnded():
-            yield from _ended(plan, one)
+            yield from _ended(plan, entry)
         case record.SwitchDrifted():
-            yield {"event": "drift", "switch": one.switch, "text": one.said, "planned": one.planned}
+            yield {"event": "drift", "switch": entry.switch, "text": entry.said, "planned": entry.planned}
         case record.SwitchMended():
             yield {
                 "event": "drift_over",
-                "switch": one.switch,
-                "text": f"{one.what} after {one.after_s:.3f} s",
+                "switch": entry.switch,
+                "text": f"{entry.what} after {entry.after_s:.3f} s",
             }
         case record.ProcessEnded():
-            yield {"event": "process", "state": "down", "name": one.name, "text": f"{one.process} {one.how}"}
+            yield {
+                "event": "process",
+                "state": "down",
+                "name": entry.name,
+                "text": f"{entry.process} {entry.how}",
+            }
         case record.ProcessBack():
-            said = record.process_called(one.kind, one.name)
-            yield {"event": "process", "state": "up", "name": one.name, "text": said, "away_s": one.away_s}
+            words = record.process_called(entry.kind, entry.name)
+            yield {
+                "event": "process",
+                "state": "up",
+                "name": entry.name,
+                "text": words,
+                "away_s": entry.away_s,
+            }
         case record.ProcessFrozen():
-            said = f"{one.process} stands still: {one.how}"
-            yield {"event": "process", "state": "down", "name": one.name, "text": said}
+            words = f"{entry.process} stands still: {entry.how}"
+            yield {"event": "process", "state": "down", "name": entry.name, "text": words}
         case record.ProcessThawed():
-            said = record.process_called(one.kind, one.name)
-            yield {"event": "process", "state": "up", "name": one.name, "text": said, "away_s": one.after_s}
+            words = record.process_called(entry.kind, entry.name)
+            yield {
+                "event": "process",
+                "state": "up",
+                "name": entry.name,
+                "text": words,
+                "away_s": entry.after_s,
+            }
         case record.EventLate():
-            yield {"event": "late", "text": one.said}
-        case record.Flow(t_lit=float() as t_lit) if one.t_close is not None:
-            told = {"gpu": one.gpu, "peer": one.peer, "wavelength": one.wavelength, "t_end": one.t_close}
-            yield {"event": "flow", "t": t_lit, **told}
+            yield {"event": "late", "text": entry.said}
+        case record.Flow(t_lit=float() as t_lit) if entry.t_close is not None:
+            fields = {
+                "gpu": entry.gpu,
+                "peer": entry.peer,
+                "wavelength": entry.wavelength,
+                "t_end": entry.t_close,
+            }
+            yield {"event": "flow", "t": t_lit, **fields}
         case _:
             return
 
 
-def _ended(plan: RunPlan, one: record.ActionEnded) -> Iterator[Event]:
-    event = next((event for event in plan.events if event.name == one.name), None)
-    result = one.result
+def _ended(plan: RunPlan, entry: record.ActionEnded) -> Iterator[Event]:
+    event = next((event for event in plan.events if event.name == entry.name), None)
+    result = entry.result
     if changes := _changes(result.get("results") or result.get("optical_switches") or {}):
         yield {
             "event": "circuits",
-            "who": f"event {one.name} of the scenario",
+            "who": f"event {entry.name} of the scenario",
             "changes": changes,
             "timeline": result.get("timeline", []),
             "problems": result.get("problems", []),
-            "outcome": "done" if one.error is None else "failed",
+            "outcome": "done" if entry.error is None else "failed",
         }
-    back = one.do == "restore" or (event is not None and event.back_after_s > 0.0)
-    done = {"name": one.name, "do": one.do, "target": one.target, "back": back, "error": one.error}
+    back = entry.do == "restore" or (event is not None and event.back_after_s > 0.0)
+    done = {"name": entry.name, "do": entry.do, "target": entry.target, "back": back, "error": entry.error}
     plan_told = {
         key: result["plan"][key] for key in ("moves", "fibres_moved") if key in result.get("plan", {})
     }
@@ -91,19 +130,21 @@ def _ended(plan: RunPlan, one: record.ActionEnded) -> Iterator[Event]:
 
 
 def _changes(switches: Mapping[str, Any]) -> dict[str, dict[str, list[Event]]]:
-    """Cross-connects by switch, of a regroup's results or of an answer to a change of circuits."""
-    found: dict[str, dict[str, list[Event]]] = {}
-    for name, told in switches.items():
-        results = told if isinstance(told, list) else told.get("results", [])
+    """Return cross-connects by switch, of a regroup's results or of an answer to a change of circuits."""
+    changes: dict[str, dict[str, list[Event]]] = {}
+    for name, results_by_kind in switches.items():
+        results = results_by_kind if isinstance(results_by_kind, list) else results_by_kind.get("results", [])
         change: dict[str, list[Event]] = {"remove": [], "add": []}
-        for one in results:
+        for result in results:
             # What was kept is told, too.
-            if one["action"] in change:
-                times = one.get("t_dark"), one.get("t_lit")
-                change[one["action"]].append(cross_connect(one["ingress"], one.get("egress"), *times))
+            if result["action"] in change:
+                times = result.get("t_dark"), result.get("t_lit")
+                change[result["action"]].append(
+                    cross_connect(result["ingress"], result.get("egress"), *times)
+                )
         if any(change.values()):
-            found[name] = change
-    return found
+            changes[name] = change
+    return changes
 
 
 def cross_connect(
@@ -113,10 +154,10 @@ def cross_connect(
 
 
 def moved(event: Event, begin: float) -> Event:
-    """An event with its times on the take's clock."""
+    """Return an event with its times on the take's clock, seconds."""
     moved = {**event, "t": round(event["t"] - begin, 6)}
     if "timeline" in event:
-        moved["timeline"] = [{**one, "t": round(one["t"] - begin, 6)} for one in event["timeline"]]
+        moved["timeline"] = [{**step, "t": round(step["t"] - begin, 6)} for step in event["timeline"]]
     if "changes" in event:
         moved["changes"] = {
             name: {key: [_moved_xc(xc, begin) for xc in group] for key, group in change.items()}

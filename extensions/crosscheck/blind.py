@@ -44,10 +44,11 @@ def run_blind(
     resume: Path | None = None,
     limit_percent: float,
 ) -> tuple[Path, dict[str, Any]]:
-    """Draw, predict, keep the predictions' hash, emulate, compare; the folder and crosscheck.json's object.
+    """Draw, predict, keep the predictions' hash, emulate, compare. Return the folder and crosscheck.json's
+    object.
 
-    ``resume``: the emulated run's folder, which was left. Raises ScenarioError, also where what is predicted
-    now is not what was predicted then, and BackendError.
+    ``resume``: folder of an emulated run that was interrupted. Raises ScenarioError, also if the predictions
+    made now differ from those made then, and BackendError.
     """
     drawn = parse(scenario_of(experiments, seed), f"blind-{seed}.yaml")
     emulation.check_ready()
@@ -69,21 +70,21 @@ def run_blind(
         facts={"predicted_sha256": sha256},
         again=("crosscheck", "--random", str(experiments), "--seed", str(seed)),
     )
-    found = compared(done.path, simulated, limit_percent)
-    beside_trivial(found["entries"], side(simulated).runs)
-    found["blind"] = {
+    result = compared(done.path, simulated, limit_percent)
+    beside_trivial(result["entries"], side(simulated).runs)
+    result["blind"] = {
         "experiments": experiments,
         "seed": seed,
         "predicted_sha256": sha256,
-        **spread_of(found["entries"], limit_percent),
+        **spread_of(result["entries"], limit_percent),
     }
-    return write(drawn, found, parent), found
+    return write(drawn, result, parent), result
 
 
 def beside_trivial(entries: Sequence[Entry], simulated: Sequence[Run]) -> None:
-    """Set the all-reduce of the trivial predictor, bytes over a NIC's rate, beside that of each entry.
+    """Add the all-reduce of the trivial predictor, bytes over a NIC's rate, to each entry.
 
-    A simulation has to beat it: where nothing is shared, waits or is slow, it is right.
+    A simulation has to beat this predictor, which is right if nothing is shared, waits or is slow.
     """
     runs = {run.name: run for run in simulated}
     for entry in entries:
@@ -97,11 +98,11 @@ def beside_trivial(entries: Sequence[Entry], simulated: Sequence[Run]) -> None:
 
 
 def spread_of(entries: Sequence[Entry], limit_percent: float) -> dict[str, Any]:
-    """How far predictions were off, by kind of fabric and of ``all``; and whoever was off by more.
+    """Return how far predictions were off, by kind of fabric and of ``all``, and the jobs beyond the limit.
 
     Of each figure, of the differences' sizes in per cent: ``median``, ``p95`` (95 of 100 are as near or
-    nearer), ``most`` and ``within``, the part within the limit. ``trivial``: those of the trivial predictor's
-    all-reduces.
+    nearer), ``most`` and ``within``, the part within the limit. ``trivial``: the same for the all-reduces of
+    the trivial predictor.
     """
     kinds: dict[str, list[Entry]] = {"all": list(entries)}
     for entry in entries:
@@ -109,13 +110,13 @@ def spread_of(entries: Sequence[Entry], limit_percent: float) -> dict[str, Any]:
     return {
         "kinds": {
             kind: {
-                "jobs": len(found),
+                "jobs": len(entries_of_kind),
                 **{
-                    f: _spread((e[f]["difference_percent"] for e in found), limit_percent)
+                    f: _spread((e[f]["difference_percent"] for e in entries_of_kind), limit_percent)
                     for f in (*FIGURES, TRIVIAL)
                 },
             }
-            for kind, found in kinds.items()
+            for kind, entries_of_kind in kinds.items()
         },
         "outliers": [
             {

@@ -1,4 +1,4 @@
-"""``ringlight crosscheck``: makes missing runs of two folders, compares them, writes page and JSON."""
+"""``ringlight crosscheck``: make missing runs of two folders, compare them, write page and JSON."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _REPEATED = ("training", "workload")
 
 
 def trimmed(experiment: Experiment, arms: Collection[str], iterations: int | None) -> Experiment:
-    """The experiment with some of its arms, or other iterations of every job.
+    """Return the experiment with some of its arms, or another number of iterations of every job.
 
     Raises ScenarioError, also for an event that then never comes.
     """
@@ -89,11 +89,11 @@ def run_crosscheck(
     limit_percent: float,
     scale_for: ScaleFor = scale_here,
 ) -> tuple[Path, dict[str, Any]]:
-    """Simulate, emulate unless there is a run, compare; the folder and the object of crosscheck.json.
+    """Simulate, emulate unless there is a run, compare. Return the folder and the object of crosscheck.json.
 
-    ``arms`` and ``iterations`` shorten what is yet to be run, so they go without ``emulated``.
-    ``scale_for``: chooses the scale where the file states none. Raises
-    ScenarioError for input that is wrong, BackendError and the like where the emulation did not work.
+    ``arms`` and ``iterations`` shorten the runs that are still to be made, so they exclude ``emulated``.
+    ``scale_for``: function that chooses the scale if the file states none. Raises ScenarioError for wrong
+    input, BackendError and similar errors if the emulation failed.
     """
     experiment = load_checked(path, scale_for=scale_for, auto=True)
     if emulated is not None:
@@ -109,8 +109,8 @@ def run_crosscheck(
         # Before a simulation that may take its time.
         emulation.check_ready()
 
-    def simulate(found: Experiment) -> Path:
-        flows = flow_by_flow(found)
+    def simulate(variant: Experiment) -> Path:
+        flows = flow_by_flow(variant)
         done, _ = carry_out_experiment(
             flows, simulation, parent, arms=both, suffix="-simulated", reporter=reporter
         )
@@ -127,30 +127,33 @@ def run_crosscheck(
             simulated = simulate(experiment)
     else:
         finish(emulated)
-    found = compared(emulated, simulated, limit_percent)
-    return write(experiment, found, parent), found
+    result = compared(emulated, simulated, limit_percent)
+    return write(experiment, result, parent), result
 
 
 def flow_by_flow(experiment: Experiment) -> Experiment:
-    """The experiment with jobs of a trace simulated as those of other files are: a replay knows of no
-    iterations."""
+    """Return the experiment with jobs of a trace simulated flow by flow, like those of other files.
+
+    A replay has no iterations.
+    """
     return replace(experiment, plans=tuple(replace(plan, trace=None) for plan in experiment.plans))
 
 
 def _experiment_of(run: Path, experiment: Experiment, reporter: Reporter) -> Experiment:
-    """The experiment of an emulated run. Raises ScenarioError when it is no run of the one asked for."""
+    """Return the experiment of an emulated run. Raises ScenarioError if the run is not of the requested
+    experiment."""
     if read_json(run / "environment.json").get("backend") != "emulation":
         raise ScenarioError(f"{run}: this run was simulated; --emulated wants one that ran on a testbed")
-    found = experiment_of(run)
-    if found.spec.name != experiment.spec.name:
-        raise ScenarioError(f"{run}: a run of {found.spec.name}, not of {experiment.spec.name}")
-    if found.text != experiment.text:
+    ran = experiment_of(run)
+    if ran.spec.name != experiment.spec.name:
+        raise ScenarioError(f"{run}: a run of {ran.spec.name}, not of {experiment.spec.name}")
+    if ran.text != experiment.text:
         reporter.say(f"{run.name} was made from another version of {experiment.path}; that one is simulated")
-    return replace(found, path=str(run / "scenario.yaml"))
+    return replace(ran, path=str(run / "scenario.yaml"))
 
 
 def side(folder: Path) -> Side:
-    """A finished run folder. Raises ScenarioError."""
+    """Return a finished run folder as a side of the comparison. Raises ScenarioError."""
     records = read_records(folder / "events.jsonl")
     links = [r for r in records if isinstance(r, LinkRate) and not isinstance(r, LinkRateDisturbed)]
     runs, environment = runs_of(records, experiment_of(folder).plans), read_json(folder / "environment.json")
@@ -158,46 +161,52 @@ def side(folder: Path) -> Side:
 
 
 def compared(emulated: Path, simulated: Path, limit_percent: float) -> dict[str, Any]:
-    """Compare two run folders of an experiment. Raises ScenarioError when they have nothing in common."""
+    """Compare two run folders of an experiment. Return the object of ``crosscheck.json``.
+
+    Raises ScenarioError if the folders have no finished run in common.
+    """
     try:
         return crosscheck(side(emulated), side(simulated), limit_percent)
     except ValueError as error:
         raise ScenarioError(f"{emulated} and {simulated}: {error}") from None
 
 
-def write(experiment: Experiment, found: Mapping[str, Any], parent: Path) -> Path:
-    """Write crosscheck.json and crosscheck.html of what was found; their folder."""
+def write(experiment: Experiment, result: Mapping[str, Any], parent: Path) -> Path:
+    """Write crosscheck.json and crosscheck.html of a comparison. Return their folder."""
     folder = new_folder(parent, f"{experiment.spec.name}-crosscheck")
     with writing(folder):
-        html = render(experiment, found, folder / "plots")
+        html = render(experiment, result, folder / "plots")
     write_whole(folder / "crosscheck.html", html)
-    write_json(folder / "crosscheck.json", found)
+    write_json(folder / "crosscheck.json", result)
     return folder
 
 
-def show(found: Mapping[str, Any], folder: Path) -> None:
-    """Print what was found."""
+def show(result: Mapping[str, Any], folder: Path) -> None:
+    """Print the result of a cross-check."""
     whats = dict(zip(JUDGED, ("iteration", "all-reduce"), strict=True))
     compared = ("emulated", "simulated", "difference")
     rows = [
         [title_of(e), e["job"], *(c for f in JUDGED for c in _cells(e[f])), e["off"]]
-        for e in found["entries"]
+        for e in result["entries"]
     ]
-    if "blind" in found:
-        _show_spread(found["blind"]["kinds"], whats)
+    if "blind" in result:
+        _show_spread(result["blind"]["kinds"], whats)
     table(
         ["run", "job", *(f"{what}, {c}" for what in whats.values() for c in compared), "off"], rows, numeric=2
     )
-    worst = [(what, found["worst"][figure]) for figure, what in whats.items()]
+    worst = [(what, result["worst"][figure]) for figure, what in whats.items()]
     largest = ", ".join(
-        f"of an {what} {at['difference_percent']:+.1f} % ({at['run']}, {at['job']})" for what, at in worst
+        f"of an {what} {extreme['difference_percent']:+.1f} % ({extreme['run']}, {extreme['job']})"
+        for what, extreme in worst
     )
-    said = "within" if found["within_limit"] else "NOT within"
-    echo(f"Iterations and all-reduces are {said} {found['limit_percent']:g} %; largest difference {largest}.")
-    if not found["emulated"]["complete"]:
+    words = "within" if result["within_limit"] else "NOT within"
+    echo(
+        f"Iterations and all-reduces are {words} {result['limit_percent']:g} %; largest difference {largest}."
+    )
+    if not result["emulated"]["complete"]:
         echo("The emulated run is not complete; what there is of it was compared.")
     for off in ("emulation", "simulation"):
-        entries = [entry for entry in found["entries"] if entry["off"] == off]
+        entries = [entry for entry in result["entries"] if entry["off"] == off]
         most = max(entries, key=lambda entry: abs(entry["causes"]["gap_s"]), default=None)
         if most is not None:
             echo(f"The {off} is off, most in {title_of(most)}, {most['job']}: {'; '.join(most['why'])}.")
@@ -208,8 +217,12 @@ def _show_spread(kinds: Mapping[str, Any], whats: Mapping[str, str]) -> None:
     """Print how far predictions were off, by kind of fabric."""
     sizes = {"median": "median", "p95": "95 of 100"}
     rows = [
-        [kind, at["jobs"], *(f"{at[figure][key]:.1f} %" for figure in (*whats, "trivial") for key in sizes)]
-        for kind, at in kinds.items()
+        [
+            kind,
+            figures["jobs"],
+            *(f"{figures[figure][key]:.1f} %" for figure in (*whats, "trivial") for key in sizes),
+        ]
+        for kind, figures in kinds.items()
     ]
     heads = (
         f"{what}, {words}"

@@ -53,19 +53,19 @@ class _Draw:
         self.uneven = random.random() < 0.5
 
     def rate(self, part: float = 1.0) -> str:
-        """A rate as a share of a NIC's."""
+        """Return a rate with its unit, as a share of a NIC's rate."""
         return f"{self.nic_bps * part / 1e9:.2f} Gbit/s"
 
     def link(self, a: str, b: str, part: float = 1.0) -> Part:
         return {"ends": [a, b], "rate": self.rate(part), "queue": self.queue}
 
     def nic(self, gpu: str, port: str) -> Part:
-        """A GPU's link; of an uneven fabric a third of them have half the rate."""
+        """Return a GPU's link. In an uneven fabric the link has half the rate with probability 1/3."""
         slow = self.uneven and self.random.random() < 1 / 3
         return self.link(gpu, port, 0.5 if slow else 1.0)
 
     def jobs(self, names: Sequence[str], collectives: Sequence[str]) -> dict[str, Part]:
-        """One job, or two that share no GPU, each on at least two in any order."""
+        """Return one job, or two that share no GPU, each on at least two GPUs in any order."""
         order = self.random.sample(list(names), len(names))
         if len(order) >= 4 and self.random.random() < 0.5:
             cut = self.random.randint(2, len(order) - 2)
@@ -173,7 +173,7 @@ def _mixed(random: Random) -> tuple[_Draw, Part, dict[str, Part], list[Part]]:
     jobs: dict[str, Part] = {}
     for name, ranks in zip(("red", "blue", "green"), (names[:4], names[4:6], names[6:]), strict=True):
         taken = {job["training"]["collective"] for job in jobs.values()}
-        jobs[name] = draw.job(ranks, [found for found in _ON_PACKETS if found not in taken])
+        jobs[name] = draw.job(ranks, [collective for collective in _ON_PACKETS if collective not in taken])
     return draw, _leaves(draw, 2, 4, random.choice((1.0, 2.0, 3.0))), jobs, []
 
 
@@ -207,9 +207,9 @@ def _optical(random: Random, switches: int) -> tuple[_Draw, Part, dict[str, Part
     links, of = [], {}
     for k in range(count):
         # GPUs and ports of both packet switches are dealt out to the optical switches in turn.
-        ocs, at = f"ocs{k % switches}", 3 * (k // switches)
-        links.append(draw.nic(names[k], f"{ocs}:{at + 1}"))
-        links += [draw.link(f"tor{t}:{k + 1}", f"{ocs}:{at + 2 + t}") for t in range(2)]
+        ocs, first_port = f"ocs{k % switches}", 3 * (k // switches)
+        links.append(draw.nic(names[k], f"{ocs}:{first_port + 1}"))
+        links += [draw.link(f"tor{t}:{k + 1}", f"{ocs}:{first_port + 2 + t}") for t in range(2)]
         of[names[k]] = ocs
     circuits = []
     for ocs in sorted(set(of.values())):
@@ -275,12 +275,15 @@ KINDS: Mapping[str, Kind] = {
 
 
 def kind_of(arm: str) -> str:
-    """The kind of fabric that an arm's experiment is on."""
+    """Return the kind of fabric of an arm's experiment."""
     return arm.rpartition("-")[0]
 
 
 def scenario_of(experiments: int, seed: int) -> str:
-    """Scenario file of so many experiments, whose kinds take turns; fewer are the first of more."""
+    """Return the scenario file of this many experiments, whose kinds take turns.
+
+    A smaller number of experiments gives the first ones of a larger number.
+    """
     fabrics, arms = {}, {}
     for number in range(experiments):
         kind = list(KINDS)[number % len(KINDS)]

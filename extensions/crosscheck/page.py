@@ -39,44 +39,47 @@ Entry = Mapping[str, Any]
 
 
 def title_of(entry: Entry) -> str:
-    """What a run is called on the page."""
+    """Return the title of a run on the page."""
     point = ", ".join(f"{path.rpartition('.')[2]} {value}" for path, value in entry["point"].items())
     return f"{entry['arm']}, {point}" if point else str(entry["arm"])
 
 
-def render(experiment: Experiment, found: Mapping[str, Any], folder: Path) -> str:
-    """The page of an object of ``crosscheck.json``; its figures also go into ``folder``, made if absent."""
-    several = len({entry["job"] for entry in found["entries"]}) > 1
+def render(experiment: Experiment, result: Mapping[str, Any], folder: Path) -> str:
+    """Return the page of an object of ``crosscheck.json``.
+
+    The figures of the page are also saved in ``folder``, which is created if absent.
+    """
+    several = len({entry["job"] for entry in result["entries"]}) > 1
     entries = [
         {**entry, "label": title_of(entry) + (f": {entry['job']}" if several else "")}
-        for entry in found["entries"]
+        for entry in result["entries"]
     ]
-    blind = "blind" in found
+    blind = "blind" in result
     if blind:
         # The furthest off first, as there may be hundreds.
         entries.sort(key=lambda entry: -abs(entry["allreduce_s"]["difference_percent"]))
     with drawing(folder, png=True) as draw:
         if blind:
             caption = "Each job's difference, by kind of fabric. The band is the limit."
-            apart = draw("spread", caption, spread_figure, entries, found["limit_percent"])
+            apart = draw("spread", caption, spread_figure, entries, result["limit_percent"])
         else:
             caption = (
                 "How much longer (right) or shorter (left) an iteration is simulated than emulated. The band "
                 "is the limit. Filled: iteration; ring: all-reduce alone."
             )
-            apart = draw("differences", caption, _differences, entries, found["limit_percent"])
+            apart = draw("differences", caption, _differences, entries, result["limit_percent"])
         some = f" The first {_SERIES} jobs." if len(entries) > _SERIES else ""
         caption = "Every iteration's duration, on its slowest rank: emulated (measured) and simulated."
         each = draw("iterations", caption + some, _series, entries[:_SERIES])
     parts = [
-        _header(experiment, found),
-        _hero(entries, found),
-        *(spread_parts(found, apart) if blind else [f"<h2>How far apart</h2>{apart}"]),
-        _table(entries, found["limit_percent"]),
+        _header(experiment, result),
+        _hero(entries, result),
+        *(spread_parts(result, apart) if blind else [f"<h2>How far apart</h2>{apart}"]),
+        _table(entries, result["limit_percent"]),
         _why(entries),
         f"<h2>Iteration by iteration</h2>{each}",
-        _sides(found),
-        _limits(found),
+        _sides(result),
+        _limits(result),
     ]
     return page(f"Ringlight cross-check: {experiment.spec.name}", parts)
 
@@ -116,16 +119,16 @@ def _series(entries: Sequence[Entry]) -> Figure:
     return figure
 
 
-def _header(experiment: Experiment, found: Mapping[str, Any]) -> str:
-    whole, alone = (abs(found["worst"][figure]["difference_percent"]) for figure in JUDGED)
+def _header(experiment: Experiment, result: Mapping[str, Any]) -> str:
+    whole, alone = (abs(result["worst"][figure]["difference_percent"]) for figure in JUDGED)
     apart = f"{whole:.1f} % in an iteration and {alone:.1f} % in its all-reduce"
-    emulated, scale = found["emulated"], experiment.plans[0].setting.scale
-    if "blind" in found:
-        of = found["blind"]["kinds"]["all"]["allreduce_s"]
-        said = f"Half of {found['blind']['kinds']['all']['jobs']} blind predictions are within"
+    emulated, scale = result["emulated"], experiment.plans[0].setting.scale
+    if "blind" in result:
+        of = result["blind"]["kinds"]["all"]["allreduce_s"]
+        words = f"Half of {result['blind']['kinds']['all']['jobs']} blind predictions are within"
         return header(
             "Ringlight blind test",
-            f"{said} {of['median']:.1f}\N{NO-BREAK SPACE}% of an all-reduce, 95 of 100 within "
+            f"{words} {of['median']:.1f}\N{NO-BREAK SPACE}% of an all-reduce, 95 of 100 within "
             f"{of['p95']:.1f}\N{NO-BREAK SPACE}%",
             f"{experiment.spec.description} All were predicted before the first ran on the testbed.",
             [("workers", emulated["runtime"]), ("the emulation calls itself", emulated["fidelity"])],
@@ -134,20 +137,20 @@ def _header(experiment: Experiment, found: Mapping[str, Any]) -> str:
     headline = f"Simulation and emulation are apart by up to {apart}"
     if emulated["fidelity"] == "bad":
         headline = NO_RESULT
-    elif found["within_limit"]:
+    elif result["within_limit"]:
         headline = f"Simulation and emulation agree within {apart}"
     lead = f"{experiment.spec.description} Run on the testbed and computed in virtual time."
     chips = (
         ("workers", emulated["runtime"]),
         ("the emulation calls itself", emulated["fidelity"]),
-        ("limit", f"{found['limit_percent']:g} %"),
+        ("limit", f"{result['limit_percent']:g} %"),
         ("time × ", f"{scale.time:g}"),
         ("payload ÷ ", f"{scale.payload:g}"),
     )
     return header("Ringlight cross-check", headline, lead, chips, emulated["complete"])
 
 
-def _hero(entries: Sequence[Entry], found: Mapping[str, Any]) -> str:
+def _hero(entries: Sequence[Entry], result: Mapping[str, Any]) -> str:
     inside, off = sum(entry["within_limit"] for entry in entries), [entry["off"] for entry in entries]
     cards = []
     for figure, what in _SAID.items():
@@ -155,12 +158,12 @@ def _hero(entries: Sequence[Entry], found: Mapping[str, Any]) -> str:
         largest = f"{signed(worst[figure]['difference_percent'])} <small>%</small>"
         cards.append((f"Largest difference of {what}", largest, text(worst["label"])))
     within = f"{inside} <small>of {len(entries)}</small>"
-    others = f"{off.count('emulation')} × emulation, {off.count('neither')} × neither"
+    rest = f"{off.count('emulation')} × emulation, {off.count('neither')} × neither"
     return hero(
         [
             *cards,
-            (f"Within {found['limit_percent']:g} %", within, "jobs in runs, iteration and all-reduce both"),
-            ("Which is off", f"{off.count('simulation')} <small>× simulation</small>", others),
+            (f"Within {result['limit_percent']:g} %", within, "jobs in runs, iteration and all-reduce both"),
+            ("Which is off", f"{off.count('simulation')} <small>× simulation</small>", rest),
         ]
     )
 
@@ -176,8 +179,8 @@ def _table(entries: Sequence[Entry], limit: float) -> str:
     def apart(figure: str) -> Callable[[Entry], str]:
         def cell(entry: Entry) -> str:
             difference = entry[figure]["difference_percent"]
-            said = f"{signed(difference)} %"
-            return said if abs(difference) <= limit else mark("bad", said)
+            words = f"{signed(difference)} %"
+            return words if abs(difference) <= limit else mark("bad", words)
 
         return cell
 
@@ -216,8 +219,8 @@ def _why(entries: Sequence[Entry]) -> str:
     )
 
 
-def _sides(found: Mapping[str, Any]) -> str:
-    emulated, simulated = found["emulated"], found["simulated"]
+def _sides(result: Mapping[str, Any]) -> str:
+    emulated, simulated = result["emulated"], result["simulated"]
     measured = "Its links were not measured."
     if links := emulated["links"]:
         measured = (
@@ -235,7 +238,7 @@ def _sides(found: Mapping[str, Any]) -> str:
     )
 
 
-def _limits(found: Mapping[str, Any]) -> str:
-    left_out, missing = found["simulated"].get("left_out", ()), found["not_compared"]
+def _limits(result: Mapping[str, Any]) -> str:
+    left_out, missing = result["simulated"].get("left_out", ()), result["not_compared"]
     alone = f"Not compared, as only one side has them: {text(', '.join(missing))}." if missing else ""
     return f"<h2>What the simulation leaves out</h2>{listing(map(text, left_out))}{quiet(alone)}"

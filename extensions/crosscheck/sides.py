@@ -1,4 +1,4 @@
-"""Sets an emulated and a simulated run folder of one experiment side by side. Pure functions."""
+"""Compare an emulated and a simulated run folder of one experiment. Pure functions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Side:
     environment: Mapping[str, Any]
 
     def by_key(self) -> Mapping[Key, list[Run]]:
-        """The runs by arm and point; repetitions of one are together."""
+        """Return the runs by arm and point, with the repetitions of a run together."""
         grouped: dict[Key, list[Run]] = {}
         for run in self.runs:
             grouped.setdefault((run.plan.arm, tuple(run.plan.point.items())), []).append(run)
@@ -44,10 +44,11 @@ class Side:
 
 
 def crosscheck(emulated: Side, simulated: Side, limit_percent: float = LIMIT_PERCENT) -> dict[str, Any]:
-    """The object of ``crosscheck.json``. Raises ValueError when the two have no finished run in common.
+    """Return the object of ``crosscheck.json``.
 
-    Runs that only one of them has are named in ``not_compared``, and so are jobs that did not succeed. Of an
-    emulated run that was repeated, every figure is the mean over the repetitions.
+    Runs that only one side has are named in ``not_compared``, and so are jobs that did not succeed. For an
+    emulated run that was repeated, every figure is the mean over the repetitions. Raises ValueError if the
+    two sides have no finished run in common.
     """
     measured, computed = emulated.by_key(), simulated.by_key()
     entries, missing = [], []
@@ -91,8 +92,11 @@ def crosscheck(emulated: Side, simulated: Side, limit_percent: float = LIMIT_PER
 
 
 def predicted_of(simulated: Side) -> dict[str, dict[str, dict[str, float | None]]]:
-    """What a simulation predicts: by run and job the means of an iteration and of an all-reduce, and the
-    completion time; seconds, None of a job that it predicts not to succeed."""
+    """Return the predictions of a simulation, by run and job.
+
+    These are the means of an iteration and of an all-reduce, and the completion time, in seconds. The means
+    are None without iterations, the completion time is None if the job is predicted not to succeed.
+    """
     return {
         run.name: {
             name: {
@@ -107,7 +111,7 @@ def predicted_of(simulated: Side) -> dict[str, dict[str, dict[str, float | None]
 
 
 def _worst(entries: Sequence[Entry], figure: str) -> dict[str, Any]:
-    """Run and job with the largest difference of a figure."""
+    """Return run and job with the largest difference of a figure."""
     worst = max(entries, key=lambda entry: abs(entry[figure]["difference_percent"]))
     return {key: worst[key] for key in ("run", "job")} | {
         "difference_percent": worst[figure]["difference_percent"]
@@ -117,13 +121,13 @@ def _worst(entries: Sequence[Entry], figure: str) -> dict[str, Any]:
 def _entry(
     ours: Sequence[Run], theirs: Run, job: str, emulated: Side, simulated: Side, limit_percent: float
 ) -> Entry:
-    """One job in one run. ``ours`` are the emulated repetitions."""
+    """Return the entry of one job in one run. ``ours`` are the emulated repetitions."""
     known = Known(
         emulated.links,
         emulated.result["fidelity"]["reasons"],
         simulated.environment.get("payload_share", 1.0),
     )
-    found = compared(ours, theirs, job, known)
+    figures = compared(ours, theirs, job, known)
     return {
         # Its plain name: one that was made again has another.
         "run": theirs.name,
@@ -133,7 +137,7 @@ def _entry(
         "job": job,
         "ranks": len(theirs.jobs[job].gpus),
         "repeats": len(ours),
-        **found,
-        "within_limit": all(abs(found[f]["difference_percent"]) <= limit_percent for f in JUDGED),
+        **figures,
+        "within_limit": all(abs(figures[f]["difference_percent"]) <= limit_percent for f in JUDGED),
         "series": {"emulated": series(ours[0].jobs[job]), "simulated": series(theirs.jobs[job])},
     }

@@ -1,4 +1,4 @@
-"""What the page of a blind test has besides: its errors by kind of fabric, and who stands out."""
+"""Write the parts that only the page of a blind test has: its errors by kind of fabric, and the outliers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Entry = Mapping[str, Any]
 
 
 def spread_figure(entries: Sequence[Entry], limit: float) -> Figure:
-    """A dot for each job, by kind of fabric; the band is the limit."""
+    """Return a figure with a dot for each job, by kind of fabric. The band is the limit, per cent."""
     kinds = list(dict.fromkeys(kind_of(entry["arm"]) for entry in entries))
     figure, axes = sheet(0.8 + 0.34 * len(kinds), columns=len(FIGURES), left=0.9, top=0.3)
     for axis, (key, what) in zip(axes[0], FIGURES.items(), strict=True):
@@ -25,17 +25,17 @@ def spread_figure(entries: Sequence[Entry], limit: float) -> Figure:
         axis.axvspan(-limit, limit, color=LIGHT, alpha=0.16, linewidth=0)
         axis.axvline(0, color=QUIET, linewidth=1)
         for y, kind in enumerate(kinds):
-            found = [e[key]["difference_percent"] for e in entries if kind_of(e["arm"]) == kind]
+            differences = [e[key]["difference_percent"] for e in entries if kind_of(e["arm"]) == kind]
             look: Any = {"linestyle": "", "marker": "o", "markersize": 4, "alpha": 0.55}
-            axis.plot(found, [y] * len(found), color=PALETTE[1], **look)
+            axis.plot(differences, [y] * len(differences), color=PALETTE[1], **look)
         named_rows(axis, kinds if axis is axes[0][0] else [""] * len(kinds))
         axis.set(xlim=(-reach, reach), title=what, xlabel="simulated against emulated, %")
     return figure
 
 
-def spread_parts(found: Mapping[str, Any], picture: str) -> list[str]:
-    """The errors' table, everybody beyond the limit, and what stands over the table of all jobs."""
-    blind, limit = found["blind"], found["limit_percent"]
+def spread_parts(result: Mapping[str, Any], picture: str) -> list[str]:
+    """Return the table of errors, all jobs beyond the limit, and the heading of the table of all jobs."""
+    blind, limit = result["blind"], result["limit_percent"]
 
     def size(figure: str, key: str) -> Callable[[tuple[str, Any]], str]:
         return lambda item: f"{item[1][figure][key]:.1f} %"
@@ -69,13 +69,13 @@ def spread_parts(found: Mapping[str, Any], picture: str) -> list[str]:
         ],
         3,
     )
-    said = quiet(
+    note = quiet(
         f"{blind['experiments']} experiments drawn from seed {blind['seed']}, all predicted before the first "
         f"was emulated; the predictions have SHA-256 {blind['predicted_sha256']}. No run is left out: one "
         "that calls itself bad counts. Bytes over the NIC's rate is the trivial predictor of an all-reduce: "
         "it knows of no queue, shared link, delay or step, and a simulation has to beat it."
     )
-    there, jobs = len(blind["outliers"]), len(found["entries"])
+    there, jobs = len(blind["outliers"]), len(result["entries"])
     beyond = f"None of {jobs} jobs."
     if there:
         beyond = (
@@ -83,7 +83,7 @@ def spread_parts(found: Mapping[str, Any], picture: str) -> list[str]:
             "the difference."
         )
     return [
-        f"<h2>How far predictions were off</h2>{picture}{table}{said}",
+        f"<h2>How far predictions were off</h2>{picture}{table}{note}",
         f"<h2>Beyond {limit:g}&nbsp;%</h2><p>{beyond}</p>{outliers}",
         "<h2>Every job</h2><p>The farthest off first.</p>",
     ]

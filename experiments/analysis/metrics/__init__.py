@@ -62,10 +62,10 @@ class Context:
 
     @cached_property
     def predicted(self) -> Mapping[str, Predicted]:
-        """What the models say of each job that had GPUs: of those of the beginning together, of others alone.
+        """Predictions of the models for each job that had GPUs: first jobs together, other jobs alone.
 
-        They know of nothing that happens, so there is nothing where an event came while jobs ran, and nothing
-        of jobs that ran beside others which began at another time.
+        The models know no events, so the predictions are empty if an event came while jobs ran. Jobs that ran
+        next to jobs that began at another time are left out.
         """
         run = self.run
         if any(action.plan.do != "start" and action.begun > run.released for action in run.actions):
@@ -74,10 +74,10 @@ class Context:
         first = {name: gpus for name, gpus in placed.items() if run.jobs[name].plan.start.at_once}
         groups = [first, *({name: gpus} for name, gpus in placed.items() if name not in first)]
         by_itself = [group for group in groups if not self._beside_others(group)]
-        return {name: found for group in by_itself for name, found in self.predict(group).items()}
+        return {name: prediction for group in by_itself for name, prediction in self.predict(group).items()}
 
     def _beside_others(self, names: Collection[str]) -> bool:
-        """Whether some of these jobs ran while one ran that is not among them."""
+        """Return whether some of these jobs ran while a job ran that is not among them."""
         jobs = self.run.jobs
         return any(
             _ran_together(jobs[name], jobs[other]) for name in names for other in jobs if other not in names
@@ -118,7 +118,7 @@ class Context:
 
     @cached_property
     def alone(self) -> Mapping[str, Predicted]:
-        """What the models say of each job that had GPUs as if it were the only one."""
+        """Predictions of the models for each job that had GPUs as if it were the only one."""
         if len(self.run.jobs) == 1 and self.predicted:
             return self.predicted
         jobs = self.run.jobs.items()
@@ -131,18 +131,18 @@ class Context:
     def predict(
         self, gpus: Mapping[str, tuple[str, ...]], *, before: bool = False
     ) -> Mapping[str, Predicted]:
-        """What the models say of some jobs together; nothing where one has no path.
+        """Return the predictions of the models for some jobs together, by name; empty if a job has no path.
 
         ``before``: with the light of the start, not of the end.
         """
         key = before, tuple(gpus.items())
         if key not in self._known:
             try:
-                found = predict_jobs(self.run.plan, gpus, self.view_before if before else self.view)
+                predictions = predict_jobs(self.run.plan, gpus, self.view_before if before else self.view)
             except NoPathError:
                 # That may be what the run is about.
-                found = {}
-            self._known[key] = found
+                predictions = {}
+            self._known[key] = predictions
         return self._known[key]
 
     @cached_property
@@ -153,11 +153,11 @@ class Context:
         return [*(flow.set_up_s for flow in self.run.lit_flows), *of_rings]
 
 
-def _ran_together(one: JobRun, other: JobRun) -> bool:
-    if one.released is None or other.released is None:
+def _ran_together(first: JobRun, other: JobRun) -> bool:
+    if first.released is None or other.released is None:
         return False
-    ends = (math.inf if job.end is None else job.end for job in (one, other))
-    return max(one.released, other.released) < min(ends)
+    ends = (math.inf if job.end is None else job.end for job in (first, other))
+    return max(first.released, other.released) < min(ends)
 
 
 def _start_up_s(job: JobRun, ends: Sequence[float]) -> float:
@@ -190,16 +190,19 @@ _FOUND: dict[str, Metric] = {}
 def metric(
     unit: Unit, *, of: Of = "run", known: Label | None = None, makes: Mapping[str, str] | None = None
 ) -> Callable[[Compute], Compute]:
-    """Makes a function a metric, or those of ``makes``. Raises ValueError for a name of another file's."""
+    """Return a decorator that registers a function as a metric, or as the metrics in ``makes``.
+
+    The decorator raises ValueError for a name that a metric of another file has.
+    """
 
     def register(function: Compute) -> Compute:
         own = function.__name__
         compute = function if makes else lambda *what: {own: function(*what)}
-        said = makes or {own: (function.__doc__ or "").partition("\n")[0].removesuffix(".")}
-        for name, help in said.items():
-            found = Metric(name, unit, help, of, known, compute, function.__module__)
-            before = _FOUND.setdefault(name, found)
-            if before.file != found.file:
+        helps = makes or {own: (function.__doc__ or "").partition("\n")[0].removesuffix(".")}
+        for name, help in helps.items():
+            entry = Metric(name, unit, help, of, known, compute, function.__module__)
+            before = _FOUND.setdefault(name, entry)
+            if before.file != entry.file:
                 raise ValueError(f"metric {name}: {before.file} has one of this name")
         return function
 
@@ -213,13 +216,13 @@ def _all_read() -> None:
 
 
 def metrics() -> Mapping[str, Metric]:
-    """All metrics by name, those of every file in this folder."""
+    """Return all metrics by name: those of every file in this folder."""
     _all_read()
     return _FOUND
 
 
 def _subjects(run: Run) -> Mapping[Of, Mapping[str, tuple[Any, ...]]]:
-    """Subjects by their kind, each with the arguments that metrics of that kind are called with."""
+    """Return subjects by their kind, each with the arguments for metrics of that kind."""
     jobs = {f"job {name}": (job,) for name, job in run.jobs.items()}
     events = {f"event {action.plan.name}": (action,) for action in run.actions}
     links = {
@@ -239,25 +242,25 @@ def _subjects(run: Run) -> Mapping[Of, Mapping[str, tuple[Any, ...]]]:
 
 
 def rows_of(context: Context) -> list[Row]:
-    """All figures of one run."""
+    """Return all figures of one run as rows."""
     plan, subjects = context.run.plan, _subjects(context.run)
     computed: dict[tuple[Compute, str], Mapping[str, Value]] = {}
     rows = []
-    for name, found in metrics().items():
-        label = found.known or context.label
-        for subject, what in subjects[found.of].items():
-            key = found.compute, subject
+    for name, entry in metrics().items():
+        label = entry.known or context.label
+        for subject, what in subjects[entry.of].items():
+            key = entry.compute, subject
             if key not in computed:
-                computed[key] = found.compute(context, *what)
+                computed[key] = entry.compute(context, *what)
             if (value := computed[key].get(name)) is not None:
-                rows.append(Row(plan.arm, subject, name, value, found.unit, label, plan.point, plan.repeat))
+                rows.append(Row(plan.arm, subject, name, value, entry.unit, label, plan.point, plan.repeat))
     return rows
 
 
 def table() -> str:
-    """All metrics as a table in Markdown, for docs/metrics.md."""
+    """Return all metrics as a table in Markdown, for docs/metrics.md."""
     lines = ["| metric | unit | of | |", "|---|---|---|---|"]
-    for name, found in sorted(metrics().items()):
-        said = f"{found.help} ({found.known})" if found.known else found.help
-        lines.append(f"| `{name}` | {found.unit} | {found.of} | {said} |")
+    for name, entry in sorted(metrics().items()):
+        words = f"{entry.help} ({entry.known})" if entry.known else entry.help
+        lines.append(f"| `{name}` | {entry.unit} | {entry.of} | {words} |")
     return "\n".join(lines) + "\n"

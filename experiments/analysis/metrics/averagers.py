@@ -32,30 +32,35 @@ _WRONG = {
 @metric("s", makes=_LATENCY)
 @metric("count", makes=_WRONG)
 def averagers(context: Context) -> Mapping[str, float]:
-    """Figures of the averagers' processes."""
-    told = [one for record in context.run.of(AveragersCounted) for one in record.averagers.values()]
-    used = [one for one in told if one["frames"]]
+    """Return the figures of the averagers' processes by metric; empty if no averager received frames."""
+    counters = [
+        counted for record in context.run.of(AveragersCounted) for counted in record.averagers.values()
+    ]
+    used = [counted for counted in counters if counted["frames"]]
     if not used:
         return {}
     fabric, jobs = context.run.plan.setting.fabric, context.run.jobs.values()
     summed = [job for job in jobs if job.gpus and job.plan.plane(fabric, job.gpus).sums]
     busy_s = sum(took for job in summed for took in exchanges(job))
-    found = {
-        "averager_inputs": sum(one["table"]["inputs"] for one in used),
-        "averager_inputs_wrong": sum(one["table"]["wrong"] for one in used),
-        "averager_checked": sum(one["checked"] for one in used),
-        "averager_restarts": sum(bool(one["restarted"]) for one in used),
-        "averager_latency": max(one["latency_s"]["median"] for one in used),
+    values = {
+        "averager_inputs": sum(counted["table"]["inputs"] for counted in used),
+        "averager_inputs_wrong": sum(counted["table"]["wrong"] for counted in used),
+        "averager_checked": sum(counted["checked"] for counted in used),
+        "averager_restarts": sum(bool(counted["restarted"]) for counted in used),
+        "averager_latency": max(counted["latency_s"]["median"] for counted in used),
     }
     # The processor time of a restarted averager before its restart is not known.
-    if busy_s and not any(one["restarted"] for one in used):
-        found["averager_cpu_share"] = 100 * max(one["cpu_s"] for one in used) / busy_s
-    return found
+    if busy_s and not any(counted["restarted"] for counted in used):
+        values["averager_cpu_share"] = 100 * max(counted["cpu_s"] for counted in used) / busy_s
+    return values
 
 
 def _payload_bytes(context: Context, job: JobRun) -> float | None:
-    """What a rank has to tell in a job that is done: its gradients once, as codes of B bits where whole
-    numbers are sent, else float32."""
+    """Return the bytes that a rank must send in a finished job: its gradients once.
+
+    The gradients are codes of B bits if whole numbers are sent, else float32. None unless the job trained,
+    succeeded and has all its iterations.
+    """
     if job.state != SUCCEEDED or job.plan.training is None or len(job.by_index) < job.plan.iterations:
         return None
     plane = job.plan.plane(context.run.plan.setting.fabric, job.gpus)
@@ -68,7 +73,10 @@ def _payload_bytes(context: Context, job: JobRun) -> float | None:
 
 @metric("1", of="job")
 def wire_over_payload(context: Context, job: JobRun) -> float | None:
-    """Bytes on the wire over those of a rank's numbers, at the NIC port and in the direction with most."""
+    """Bytes on the wire over those of a rank's numbers, at the NIC port and in the direction with most.
+
+    Return the ratio; None if the payload or the bytes on the wire are not known.
+    """
     payload = _payload_bytes(context, job)
     counts = [count for done in job.done.values() for nic in done.wire_bytes.values() for count in nic]
     return max(counts) / payload if counts and payload else None
@@ -82,19 +90,23 @@ _SENT = {
 
 @metric("1", of="job", makes=_SENT)
 def sent_over(context: Context, job: JobRun) -> Mapping[str, float]:
-    """What workers counted as they sent."""
+    """Return the bytes that workers sent over their payload, by metric; empty if unknown or after a
+    recovery."""
     payload = _payload_bytes(context, job)
     if not payload or not job.done or job.recoveries:
         return {}
-    found = {"sent_over_payload": max(done.bytes_sent for done in job.done.values()) / payload}
+    values = {"sent_over_payload": max(done.bytes_sent for done in job.done.values()) / payload}
     if (bits := parse_collective(job.plan.loop.collective).bits) is not None:
         # Sums have B + ceil(log2 n) bits, means B, and as many of each are sent.
         share = 2 * bits / (sum_bits(bits, len(job.gpus)) + bits)
-        found["sent_over_payload_even"] = found["sent_over_payload"] * share
-    return found
+        values["sent_over_payload_even"] = values["sent_over_payload"] * share
+    return values
 
 
 @metric("%", of="job")
 def answers_unlike_mean(_: Context, job: JobRun) -> float | None:
-    """Averagers' answers that are not the mean of all (Eq. 8), counted in the reference process."""
+    """Averagers' answers that are not the mean of all (Eq. 8), counted in the reference process.
+
+    Return per cent; None if the answers were not counted.
+    """
     return None if job.unlike is None else 100 * job.unlike

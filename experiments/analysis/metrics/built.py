@@ -1,4 +1,4 @@
-"""What the fabric of a workload is built of, as counts per GPU: for who has prices."""
+"""Count the parts of a workload's fabric per GPU, for users who know prices."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ PARTS = {
 }
 
 
-@metric("1", of="fabric", makes={f"{part}_per_gpu": f"{said}, per GPU" for part, said in PARTS.items()})
+@metric("1", of="fabric", makes={f"{part}_per_gpu": f"{words}, per GPU" for part, words in PARTS.items()})
 def built(context: Context) -> Mapping[str, float]:
-    """Parts per GPU of a fabric that runs workloads; parts that it lacks have no row."""
+    """Return the parts per GPU of a fabric that runs workloads, by metric; parts that the fabric lacks
+    have no row."""
     plan = context.run.plan
     if all(job.workload is None for job in plan.jobs):
         return {}

@@ -11,14 +11,20 @@ from ringlight.experiments.record.runs import JobRun
 
 @metric("s")
 def makespan(context: Context) -> float | None:
-    """From the release of the first jobs to the end of the last."""
+    """From the release of the first jobs to the end of the last.
+
+    Return seconds; None if no job has ended.
+    """
     ends = [job.end for job in context.run.jobs.values() if job.end is not None]
     return max(ends) - context.run.released if ends else None
 
 
 @metric("s", of="job")
 def queueing_delay(context: Context, job: JobRun) -> float | None:
-    """From a job's arrival until it has its GPUs; 0 for those of the beginning."""
+    """From a job's arrival until it has its GPUs; 0 for those of the beginning.
+
+    Return seconds; None if the job has not arrived or has no GPUs.
+    """
     if job.arrived is None or job.granted is None:
         return None
     return max(0.0, job.granted - max(job.arrived, context.run.released))
@@ -26,7 +32,10 @@ def queueing_delay(context: Context, job: JobRun) -> float | None:
 
 @metric("s", of="job")
 def start_up(context: Context, job: JobRun) -> float | None:
-    """From when a job has its GPUs until its workers are ready; a simulation starts none."""
+    """From when a job has its GPUs until its workers are ready; a simulation starts none.
+
+    Return seconds; None in a simulation, or if one of the times is not recorded.
+    """
     if context.simulated or job.granted is None or job.placed is None:
         return None
     return max(0.0, job.placed - job.granted)
@@ -34,7 +43,10 @@ def start_up(context: Context, job: JobRun) -> float | None:
 
 @metric("1", of="job")
 def slowdown(context: Context, job: JobRun) -> float | None:
-    """From a job's arrival to its end, over what the model says that it takes alone."""
+    """From a job's arrival to its end, over what the model says that it takes alone.
+
+    Return the ratio; None if the job has not ended or the model does not know it.
+    """
     alone = context.alone.get(job.name)
     if job.jct_s is None or job.end is None or alone is None:
         return None
@@ -44,15 +56,21 @@ def slowdown(context: Context, job: JobRun) -> float | None:
 
 @metric("1")
 def fairness(context: Context) -> float | None:
-    """Jain's index of the jobs' slowdowns: 1 where all are slowed down alike."""
-    found = [slowdown(context, job) for job in context.run.jobs.values()]
-    known = [value for value in found if value is not None]
+    """Jain's index of the jobs' slowdowns: 1 where all are slowed down alike.
+
+    Return the index, a ratio; None for fewer than two jobs with a slowdown.
+    """
+    slowdowns = [slowdown(context, job) for job in context.run.jobs.values()]
+    known = [value for value in slowdowns if value is not None]
     return jain(known) if len(known) > 1 else None
 
 
 @metric("1", of="job")
 def fragmentation(context: Context, job: JobRun) -> float | None:
-    """Share of a job's neighbouring ranks that are on different packet switches, as it is lit at the end."""
+    """Share of a job's neighbouring ranks that are on different packet switches, as it is lit at the end.
+
+    Return the share (0..1); None with fewer than two packet switches, or for a job without GPUs.
+    """
     fabric = context.run.plan.setting.fabric
     if len(fabric.packet_switches) < 2 or not job.gpus:
         return None

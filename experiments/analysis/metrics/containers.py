@@ -11,7 +11,10 @@ from ringlight.experiments.record.runs import JobRun
 
 @metric("count", of="job")
 def commands_failed(_: Context, job: JobRun) -> int | None:
-    """Ranks whose command did not end with exit code 0."""
+    """Ranks whose command did not end with exit code 0.
+
+    Return the count; None for jobs without containers.
+    """
     if job.plan.container is None:
         return None
     # One of which no end is on record did not end with 0 either.
@@ -20,14 +23,20 @@ def commands_failed(_: Context, job: JobRun) -> int | None:
 
 @metric("s", of="job")
 def start_spread(_: Context, job: JobRun) -> float | None:
-    """From the start of the first rank's container to that of the last."""
+    """From the start of the first rank's container to that of the last.
+
+    Return seconds; None if no container was started.
+    """
     times = [started.t for started in job.commands]
     return max(times) - min(times) if times else None
 
 
 @metric("count", of="job")
 def regroups_under(context: Context, job: JobRun) -> int | None:
-    """Changes of light that were made while a job's containers ran."""
+    """Changes of light that were made while a job's containers ran.
+
+    Return the count; None if the job has no containers, or has not begun or ended.
+    """
     if job.plan.container is None or job.released is None or job.end is None:
         return None
     moves = [action for action in context.run.actions if action.plan.do in LIGHT and action.error is None]
@@ -42,7 +51,8 @@ _NICS = {
 
 @metric("bytes", of="job", makes=_NICS)
 def nics(_: Context, job: JobRun) -> Mapping[str, int]:
-    """Bytes at the GPUs' NICs; none unless every rank reported."""
+    """Return the bytes at the GPUs' NICs, by metric; empty for jobs without containers and unless every
+    rank reported."""
     if job.plan.container is None or len(job.done) < len(job.gpus):
         return {}
     counts = [count for done in job.done.values() for count in done.wire_bytes.values()]
@@ -51,5 +61,8 @@ def nics(_: Context, job: JobRun) -> Mapping[str, int]:
 
 @metric("bytes", of="traffic")
 def link_bytes(_: Context, job: JobRun, link: Mapping[str, Any]) -> int:
-    """Bytes of frames over one direction of a link while a job's containers ran, other jobs' among them."""
+    """Bytes of frames over one direction of a link while a job's containers ran, other jobs' among them.
+
+    Return the bytes.
+    """
     return int(link["bytes"])

@@ -11,8 +11,9 @@ from ringlight.experiments.record.runs import Action
 def followed(context: Context, action: Action) -> float | None:
     """From the end of moving light until packets of all jobs came through switches of other controllers.
 
-    The latest end of a beacons' silence, or of a stall of an all-reduce, that began before light had moved;
-    0 where all were over by then.
+    Return the seconds to the latest end of a silence of beacons, or of a stall of an all-reduce, that began
+    before light had moved; 0 if all had ended by then. None without such switches, if no light moved under
+    jobs, or if no job could notice.
     """
     run = context.run
     if not run.plan.setting.fabric.foreign_switches or not moves_light(context, action):

@@ -29,7 +29,8 @@ _DARK = {
 @metric("s", of="job", makes=_DARK)
 @metric("count", of="job", makes=_ANEW)
 def divided(context: Context, job: JobRun) -> Mapping[str, float]:
-    """What the controller tells of its divisions; what one told before it was started again died with it."""
+    """Return what the controller reports of its divisions, by metric; empty if a controller died, with its
+    counts."""
     notes = context.run.of(Divisions, job.name)
     if not notes or any(death.kind == "controller" for death in context.run.of(ProcessEnded)):
         return {}
@@ -38,8 +39,10 @@ def divided(context: Context, job: JobRun) -> Mapping[str, float]:
 
 @metric("count", of="job")
 def divisions_late(context: Context, job: JobRun) -> int | None:
-    """Divisions that found most of the bytes under way on pairs without light: the one before was not for
-    them."""
+    """Divisions at which most of the bytes left were on pairs to which the division before gave no light.
+
+    Return the count; None if no divisions are on record.
+    """
     for note in context.run.of(LightGiven, job.name):
         left = np.array([made["left_bytes"] for made in note.divisions])[1:]
         dark = np.array([made["lightpaths"] for made in note.divisions])[:-1] == 0
@@ -56,7 +59,7 @@ _TIMES = {
 }
 
 
-@metric("s", of="job", makes={name: f"{said}: median" for name, said in _TIMES.items()})
+@metric("s", of="job", makes={name: f"{words}: median" for name, words in _TIMES.items()})
 def division_times(context: Context, job: JobRun) -> Mapping[str, float | None]:
     made = [decision for note in context.run.of(LightDecisions, job.name) for decision in note.decisions]
     keys = {name: f"{name.removeprefix('division_')}_s" for name in _TIMES}
@@ -75,7 +78,8 @@ _BYTES = {
 @metric("bytes", of="job", makes=_BYTES)
 @metric("count", of="job", makes={"lightpaths_used": "Lightpaths that carried anything"})
 def light_bytes(context: Context, job: JobRun) -> Mapping[str, int]:
-    """Bytes on lightpaths, for the only job of a run on O-NICs whose light stands."""
+    """Return bytes on lightpaths, by metric, for the only job of a run on O-NICs with static light; else
+    empty."""
     run = context.run
     notes = before_and_after(run)
     alone = len(run.jobs) == 1 and job.state == SUCCEEDED and any(done.light for done in job.done.values())
@@ -117,7 +121,7 @@ def _rise(
     keys: tuple[str, ...],
     rank_of: Mapping[str, int],
 ) -> _Counts:
-    """Increase of the counters of a job's peers; those that are new began at 0."""
+    """Return the increase of the counters of a job's peers; new peers began at 0."""
 
     def key(entry: Mapping[str, Any]) -> tuple[Any, ...]:
         return (rank_of[entry["peer"]], *(entry[name] for name in keys))
@@ -135,25 +139,25 @@ def _rise(
 
 
 def _matrix(counts: list[_Counts], name: str) -> IntArray:
-    """[ranks, ranks]: a count of each rank for each other."""
-    found = np.zeros((len(counts), len(counts)), dtype=np.int64)
+    """Return [ranks, ranks]: a count of each rank for each other."""
+    matrix = np.zeros((len(counts), len(counts)), dtype=np.int64)
     for rank, own in enumerate(counts):
         for (other,), count in own.items():
-            found[rank, other] = count[name]
-    return found
+            matrix[rank, other] = count[name]
+    return matrix
 
 
 def _told(job: JobRun, part: int) -> IntArray:
-    """[ranks, ranks]: bytes of payload (0) or framing (1) that workers gave their O-NICs."""
-    found = np.zeros((len(job.gpus), len(job.gpus)), dtype=np.int64)
+    """Return [ranks, ranks]: bytes of payload (0) or framing (1) that workers gave their O-NICs."""
+    matrix = np.zeros((len(job.gpus), len(job.gpus)), dtype=np.int64)
     for rank, done in job.done.items():
         for other, parts in done.light.items():
-            found[rank, int(other)] = parts[part]
-    return found
+            matrix[rank, int(other)] = parts[part]
+    return matrix
 
 
 def _to_send(job: JobRun) -> IntArray:
-    """[ranks, ranks]: bytes that the job had to send in all its iterations."""
+    """Return [ranks, ranks]: bytes that the job had to send in all its iterations."""
     plan = job.plan
     if plan.workload is not None:
         return delivered(plan.workload, plan.iterations)

@@ -22,7 +22,7 @@ _WHEN = ("before", "during", "after")
 
 
 def when(action: Action, it: Iteration) -> str:
-    """Whether an iteration ran ``before``, ``during`` or ``after`` an event."""
+    """Return ``before``, ``during`` or ``after``: when an iteration ran, relative to an event."""
     begin, end = window(action)
     if it.allreduce_end <= begin + _SAME_S:
         return "before"
@@ -30,17 +30,18 @@ def when(action: Action, it: Iteration) -> str:
 
 
 def under(context: Context, action: Action, job: JobRun) -> bool:
-    """Whether the job ran when the event came."""
+    """Return whether the job ran when the event came."""
     if job.released is None or job.end is None or action.begun <= context.run.released:
         return False
     return job.released <= action.begun <= job.end + _SAME_S
 
 
 def hit(context: Context, action: Action, job: JobRun) -> bool:
-    """Whether what an event was done to was the job's: its worker, a GPU of it, or what its messages pass.
+    """Return whether the target of an event was the job's: its worker, a GPU of it, or a part that its
+    messages pass.
 
-    Where nobody knows what these pass, every switch and averager is every job's. Without a controller or a
-    server agent jobs go on.
+    If it is not known what messages pass, every switch and averager counts as every job's. Jobs continue
+    without a controller or a server agent, so these count as no job's.
     """
     target, fabric = action.plan.target, context.run.plan.setting.fabric
     if target is None or target.kind in ("controller", "server agent"):
@@ -60,24 +61,24 @@ def hit(context: Context, action: Action, job: JobRun) -> bool:
 
 
 def _gpus_at(job: JobRun, moment: float) -> Sequence[str]:
-    """In rank order, as a job had them at a moment of the lab's clock."""
+    """Return the GPUs of a job in rank order at a moment of the lab's clock."""
     return next((back.gpus for back in reversed(job.recoveries) if back.t <= moment), job.gpus)
 
 
 def _passed(context: Context, action: Action, job: JobRun, gpus: Sequence[str]) -> set[Port] | None:
-    """Every port that a job's messages pass as it is lit when an event comes; None where nobody knows."""
+    """Return every port that a job's messages pass as it is lit when an event comes; None if unknown."""
     run = context.run
     moved = any(other.plan.do in LIGHT and other.begun < action.begun for other in run.actions)
     view = context.view if moved else context.view_before
-    at = {edge.out: edge for edge in view.graph.edges}
-    found: set[Port] = set()
+    edge_of = {edge.out: edge for edge in view.graph.edges}
+    ports: set[Port] = set()
     try:
         for source, destination in pairs(job.plan, gpus):
             for hop in view.router.path(source, destination):
-                found.update(at[hop.out].path)
+                ports.update(edge_of[hop.out].path)
     except ValueError:
         return None
-    return found
+    return ports
 
 
 _ITERATIONS = {f"iteration_longest_{word}": f"Longest iteration {word} the event" for word in _WHEN} | {
@@ -88,20 +89,24 @@ _ITERATIONS = {f"iteration_longest_{word}": f"Longest iteration {word} the event
 
 @metric("s", of="event job", makes=_ITERATIONS)
 def around(context: Context, action: Action, job: JobRun) -> Mapping[str, float | None]:
-    """Iteration times before, during and after an event."""
+    """Return iteration times before, during and after an event, seconds by metric; empty if the job did
+    not run then."""
     if action.plan.do in _QUIET or not under(context, action, job):
         return {}
-    found: dict[str, float | None] = {}
+    times_by_name: dict[str, float | None] = {}
     for word in _WHEN:
         times = [it.whole_s for it in job.iterations if when(action, it) == word]
-        found[f"iteration_{word}"] = median(times)
-        found[f"iteration_longest_{word}"] = max(times, default=None)
-    return found
+        times_by_name[f"iteration_{word}"] = median(times)
+        times_by_name[f"iteration_longest_{word}"] = max(times, default=None)
+    return times_by_name
 
 
 @metric("s", of="event job")
 def recovery(context: Context, action: Action, job: JobRun) -> float | None:
-    """From a fault of what the job used to the end of the next iteration of all ranks."""
+    """From a fault of what the job used to the end of the next iteration of all ranks.
+
+    Return seconds; None if the event is not a fault that hit the running job, or no iteration followed.
+    """
     if action.plan.do not in FAULTS or not under(context, action, job) or not hit(context, action, job):
         return None
     begin, _ = window(action)
@@ -111,7 +116,10 @@ def recovery(context: Context, action: Action, job: JobRun) -> float | None:
 
 @metric("s", of="job")
 def recovery_assumed(_: Context, job: JobRun) -> float | None:
-    """Longest time from a loss to going on that a simulation took by default, without `recovery`."""
+    """Longest time from a loss to going on that a simulation took by default, without `recovery`.
+
+    Return seconds; None if no time was assumed.
+    """
     return max((back.assumed_s for back in job.recoveries if back.assumed_s is not None), default=None)
 
 
@@ -123,8 +131,9 @@ _LOST = {
 
 @metric("count", of="job", makes=_LOST)
 def lost(_: Context, job: JobRun) -> Mapping[str, int]:
-    """What a job lost and went on without."""
+    """Return the counts of GPUs and iterations that a job lost before it continued, by metric; empty
+    without losses."""
     if not (job.losses or job.recoveries):
         return {}
-    found = {"iterations_lost": len({it.i for it in job.redone})}
-    return found | ({"gpus_lost": len(job.losses)} if job.losses else {})
+    counts = {"iterations_lost": len({it.i for it in job.redone})}
+    return counts | ({"gpus_lost": len(job.losses)} if job.losses else {})

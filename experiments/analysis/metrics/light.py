@@ -53,7 +53,7 @@ _PARTS = {"p50": "median", "p99": "99th percentile", "max": "longest"}
 
 
 def _between(flows: Iterable[Flow], begin: str, end: str) -> list[float]:
-    """Seconds from one of its times to another, of each flow that has both."""
+    """Return the seconds from one time of a flow to another, for each flow that has both."""
     times = ((getattr(flow, begin), getattr(flow, end)) for flow in flows)
     return [b - a for a, b in times if a is not None and b is not None]
 
@@ -61,25 +61,25 @@ def _between(flows: Iterable[Flow], begin: str, end: str) -> list[float]:
 @metric(
     "s",
     of="fabric",
-    makes={f"{k}_{part}": f"{help}: {said}" for k, help in TIMES.items() for part, said in _PARTS.items()},
+    makes={f"{k}_{part}": f"{help}: {words}" for k, help in TIMES.items() for part, words in _PARTS.items()},
 )
 def waits(context: Context) -> Mapping[str, float | None]:
-    """Times of set-ups and flows in a fabric whose O-NICs ask for light."""
-    lit = context.run.lit_flows
+    """Return the times of set-ups and flows, seconds by metric, in a fabric whose O-NICs request light."""
+    lit_flows = context.run.lit_flows
     written = (change["write_s"] for ring in context.run.of(RingSetUps) for change in ring.set_ups)
     times = {
         "setup": context.set_up_times,
-        "idle_setup": [flow.set_up_s for flow in lit if not flow.waited],
-        "open": _between(lit, "t_open", "t_lit"),
-        "lit": _between(lit, "t_lit", "t_close"),
+        "idle_setup": [flow.set_up_s for flow in lit_flows if not flow.waited],
+        "open": _between(lit_flows, "t_open", "t_lit"),
+        "lit": _between(lit_flows, "t_lit", "t_close"),
         "setup_write": [write_s for write_s in written if write_s is not None],
     }
-    found: dict[str, float | None] = {}
+    values_by_name: dict[str, float | None] = {}
     for name, values in times.items():
         if values:
             figures = median(values), percentile(values, 0.99), max(values)
-            found |= {f"{name}_{part}": figure for part, figure in zip(_PARTS, figures, strict=True)}
-    return found
+            values_by_name |= {f"{name}_{part}": figure for part, figure in zip(_PARTS, figures, strict=True)}
+    return values_by_name
 
 
 _FLOWS = {
@@ -95,33 +95,34 @@ _FLOWS = {
 
 @metric("count", of="fabric", makes=_FLOWS)
 def flows(context: Context) -> Mapping[str, float]:
-    """What the light carried: flows, and what WSSs let through while the jobs ran, as read back."""
+    """Return counts of flows, and of pairs that WSSs let through while the jobs ran, as read back, by
+    metric."""
     run = context.run
-    found: dict[str, float] = {}
+    counts: dict[str, float] = {}
     if traced := run.of(Flow):
-        found["flows"], found["flows_waited"] = len(traced), sum(flow.waited for flow in traced)
-        found["flows_not_traced"] = sum(note.count for note in run.of(FlowsLost))
-    if asked := sum(it.flows for job in run.jobs.values() for it in job.iterations):
-        found["flows_expected"] = asked
+        counts["flows"], counts["flows_waited"] = len(traced), sum(flow.waited for flow in traced)
+        counts["flows_not_traced"] = sum(note.count for note in run.of(FlowsLost))
+    if expected := sum(it.flows for job in run.jobs.values() for it in job.iterations):
+        counts["flows_expected"] = expected
         if iterations := len(next(iter(run.jobs.values())).by_index):
-            found["flows_per_iteration"] = asked / iterations
+            counts["flows_per_iteration"] = expected / iterations
     if notes := run.of(GridLit):
         user = {gpu: job.name for job in run.jobs.values() for gpu in job.gpus}
-        lit = [xc for note in notes for switch in note.grid["switches"] for xc in switch["lit"]]
-        users = [(user.get(xc["from"]), user.get(xc["to"])) for xc in lit]
-        found["lit_pairs"] = len(lit)
-        found["lit_between_jobs"] = sum(a is None or a != b for a, b in users)
-    return found
+        cross_connects = [xc for note in notes for switch in note.grid["switches"] for xc in switch["lit"]]
+        users = [(user.get(xc["from"]), user.get(xc["to"])) for xc in cross_connects]
+        counts["lit_pairs"] = len(cross_connects)
+        counts["lit_between_jobs"] = sum(a is None or a != b for a, b in users)
+    return counts
 
 
 def before_and_after(run: Run) -> tuple[LightCounters, LightCounters] | None:
-    """What was counted before and after a run, where both were read."""
+    """Return the counters before and after a run; None unless both were read."""
     moments = {note.moment: note for note in run.of(LightCounters)}
     return (moments["before"], moments["after"]) if {"before", "after"} <= moments.keys() else None
 
 
 def _rise(before: Mapping[str, Any], after: Mapping[str, Any], name: str) -> float:
-    """Increase of a counter, summed over nodes or over their ports."""
+    """Return the increase of a counter, summed over nodes or over their ports."""
 
     def total(counters: Mapping[str, float | Sequence[float]]) -> float:
         value = counters.get(name, 0)
@@ -133,15 +134,16 @@ def _rise(before: Mapping[str, Any], after: Mapping[str, Any], name: str) -> flo
 @metric("bytes", of="fabric", makes={"light_tx_bytes": OF_ONICS["light_tx_bytes"]})
 @metric("count", of="fabric", makes={**COUNTERS, "unrouted": OF_ONICS["unrouted"]})
 def counters(context: Context) -> Mapping[str, float]:
-    """Increase of the counters of switches and O-NICs in a run; empty if they were not read twice."""
-    found: dict[str, float] = {}
+    """Return the increase of the counters of switches and O-NICs in a run, by metric; empty if not read
+    twice."""
+    counts: dict[str, float] = {}
     if notes := before_and_after(context.run):
         for kind, names in (("switches", COUNTERS), ("onics", OF_ONICS)):
             before, after = (note.kernel[kind] for note in notes)
-            found |= {name: _rise(before, after, name) for name in names}
+            counts |= {name: _rise(before, after, name) for name in names}
     if simulated := context.run.of(OnicsSimulated):
-        found["receiver_overlaps"] = simulated[-1].receiver_overlaps
-    return found
+        counts["receiver_overlaps"] = simulated[-1].receiver_overlaps
+    return counts
 
 
 _CONTROL = {
@@ -153,33 +155,36 @@ _CONTROL = {
 
 @metric("count", of="fabric", makes=_CONTROL)
 def control(context: Context) -> Mapping[str, float]:
-    """What O-NICs' agents did. One that began anew does not know how many messages it sent before."""
-    found: dict[str, float] = {}
+    """Return counts of the O-NICs' agents by metric.
+
+    An agent that restarted has lost the count of its earlier messages. Messages are then left out.
+    """
+    counts: dict[str, float] = {}
     if simulated := context.run.of(OnicsSimulated):
-        found["agents_restarted"] = 0
+        counts["agents_restarted"] = 0
         sent, flows_done = sum(simulated[-1].messages.values()), simulated[-1].flows
     elif notes := before_and_after(context.run):
         before, after = (note.agents for note in notes)
         both = before.keys() & after.keys()
-        found["agents_restarted"] = sum(before[gpu]["epoch"] != after[gpu]["epoch"] for gpu in both)
-        if found["agents_restarted"] or before.keys() != after.keys():
-            return found
+        counts["agents_restarted"] = sum(before[gpu]["epoch"] != after[gpu]["epoch"] for gpu in both)
+        if counts["agents_restarted"] or before.keys() != after.keys():
+            return counts
         pairs = [(before[gpu]["counters"], after[gpu]["counters"]) for gpu in after]
         sent = sum(sum(b["sent"].values()) - sum(a["sent"].values()) for a, b in pairs)
         flows_done = sum(b["flows_done"] - a["flows_done"] for a, b in pairs)
     else:
-        return found
-    found["control_messages"] = sent
+        return counts
+    counts["control_messages"] = sent
     if flows_done:
-        found["control_messages_per_flow"] = sent / flows_done
-    return found
+        counts["control_messages_per_flow"] = sent / flows_done
+    return counts
 
 
 @metric("count", of="messages")
 def control_faults(context: Context, kind: str) -> int | None:
     """Control messages lost, doubled or held back on purpose.
 
-    An agent that died forgot its own.
+    Return the count; None if no agent counts such faults. Counters of an agent that died are not included.
     """
     total = None
     if notes := before_and_after(context.run):
@@ -216,15 +221,16 @@ def _trained(run: Run) -> list[tuple[JobRun, Plane]]:
     makes={"light_use_collisions_possible": "Whether lights could meet at all"},
 )
 @metric(
-    "count", of="fabric", known="analytic", makes={f"light_use_{name}": said for name, said in _USE.items()}
+    "count", of="fabric", known="analytic", makes={f"light_use_{name}": words for name, words in _USE.items()}
 )
 def use(context: Context) -> Mapping[str, Value]:
-    """What an all-reduce of each job on a grid asks of its lasers and receivers."""
+    """Return the use of lasers and receivers by an all-reduce of the jobs on a grid, by metric; empty if
+    unknown."""
     uses = (plane.use(job.gpus, job.plan.loop.collective) for job, plane in _trained(context.run))
-    if not (known := [found for found in uses if found is not None]):
+    if not (known := [each for each in uses if each is not None]):
         return {}
-    found = functools.reduce(operator.add, known)
-    return {f"light_use_{name}": getattr(found, name) for name in (*_USE, "collisions_possible")}
+    total = functools.reduce(operator.add, known)
+    return {f"light_use_{name}": getattr(total, name) for name in (*_USE, "collisions_possible")}
 
 
 _RING = {
@@ -236,17 +242,17 @@ _RING = {
 
 @metric("count", of="fabric", known="analytic", makes=_RING)
 def ring_plan(context: Context) -> Mapping[str, int]:
-    """What the only job that a ring carries asks of it."""
+    """Return the counts of what the only job on a ring needs of the ring, by metric; empty without a ring."""
     plane = context.run.plan.on(RingPlane)
     if plane is None:
         return {}
-    found = {"wavelengths": plane.ring.wavelengths}
+    counts = {"wavelengths": plane.ring.wavelengths}
     for job, own in _trained(context.run):
         if own.stepped:
             if model := context.alone.get(job.name):
-                found["set_ups_per_allreduce"] = model.set_ups
-            found["wavelengths_used"] = plane.wavelengths_used(job.gpus, job.plan.loop.collective)
-    return found
+                counts["set_ups_per_allreduce"] = model.set_ups
+            counts["wavelengths_used"] = plane.wavelengths_used(job.gpus, job.plan.loop.collective)
+    return counts
 
 
 @metric("count", of="fabric", makes={"set_ups": "Changes of a ring's light on record"})

@@ -1,4 +1,4 @@
-"""What links did to frames that lose, delay or damage them."""
+"""Effects on frames of links that lose, delay or damage frames."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ _SAID = {
 
 @metric("1", of="run", makes=_SAID)
 def impaired(context: Context) -> Mapping[str, float]:
-    """What links that lose, delay or damage frames did to those of a run; no row where there were none."""
+    """Return the effects of links that lose, delay or damage frames, by metric; empty if no frame reached
+    such a link."""
     links = [link for record in context.run.of(ImpairedLinks) for link in record.links]
     came, lost, damaged, down = (
         sum(link[key] for link in links) for key in ("frames", "lost", "damaged", "down")
@@ -24,5 +25,5 @@ def impaired(context: Context) -> Mapping[str, float]:
     if not came:
         return {}
     up = came - down
-    found = {"frames_lost": lost / up if up else 0.0, "frames_down": float(down)}
-    return found | {"frames_damaged": damaged / (up - lost) if up > lost else 0.0}
+    values = {"frames_lost": lost / up if up else 0.0, "frames_down": float(down)}
+    return values | {"frames_damaged": damaged / (up - lost) if up > lost else 0.0}

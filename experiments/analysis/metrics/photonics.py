@@ -20,22 +20,23 @@ from ringlight.fabric.schedules import parse_collective, steps_named
 
 
 def averaging(context: Context, job: JobRun) -> Averaging | None:
-    """The averagers that a job's all-reduces use; None where they use none."""
+    """Return the averagers that a job's all-reduces use; None if they use none."""
     fabric = context.run.plan.setting.fabric
     sums = bool(job.gpus) and job.plan.plane(fabric, job.gpus).sums
     return averaging_of(fabric, job.gpus) if sums else None
 
 
 def _training(context: Context, job: JobRun) -> Loop | None:
-    """The training of a job that had GPUs, in a fabric with averagers, which it may use or not."""
+    """Return the training of a job that had GPUs, in a fabric with averagers, which the job may use or
+    not; else None."""
     there = context.run.plan.setting.fabric.averagers and job.gpus
     return job.plan.training if there else None
 
 
 def _unit(context: Context, job: JobRun) -> Averager | None:
     """The only averager of a job. Those of a cascade have matrices that the table of layers has not."""
-    found = averaging(context, job)
-    return found.first[0] if found is not None and found.above is None else None
+    tree = averaging(context, job)
+    return tree.first[0] if tree is not None and tree.above is None else None
 
 
 _SENT = {
@@ -55,11 +56,11 @@ def sent(context: Context, job: JobRun) -> Mapping[str, float]:
     loop = _training(context, job)
     if loop is None:
         return {}
-    found = averaging(context, job)
-    if found is not None:
-        bytes_of = carried(found, loop.gradient_bytes)
+    tree = averaging(context, job)
+    if tree is not None:
+        bytes_of = carried(tree, loop.gradient_bytes)
         coded = bytes_of.nic + bytes_of.scales
-        over = coded / found.code_bytes(loop.gradient_bytes)
+        over = coded / tree.code_bytes(loop.gradient_bytes)
         return {"port_sent": coded, "port_scales": bytes_of.scales, "port_sent_over_payload": over}
     steps, bits = (
         steps_named(loop.collective, len(job.gpus)),
@@ -73,7 +74,10 @@ def sent(context: Context, job: JobRun) -> Mapping[str, float]:
 
 @metric("s", of="job", known="analytic")
 def iteration_ideal(context: Context, job: JobRun) -> float | None:
-    """Iteration over averagers that computes, then all-reduces at full rate without waiting."""
+    """Iteration over averagers that computes, then all-reduces at full rate without waiting.
+
+    Return seconds; None if the job does not train over averagers.
+    """
     loop, setting = _training(context, job), context.run.plan.setting
     return None if loop is None else loop.compute_s + ideal_all_reduce_s(setting, job.plan, job.gpus)
 

@@ -1,8 +1,8 @@
-"""What moving light under running jobs costs.
+"""Measure the cost of moving light under running jobs.
 
-The blackout is seen in three ways, and is the worst of them: the longest silence of UDP beacons between two
-ranks of which at least one was moved; the longest time for which an optical switch reports a moved
-cross-connect dark; and the longest time in which no byte of an all-reduce moved at some rank.
+The blackout is the worst of three observations: the longest silence of UDP beacons between two ranks of which
+at least one was moved; the longest time for which an optical switch reports a moved cross-connect dark. The
+third is the longest time in which no byte of an all-reduce moved at some rank.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from ringlight.fabric.parts import Port
 
 
 def moved_gpus(regroup: Mapping[str, Any]) -> set[str]:
-    """Names of the GPUs whose fibres a regroup moves."""
+    """Return the names of the GPUs whose fibres a regroup moves."""
     return {Port.parse(move["gpu"]).node for move in (regroup.get("plan") or {}).get("moves", ())}
 
 
 def relit_gpus(run: Run, action: Action) -> set[str]:
-    """Names of the GPUs at circuits that an event lights or lets go, beside those of the start."""
+    """Return the names of GPUs at circuits that an event sets or removes, compared with those of the
+    start."""
     if action.plan.do != "circuits":
         return set()
     before, after = (
@@ -33,13 +34,13 @@ def relit_gpus(run: Run, action: Action) -> set[str]:
 
 
 def phases(regroup: Mapping[str, Any]) -> list[tuple[str, float]]:
-    """(phase, when it was reached) of a regroup, in order; the lab's clock."""
-    found = ((entry["phase"], float(entry["t"])) for entry in regroup.get("timeline") or ())
-    return sorted(found, key=lambda entry: entry[1])
+    """Return (phase, time at which it was reached) of a regroup, in order; seconds on the lab's clock."""
+    entries = ((entry["phase"], float(entry["t"])) for entry in regroup.get("timeline") or ())
+    return sorted(entries, key=lambda entry: entry[1])
 
 
 def window(action: Action) -> tuple[float, float]:
-    """Begin and end of an event on the lab's clock, from its result where that has them."""
+    """Return begin and end of an event, seconds on the lab's clock; from the event's result if possible."""
     times = [t for _, t in phases(action.result)]
     if times:
         return min(times), max(times)
@@ -49,14 +50,18 @@ def window(action: Action) -> tuple[float, float]:
 
 
 def light_window(action: Action) -> tuple[float, float]:
-    """From the command that removes light to the end of a regroup."""
+    """Return the time of the command that removes light and of the end of a regroup, seconds on the lab's
+    clock."""
     begin, end = window(action)
     return dict(phases(action.result)).get("remove_light", begin), end
 
 
 def dark_intervals(regroup: Mapping[str, Any]) -> list[tuple[str, float, float]]:
-    """(cross-connect, dark from, lit again) of every cross-connect that was made, as its optical switch's
-    driver reports them. Empty where nothing is reported."""
+    """Return (cross-connect, dark from, lit again) of every cross-connect that was made.
+
+    The times, in seconds, are those that the driver of the optical switch reports. Empty if nothing is
+    reported.
+    """
     return [
         (f"{switch} {entry['ingress']}→{entry['egress']}", entry["t_dark"], entry["t_lit"])
         for switch, results in (regroup.get("results") or {}).items()
@@ -66,7 +71,7 @@ def dark_intervals(regroup: Mapping[str, Any]) -> list[tuple[str, float, float]]
 
 
 def beacon_gaps(run: Run, action: Action) -> list[dict[str, Any]]:
-    """Silences of beacons that touch a moved GPU, as receiver or sender, while light moved; longest first."""
+    """Return the silences of beacons from or to a moved GPU while light moved, longest first."""
     moved, (begin, end) = moved_gpus(action.result) | relit_gpus(run, action), light_window(action)
     gaps = []
     for job in run.jobs.values():
@@ -80,12 +85,13 @@ def beacon_gaps(run: Run, action: Action) -> list[dict[str, Any]]:
 
 
 def moves_light(context: Context, action: Action) -> bool:
-    """Whether jobs ran while light moved."""
+    """Return whether the event moved light while jobs ran."""
     return action.plan.do in LIGHT and action.begun > context.run.released
 
 
 def stalls(run: Run, begin: float, end: float) -> list[tuple[float, float]]:
-    """Begin and end of the stalls of all-reduces that were under way between two moments."""
+    """Return begin and end, seconds, of the stalls of all-reduces that were in progress between two
+    moments."""
     every = (stall for job in run.jobs.values() for it in job.iterations for stall in it.stalls)
     return [(first, last) for first, last in every if last > begin and first < end]
 
@@ -98,7 +104,7 @@ _TOOK = {
 
 @metric("s", of="event", makes=_TOOK)
 def took(_: Context, action: Action) -> Mapping[str, float]:
-    """Seconds of an event that came about and is over."""
+    """Return the seconds that an event took, by metric; empty if the event failed or has not ended."""
     name = "reconfiguration" if action.plan.do in LIGHT else "away" if action.plan.do == "kill" else ""
     begin, end = window(action)
     return {name: end - begin} if name and action.ended is not None and action.error is None else {}
@@ -106,7 +112,10 @@ def took(_: Context, action: Action) -> Mapping[str, float]:
 
 @metric("count", of="event")
 def fibres_moved(_: Context, action: Action) -> int | None:
-    """GPUs whose fibre was moved."""
+    """GPUs whose fibre was moved.
+
+    Return the count; None if the event has no plan.
+    """
     return len(action.result["plan"]["moves"]) if "plan" in action.result else None
 
 
@@ -114,7 +123,8 @@ def fibres_moved(_: Context, action: Action) -> int | None:
 def light_off(_: Context, action: Action) -> float | None:
     """From the command to remove light until the new light is known to be there.
 
-    An upper bound of the dark time on the wire but for the receivers' re-training.
+    Return seconds; None if one of these phases was not reached. The time is an upper bound of the dark time
+    on the wire, except for the re-training of receivers.
     """
     reached = dict(phases(action.result))
     if "remove_light" not in reached or "light_added" not in reached:
@@ -132,10 +142,13 @@ _BLACKOUT = {
 
 @metric("s", of="event", makes=_BLACKOUT)
 def blackout(context: Context, action: Action) -> Mapping[str, float]:
-    """What moving light did to running jobs, seen in three ways; of a wire whether jobs ran or not."""
+    """Return the effects of moving light on running jobs, seconds by metric, measured in three ways.
+
+    The dark time of a wire is returned whether jobs ran or not.
+    """
     run, seen = context.run, {}
     if dark := dark_intervals(action.result):
-        seen["wire_dark"] = max(lit - off for _, off, lit in dark)
+        seen["wire_dark"] = max(lit_s - off for _, off, lit_s in dark)
     if not moves_light(context, action):
         return seen
     begin, end = light_window(action)
@@ -150,7 +163,10 @@ def blackout(context: Context, action: Action) -> Mapping[str, float]:
 
 @metric("s", of="event")
 def tcp_stall_usual(context: Context, action: Action) -> float | None:
-    """The same without moving light: median over earlier iterations of their worst."""
+    """The same without moving light: median over earlier iterations of their worst.
+
+    Return seconds; 0 without earlier iterations, None if no light moved under training jobs.
+    """
     if not moves_light(context, action) or not any(job.iterations for job in context.run.jobs.values()):
         return None
     begin, _ = window(action)
@@ -161,7 +177,10 @@ def tcp_stall_usual(context: Context, action: Action) -> float | None:
 
 @metric("s", of="event", known="analytic")
 def dark_declared(context: Context, action: Action) -> float | None:
-    """Longest time that the optical switches declare themselves dark."""
+    """Longest time that the optical switches declare themselves dark.
+
+    Return seconds; None if the event does not move light or there is no optical switch.
+    """
     if action.plan.do not in LIGHT:
         return None
     setting = context.run.plan.setting
@@ -178,22 +197,23 @@ _PREDICTED = {
 
 @metric("s", of="event job", known="analytic", makes=_PREDICTED)
 def iteration_predicted(context: Context, action: Action, job: JobRun) -> Mapping[str, float]:
-    """Iteration times predicted before and after the regroup, with all jobs that had GPUs then.
+    """Return iteration times predicted before and after the regroup, seconds by metric, with all jobs that
+    had GPUs then.
 
-    What was lit before and after is known where light was moved once.
+    Empty unless light was moved exactly once: only then the light before and after is known.
     """
     run = context.run
     gpus = {name: other.gpus for name, other in run.jobs.items() if _has_gpus(other, action.begun)}
-    once = sum(one.plan.do in LIGHT for one in run.actions) == 1
+    once = sum(other_action.plan.do in LIGHT for other_action in run.actions) == 1
     if not moves_light(context, action) or not once or not all(gpus.values()):
         return {}
-    found = {}
+    times = {}
     for name, before in zip(_PREDICTED, (True, False), strict=True):
         if model := context.predict(gpus, before=before).get(job.name):
-            found[name] = model.jct_s / job.plan.iterations
-    return found
+            times[name] = model.jct_s / job.plan.iterations
+    return times
 
 
 def _has_gpus(job: JobRun, t: float) -> bool:
-    """Whether a job had its GPUs at a moment."""
+    """Return whether a job had its GPUs at a moment."""
     return (job.granted is None or job.granted <= t) and (job.end is None or job.end > t)

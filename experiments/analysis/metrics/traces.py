@@ -14,16 +14,16 @@ from ringlight.experiments.record.runs import JobRun
 
 _OF_TIMES = {"mean": "mean", "p50": "median", "p95": "95 % within", "p99": "99 % within"}
 _TIMES = {
-    f"{name}_{short}": f"{what}, {said}"
+    f"{name}_{short}": f"{what}, {words}"
     for name, what in (
         ("completion", "From a job's arrival in a trace to its end"),
         ("waited", "From a job's arrival in a trace until it has its GPUs"),
     )
-    for short, said in _OF_TIMES.items()
+    for short, words in _OF_TIMES.items()
 } | {"dark_total": "Seconds that jobs of a trace waited for their light, all together"}
 _RATIOS = {
-    f"completion_slowdown_{short}": f"From a job's arrival to its end over its ideal duration, {said}"
-    for short, said in _OF_TIMES.items()
+    f"completion_slowdown_{short}": f"From a job's arrival to its end over its ideal duration, {words}"
+    for short, words in _OF_TIMES.items()
 } | {
     "network_slowdown": "Run time of a trace's jobs over their ideal durations, weighted by work",
     "offered_load": "GPU seconds at ideal speed of a trace's jobs that count, over those that pass",
@@ -57,18 +57,20 @@ _KEPT = ("cut", "copied", "resampled")
 
 
 def _figures(context: Context) -> Mapping[str, Value]:
-    found = next(iter(context.run.of(TraceReplayed)), None)
-    if found is None:
+    replay = next(iter(context.run.of(TraceReplayed)), None)
+    if replay is None:
         return _emulated(context) if context.run.plan.trace is not None else {}
-    dropped = sum(count for why, count in found.dropped.items() if why not in _KEPT)
-    return {**found.figures, "jobs_dropped": dropped}
+    dropped = sum(count for why, count in replay.dropped.items() if why not in _KEPT)
+    return {**replay.figures, "jobs_dropped": dropped}
 
 
 def _emulated(context: Context) -> Mapping[str, Value]:
-    """Times of a trace's jobs that were emulated, all of which count."""
+    """Return the times of a trace's jobs that were emulated, all of which count."""
     jobs = context.run.jobs.values()
     of = {
-        "completion": [found for job in jobs if (found := completion(context, job)) is not None],
+        "completion": [
+            completion_s for job in jobs if (completion_s := completion(context, job)) is not None
+        ],
         "waited": [job.granted - job.arrived for job in jobs if job.granted and job.arrived],
     }
     return {
@@ -83,7 +85,7 @@ def _emulated(context: Context) -> Mapping[str, Value]:
 @metric("1", makes=_RATIOS)
 @metric("count", makes=_COUNTS)
 def of_trace(context: Context) -> Mapping[str, Value]:
-    """Figures of a replay, as they were computed with it."""
+    """Return the figures of a replay by metric, as they were computed with the replay."""
     return _figures(context)
 
 
@@ -91,7 +93,7 @@ def of_trace(context: Context) -> Mapping[str, Value]:
 
 
 def _replayed(context: Context) -> Mapping[str, Sequence[float | None]]:
-    """The moments of the jobs in the replay: the run's own, or that which foretells a measured one."""
+    """Return the moments of the jobs in the replay: of this run, or of the simulation of a measured run."""
     if (own := next(iter(context.run.of(TraceReplayed)), None)) is not None:
         return own.jobs
     if context.run.plan.trace is None or context.foretold is None:
@@ -109,7 +111,10 @@ def _between(context: Context, job: JobRun, first: int, last: int) -> float | No
 
 @metric("s", of="job")
 def completion(context: Context, job: JobRun) -> float | None:
-    """From the arrival of a trace's job to its end."""
+    """From the arrival of a trace's job to its end.
+
+    Return seconds; None if the run replays no trace or the job has not ended.
+    """
     if context.run.plan.trace is None:
         return None
     if context.run.of(TraceReplayed):
@@ -119,27 +124,39 @@ def completion(context: Context, job: JobRun) -> float | None:
 
 @metric("s", of="job", known="simulated")
 def completion_replayed(context: Context, job: JobRun) -> float | None:
-    """The same in the replay of the trace on a cluster, of a job that was emulated."""
+    """The same in the replay of the trace on a cluster, of a job that was emulated.
+
+    Return seconds; None in a simulation.
+    """
     return None if context.simulated else _between(context, job, 0, 3)
 
 
 @metric("1", of="job")
 def completion_over_replayed(context: Context, job: JobRun) -> float | None:
-    """From the arrival of a trace's job to its end, over the same in the replay."""
+    """From the arrival of a trace's job to its end, over the same in the replay.
+
+    Return the ratio; None if one of the times is unknown.
+    """
     took_s, replayed_s = completion(context, job), completion_replayed(context, job)
     return took_s / replayed_s if took_s is not None and replayed_s else None
 
 
 @metric("s", of="job", known="simulated")
 def waited_replayed(context: Context, job: JobRun) -> float | None:
-    """Queueing delay in the replay, of a job that was emulated."""
+    """Queueing delay in the replay, of a job that was emulated.
+
+    Return seconds; None in a simulation.
+    """
     return None if context.simulated else _between(context, job, 0, 1)
 
 
 @metric("count")
 def starts_out_of_order(context: Context) -> int | None:
-    """Jobs of an emulated trace that are at another place in the order of starts than in the replay."""
-    moments = {name: found[1] for name, found in _replayed(context).items() if found[1] is not None}
+    """Jobs of an emulated trace that are at another place in the order of starts than in the replay.
+
+    Return the count; None in a simulation or without a replay.
+    """
+    moments = {name: times[1] for name, times in _replayed(context).items() if times[1] is not None}
     if context.simulated or not moments:
         return None
     jobs = context.run.jobs

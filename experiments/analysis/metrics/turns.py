@@ -38,7 +38,11 @@ _LIGHT = {
 
 @metric("s", of="job", makes=_LIGHT)
 def light(context: Context, job: JobRun) -> Mapping[str, float]:
-    """Light waited for or hidden, from the first operation of each rank in each of its turns."""
+    """Return the seconds of light set, waited for and hidden, by metric: means over ranks and iterations.
+
+    The time counts from the first operation of each rank in each of its turns. Empty if the job has no
+    workload whose phases light follows.
+    """
     notes, operations = context.run.of(LightTurns, job.name), context.run.of(Operations, job.name)
     if not notes or not operations or job.plan.workload is None:
         return {}
@@ -51,9 +55,9 @@ def light(context: Context, job: JobRun) -> Mapping[str, float]:
             if phase >= 0:
                 first[phase] = min(first.get(phase, begin), begin)
         # Those of the beginning had light before.
-        known = [(phase, at) for phase, at in first.items() if (record.i, phase) in took]
-        turns = [(*took[record.i, phase], record.begin + at) for phase, at in known]
-        set_s.append(sum(lit - begun for begun, lit, _ in turns))
-        waited_s.append(sum(max(0.0, lit - max(begun, wanted)) for begun, lit, wanted in turns))
+        known = [(phase, begin_s) for phase, begin_s in first.items() if (record.i, phase) in took]
+        turns = [(*took[record.i, phase], record.begin + begin_s) for phase, begin_s in known]
+        set_s.append(sum(lit_s - begun for begun, lit_s, _ in turns))
+        waited_s.append(sum(max(0.0, lit_s - max(begun, wanted_s)) for begun, lit_s, wanted_s in turns))
     whole_s, stood_s = fmean(set_s), fmean(waited_s)
     return {"light_set": whole_s, "light_waited": stood_s, "light_hidden": whole_s - stood_s}

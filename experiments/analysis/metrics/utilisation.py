@@ -1,4 +1,4 @@
-"""What part of the time GPUs were busy, by each definition of ``fabric.utilisation``."""
+"""Compute the share of the time for which GPUs were busy, by each definition of ``fabric.utilisation``."""
 
 from __future__ import annotations
 
@@ -19,28 +19,32 @@ _SUPPOSED = ("full_rate", "overlap")
 
 
 def _said(names: Iterable[str]) -> dict[str, str]:
-    """What utilisation by some definitions is said to be, by the metrics' names."""
-    said = "Share of the job's time that its GPUs were busy, where busy is"
-    return {f"gpu_utilisation.{name}": f"{said} {DEFINITIONS[name].title}" for name in names}
+    """Return the descriptions of utilisation by some definitions, by metric."""
+    words = "Share of the job's time that its GPUs were busy, where busy is"
+    return {f"gpu_utilisation.{name}": f"{words} {DEFINITIONS[name].title}" for name in names}
 
 
 @metric("1", of="job")
 def gpu_utilisation(_: Context, job: JobRun) -> float | None:
-    """Share of the job's time that its GPUs computed: mean over GPUs."""
+    """Share of the job's time that its GPUs computed: mean over GPUs.
+
+    Return the share (0..1); None for containers and jobs that have not completed.
+    """
     if not job.jct_s or job.plan.container is not None:
         return None
     return sum(it.compute_s for it in job.iterations) / (len(job.gpus) * job.jct_s)
 
 
 def activity(spans: Iterable[Span], full_rate_s: float, total_s: float) -> Activity:
-    """Sum the spans of one GPU. ``full_rate_s``: seconds of one collective at the port's full rate."""
-    found = list(spans)
+    """Return the sum of the spans of one GPU. ``full_rate_s``: seconds of one collective at the port's
+    full rate."""
+    listed = list(spans)
     return Activity(
-        compute_s=math.fsum(compute for compute, _, _ in found),
-        exchange_s=math.fsum(exchange for _, exchange, _ in found),
-        moving_s=math.fsum(moving for _, _, moving in found),
-        full_rate_s=len(found) * full_rate_s,
-        overlapped_s=math.fsum(max(compute, exchange) for compute, exchange, _ in found),
+        compute_s=math.fsum(compute for compute, _, _ in listed),
+        exchange_s=math.fsum(exchange for _, exchange, _ in listed),
+        moving_s=math.fsum(moving for _, _, moving in listed),
+        full_rate_s=len(listed) * full_rate_s,
+        overlapped_s=math.fsum(max(compute, exchange) for compute, exchange, _ in listed),
         total_s=total_s,
         window_s=total_s,
     )
@@ -49,7 +53,8 @@ def activity(spans: Iterable[Span], full_rate_s: float, total_s: float) -> Activ
 @metric("1", of="job", makes=_said(name for name in DEFINITIONS if name not in (WINDOW, *_SUPPOSED)))
 @metric("1", of="job", known="analytic", makes=_said(_SUPPOSED))
 def by_definition(context: Context, job: JobRun) -> Mapping[str, float]:
-    """Utilisation of a finished training job by each definition, as recorded.
+    """Return the utilisation (0..1) of a finished training job by each definition, by metric; empty for other
+    jobs.
 
     Bytes do not move in the pauses that a worker reports (20 ms and more).
     """
@@ -61,4 +66,6 @@ def by_definition(context: Context, job: JobRun) -> Mapping[str, float]:
         still_s = math.fsum(end - begin for begin, end in it.stalls)
         spans[it.rank].append((it.compute_s, it.all_reduce_s, max(0.0, it.all_reduce_s - still_s)))
     gpus = [activity(of_rank, full_rate_s, job.jct_s) for of_rank in spans]
-    return {f"gpu_utilisation.{name}": mean_share(found, gpus) for name, found in DEFINITIONS.items()}
+    return {
+        f"gpu_utilisation.{name}": mean_share(definition, gpus) for name, definition in DEFINITIONS.items()
+    }

@@ -1,4 +1,4 @@
-"""What workers ended with: parameters, connections, payload. A simulation trains nothing."""
+"""Report the final state of workers: parameters, connections, payload. A simulation trains nothing."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ringlight.experiments.record.runs import SUCCEEDED, JobRun
 
 
 def identical(job: JobRun) -> bool:
-    """Whether all ranks ended with the same parameters, bit by bit, equal to the one-process reference.
+    """Return whether all ranks ended with the same parameters, bit by bit, as the one-process reference.
 
-    False too when a rank's or the reference's hash is missing: what was not shown is not claimed.
+    False also if the hash of a rank or of the reference is missing, because equality was not shown.
     """
     hashes = {done.parameters_sha256 for done in job.done.values()}
     return len(job.done) == len(job.last_gpus) and hashes == {job.reference}
@@ -21,7 +21,10 @@ def identical(job: JobRun) -> bool:
 
 @metric("", of="job")
 def parameters_identical(context: Context, job: JobRun) -> bool | None:
-    """All ranks' parameters and one process's agree bit by bit."""
+    """All ranks' parameters and one process's agree bit by bit.
+
+    Return whether they do; None in a simulation, or if the job does not train or did not succeed.
+    """
     if context.simulated or job.state != SUCCEEDED or job.plan.training is None:
         return None
     return identical(job)
@@ -29,7 +32,10 @@ def parameters_identical(context: Context, job: JobRun) -> bool | None:
 
 @metric("count", of="job")
 def results_checked(_: Context, job: JobRun) -> int | None:
-    """Parts of results of a workload's collectives and messages, each compared with what it must be."""
+    """Parts of results of a workload's collectives and messages, each compared with what it must be.
+
+    Return the count; None if no rank reported one.
+    """
     counts = [done.results_checked for done in job.done.values() if done.results_checked is not None]
     return sum(counts) if counts else None
 
@@ -53,7 +59,11 @@ def _table(connections: Iterable[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
 
 @metric("", of="job")
 def connections_unchanged(context: Context, job: JobRun) -> bool | None:
-    """Every rank ended with the TCP connections it began with."""
+    """Every rank ended with the TCP connections it began with.
+
+    Return whether it did; None in a simulation, for containers, after a recovery, or if the job did not
+    succeed.
+    """
     if context.simulated or job.state != SUCCEEDED or job.recoveries or job.plan.container is not None:
         return None
     return len(job.done) == len(job.gpus) and all(
@@ -72,13 +82,14 @@ _PAYLOAD = {
 @metric("count", makes={"retransmits": "TCP segments that the ranks sent again"})
 @metric("bytes", makes=_PAYLOAD)
 def payload(context: Context) -> Mapping[str, int]:
-    """Bytes of gradients, headers left out."""
+    """Return bytes of gradients without headers, and segments that TCP sent again, by metric; empty
+    without reports."""
     done = context.run.of(WorkerDone)
     if not done:
         return {}
     sent, received = sum(rank.bytes_sent for rank in done), sum(rank.bytes_received for rank in done)
-    found = {"payload_sent": sent, "payload_received": received}
-    found["retransmits"] = sum(rank.retransmits for rank in done)
+    values = {"payload_sent": sent, "payload_received": received}
+    values["retransmits"] = sum(rank.retransmits for rank in done)
     if len(done) >= sum(len(job.gpus) for job in context.run.jobs.values()):
-        found["payload_lost"] = sent - received
-    return found
+        values["payload_lost"] = sent - received
+    return values

@@ -1,7 +1,7 @@
-"""What became of a workload's communication: exposed, or hidden behind computing, by what it is for.
+"""Measure a workload's communication: exposed, or hidden behind computing, by purpose.
 
-All are means over ranks and iterations, as ranks of different programs have different work; so ``computing``
-and ``exposed`` add up to an iteration.
+All figures are means over ranks and iterations, because ranks of different programs have different work. So
+``computing`` and ``exposed`` add up to an iteration.
 """
 
 from __future__ import annotations
@@ -27,19 +27,25 @@ COMMUNICATION = (*PURPOSES, *KINDS, MESSAGE)
 
 
 def of_purpose(metric: str, purpose: str) -> str:
-    """The name of a metric of one purpose: ``exposed.all_gather``."""
+    """Return the name of a metric of one purpose, such as ``exposed.all_gather``."""
     return f"{metric}.{purpose.replace('-', '_')}"
 
 
 @metric("s", of="job")
 def computing(_: Context, job: JobRun) -> float | None:
-    """Time of a workload's iteration in which a rank computed: mean over ranks and iterations."""
+    """Time of a workload's iteration in which a rank computed: mean over ranks and iterations.
+
+    Return seconds; None if the job has not executed a workload.
+    """
     return fmean(it.compute_s for it in job.iterations) if _executed(job) else None
 
 
 @metric("s", of="job")
 def exposed(_: Context, job: JobRun) -> float | None:
-    """Time of a workload's iteration in which a rank computed nothing: mean over ranks and iterations."""
+    """Time of a workload's iteration in which a rank computed nothing: mean over ranks and iterations.
+
+    Return seconds; None if the job has not executed a workload.
+    """
     return fmean(it.all_reduce_s for it in job.iterations) if _executed(job) else None
 
 
@@ -57,7 +63,10 @@ _BY_PURPOSE = {
 
 @metric("s", of="job", makes=_BY_PURPOSE)
 def by_purpose(context: Context, job: JobRun) -> Mapping[str, float]:
-    """Waiting for partners counts, and purposes may be under way at the same time."""
+    """Return the exposed and hidden seconds of each purpose, by metric; empty without a workload's records.
+
+    Waiting for partners counts, and several purposes may be in progress at the same time.
+    """
     workload = job.plan.workload
     records = context.run.of(Operations, job.name)
     if workload is None or not records:
@@ -65,10 +74,10 @@ def by_purpose(context: Context, job: JobRun) -> Mapping[str, float]:
 
     @cache
     def operations(number: int) -> Mapping[str, list[int]]:
-        found = defaultdict(list)
+        numbers = defaultdict(list)
         for k, purpose in enumerate(purposes(workload, workload.programs[number])):
-            found[purpose].append(k)
-        return found
+            numbers[purpose].append(k)
+        return numbers
 
     sums: defaultdict[str, float] = defaultdict(float)
     for record in records:

@@ -31,7 +31,7 @@ class Section:
     render: Render
 
     def body(self, view: View, draw: Draw) -> str:
-        """Its HTML without the title; empty where it has nothing to say."""
+        """Return the section's HTML without the title; empty if it has nothing to show."""
         return self.render(view, draw) if view.metrics.issuperset(self.needs) else ""
 
 
@@ -42,7 +42,7 @@ _DECORATED = re.compile(r"^@section\(.*?^def (\w+)", re.MULTILINE | re.DOTALL)
 def section(
     order: int, title: str = "", *, needs: tuple[str, ...] = (), folded: bool = False
 ) -> Callable[[Render], Render]:
-    """Makes a function a section of the report, called as the function is."""
+    """Return a decorator that registers a function as a section of the report, with the function's name."""
 
     def register(render: Render) -> Render:
         _FOUND.append(Section(render.__name__, order, title, needs, folded, render))
@@ -53,17 +53,17 @@ def section(
 
 @cache
 def names() -> tuple[str, ...]:
-    """Names of all sections, sorted; read from their modules, which take long to import."""
-    found: list[str] = []
+    """Return the names of all sections, sorted, from the text of their modules, which take long to import."""
+    listed: list[str] = []
     for path in __path__:
         for module in Path(path).glob("*.py"):
-            found += _DECORATED.findall(module.read_text(encoding="utf-8"))
-    return tuple(sorted(found))
+            listed += _DECORATED.findall(module.read_text(encoding="utf-8"))
+    return tuple(sorted(listed))
 
 
 @cache
 def sections() -> tuple[Section, ...]:
-    """All sections of the modules here, in the order of the page."""
+    """Return all sections of the modules here, in the order of the page."""
     for module in pkgutil.iter_modules(__path__, f"{__name__}."):
         importlib.import_module(module.name)
-    return tuple(sorted(_FOUND, key=lambda one: one.order))
+    return tuple(sorted(_FOUND, key=lambda entry: entry.order))

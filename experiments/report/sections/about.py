@@ -22,7 +22,7 @@ _ELSEWHERE = ("assumptions", "left_out", "not_run", "arms")
 
 @section(91, "What the simulation rests on", folded=True)
 def simulation(view: View, draw: Draw) -> str:
-    """What a simulation takes for granted."""
+    """Return HTML that shows the assumptions of a simulation; empty for other runs."""
     listed = view.environment.get("assumptions") if view.simulated else None
     if not listed:
         return ""
@@ -36,7 +36,8 @@ def simulation(view: View, draw: Draw) -> str:
 
 @section(92, "Not run, or not compared")
 def left_out(view: View, draw: Draw) -> str:
-    """Arms that the backend cannot run, runs that could not be made, and comparisons without a figure."""
+    """Return HTML that shows arms that the backend cannot run, runs that could not be made, and
+    comparisons without a figure."""
     backend = "simulation" if view.simulated else "emulation"
     refused = [(view.title(entry["arm"]), f"the {backend} refuses {entry['why']}") for entry in view.not_run]
     failed = [(entry["run"], entry["why"]) for entry in view.failed]
@@ -46,7 +47,8 @@ def left_out(view: View, draw: Draw) -> str:
 
 @section(93, "What cannot be claimed")
 def limits(view: View, draw: Draw) -> str:
-    """What the run does not show: of the backend, of the fabrics, and of the paper that the file is after."""
+    """Return HTML that shows the limits of the run: of the backend, of the fabrics, and of the paper that
+    the file follows."""
     paper = view.experiment.spec.paper
     about = {} if paper is None else paper.limits
     if _is_replay(view):
@@ -61,7 +63,7 @@ def limits(view: View, draw: Draw) -> str:
 
 
 def _is_replay(view: View) -> bool:
-    """Whether a trace was replayed; its jobs may also be emulated, or simulated flow by flow."""
+    """Return whether a trace was replayed; its jobs may also be emulated, or simulated flow by flow."""
     return any(run.of(TraceReplayed) for run in view.runs)
 
 
@@ -98,8 +100,8 @@ def _of_emulation(view: View) -> Iterator[str]:
 
 def _of_light(view: View) -> Iterator[str]:
     fabrics = [setting.fabric for setting in view.settings]
-    asked = [fabric for fabric in fabrics if any(plane.asked for plane in lit_planes(fabric))]
-    onics = [onic for fabric in asked for onic in fabric.onics.values()]
+    on_demand = [fabric for fabric in fabrics if any(plane.asked for plane in lit_planes(fabric))]
+    onics = [onic for fabric in on_demand for onic in fabric.onics.values()]
     if onics and not view.simulated:
         yield (
             f"<b>{format_time(max(onic.tuning_s for onic in onics))} tuning.</b> A laser is retuned by one "
@@ -163,7 +165,7 @@ def _of_scale(view: View) -> Iterator[str]:
 
 @section(95, "Parameters and where they come from", folded=True)
 def parameters(view: View, draw: Draw) -> str:
-    """The parameters and where they come from, the scales, and the file as run."""
+    """Return HTML that shows the parameters with their sources, the scales, and the file as run."""
     shown = table_of(
         view.experiment.spec.parameters.items(),
         [
@@ -181,13 +183,13 @@ def parameters(view: View, draw: Draw) -> str:
 def _scale(view: View) -> str:
     jobs = [job for plan in view.experiment.plans for job in plan.jobs]
     loops = {job.training and replace(job.training, seed=0) for job in jobs}
-    one = ""
+    iteration = ""
     if len(loops) == 1 and (loop := loops.pop()) is not None:
-        one = f" So one iteration computes for {format_time(loop.compute_s)} and all-reduces "
-        one += f"{format_size(loop.gradient_bytes)}."
+        iteration = f" So one iteration computes for {format_time(loop.compute_s)} and all-reduces "
+        iteration += f"{format_size(loop.gradient_bytes)}."
     return (
         f"<p>As emulated with D = {view.scale.time:g} and S = {view.scale.payload:g}: rates are divided by "
-        f"D·S, times multiplied by D, gradients divided by S.{one}</p>"
+        f"D·S, times multiplied by D, gradients divided by S.{iteration}</p>"
     )
 
 
@@ -198,7 +200,7 @@ def _source(named: Named) -> str:
 
 
 def _written(value: object) -> str:
-    """A value as HTML; a list has a line for each item."""
+    """Return a value as HTML; a list has a line for each item."""
     if not isinstance(value, list | tuple):
         return text(value)
     return "<br>".join(text(" ".join(map(str, v)) if isinstance(v, list | tuple) else v) for v in value)
@@ -206,7 +208,7 @@ def _written(value: object) -> str:
 
 @section(100)
 def footer(view: View, draw: Draw) -> str:
-    """What the run ran on: machine, versions, and the code that made it."""
+    """Return HTML that shows the environment of the run: machine, versions, and the code that made it."""
     facts, paper = view.environment, view.experiment.spec.paper
     after = "" if paper is None else f"After {text(paper.citation)}. "
     listed = table(["what", "value"], [row(map(text, fact), 9) for fact in _listed(facts)], 9)
@@ -219,7 +221,7 @@ def footer(view: View, draw: Draw) -> str:
 
 
 def _again(view: View) -> str:
-    """Where iterations, flows and light can be looked at one by one."""
+    """Return how to look at single iterations, flows and changes of light."""
     return (
         "<code>trace.json</code> has the iterations, flows and changes of light of all runs, for "
         f"ui.perfetto.dev. {_watch(view)}"
@@ -233,17 +235,17 @@ def _watch(view: View) -> str:
 
 
 def _made(facts: Mapping[str, Any]) -> str:
-    """Code, machine and time of the run in one line."""
-    said = []
+    """Return code, machine and time of the run in one line."""
+    words = []
     if commit := facts.get("commit"):
-        said.append(f"commit <code>{text(commit)}</code>")
+        words.append(f"commit <code>{text(commit)}</code>")
     if code := facts.get("code"):
-        said.append(f"code version <code>{text(code)}</code>")
+        words.append(f"code version <code>{text(code)}</code>")
     if processor := facts.get("processor"):
-        said.append(f"on {text(facts.get('processors', ''))} × {text(processor)}")
+        words.append(f"on {text(facts.get('processors', ''))} × {text(processor)}")
     if started := facts.get("started"):
-        said.append(text(started))
-    return ", ".join(said)
+        words.append(text(started))
+    return ", ".join(words)
 
 
 def _listed(facts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:

@@ -53,7 +53,8 @@ class _Shown:
 
 @section(3, "Averagers and their servers")
 def averager_links(view: View, draw: Draw) -> str:
-    """Averagers between their servers, with the bytes that every link carries in an all-reduce."""
+    """Return HTML that shows averagers between their servers, with the bytes that every link carries in an
+    all-reduce."""
     parts = []
     for levels, shown in _smallest(view).items():
         caption = (
@@ -66,19 +67,19 @@ def averager_links(view: View, draw: Draw) -> str:
 
 
 def _smallest(view: View) -> dict[str, _Shown]:
-    """The first job on the fewest servers for each number of levels."""
-    found: dict[str, tuple[Run, JobRun, Averaging]] = {}
+    """Return the first job on the fewest servers for each number of levels."""
+    smallest: dict[str, tuple[Run, JobRun, Averaging]] = {}
     for run, job in _jobs(view, sums=True):
         averaging = averaging_of(run.plan.setting.fabric, job.gpus)
         levels = "one-level" if averaging.above is None else "two-levels"
-        least = len(found[levels][2].servers) if levels in found else _MOST_SERVERS + 1
+        least = len(smallest[levels][2].servers) if levels in smallest else _MOST_SERVERS + 1
         if len(averaging.servers) < least:
-            found[levels] = run, job, averaging
-    return {levels: _shown(view, *one) for levels, one in found.items()}
+            smallest[levels] = run, job, averaging
+    return {levels: _shown(view, *shown) for levels, shown in smallest.items()}
 
 
 def _jobs(view: View, sums: bool) -> Iterator[tuple[Run, JobRun]]:
-    """Trainings whose gradients the fabric sums, or those of others."""
+    """Yield the trainings whose gradients the fabric sums, or the other trainings."""
     jobs = ((run, job) for run in view.runs for job in run.jobs.values() if job.gpus)
     for run, job in jobs:
         plane = job.plan.plane(run.plan.setting.fabric, job.gpus)
@@ -87,7 +88,8 @@ def _jobs(view: View, sums: bool) -> Iterator[tuple[Run, JobRun]]:
 
 
 def _shown(view: View, run: Run, job: JobRun, averaging: Averaging) -> _Shown:
-    """The bytes on a job's links, and those of the first arm on the same fabric that sends only packets."""
+    """Return the bytes on a job's links, and those of the first arm on the same fabric that sends only
+    packets."""
     title, sent = "", None
     for other, theirs in _jobs(view, sums=False):
         if sent is None and other.plan.setting.fabric == run.plan.setting.fabric:
@@ -105,13 +107,13 @@ def _shown(view: View, run: Run, job: JobRun, averaging: Averaging) -> _Shown:
 
 def _table(shown: _Shown) -> str:
     columns: Columns[_Links] = [
-        ("link between", lambda one: one.words),
-        ("links", lambda one: str(one.count)),
-        (f"{text(shown.titles[0])}: up {tag('analytic')}", lambda one: format_size(one.up)),
-        ("down", lambda one: format_size(one.down)),
+        ("link between", lambda link: link.words),
+        ("links", lambda link: str(link.count)),
+        (f"{text(shown.titles[0])}: up {tag('analytic')}", lambda link: format_size(link.up)),
+        ("down", lambda link: format_size(link.down)),
         (
             f"{text(shown.titles[1])}: each way {tag('analytic')}",
-            lambda one: NOTHING if one.beside is None else format_size(one.beside),
+            lambda link: NOTHING if link.beside is None else format_size(link.beside),
         ),
     ]
     return table_of(shown.links, columns)
@@ -121,8 +123,8 @@ def _figure(shown: _Shown) -> Figure:
     titles = [title for title in shown.titles if title]
     margins: Any = {"left": 0.05, "right": 0.05, "top": 0.28, "bottom": 0.05}
     figure, (axes,) = sheet(3.6, columns=len(titles), gap=(0.2, 0), **margins)
-    with_averagers, without = [one.up for one in shown.links], [one.beside or 0.0 for one in shown.links]
-    most = max(*with_averagers, *without, *(one.down for one in shown.links))
+    with_averagers, without = [link.up for link in shown.links], [link.beside or 0.0 for link in shown.links]
+    most = max(*with_averagers, *without, *(link.down for link in shown.links))
     for axis, title, sizes in zip(axes, titles, (with_averagers, without), strict=False):
         _draw(axis, shown.averaging, sizes, most)
         axis.set_title(title)
@@ -130,20 +132,23 @@ def _figure(shown: _Shown) -> Figure:
 
 
 def _draw(axis: Axes, averaging: Averaging, sizes: Sequence[float], most: float) -> None:
-    """Packet switch below, servers above it, then the averagers. ``sizes``: of each kind of link."""
-    at = {server: _WIDTH * (k + 0.5) / len(averaging.servers) for k, server in enumerate(averaging.servers)}
-    units = {one.name: _WIDTH * (k + 0.5) / len(averaging.first) for k, one in enumerate(averaging.first)}
+    """Draw the packet switch below, servers above it, then the averagers. ``sizes``: bytes of each kind of
+    link."""
+    x_of = {server: _WIDTH * (k + 0.5) / len(averaging.servers) for k, server in enumerate(averaging.servers)}
+    units = {
+        averager.name: _WIDTH * (k + 0.5) / len(averaging.first) for k, averager in enumerate(averaging.first)
+    }
 
     def line(x: float, y: float, to_x: float, to_y: float, size: float, colour: str) -> None:
         width = max(_THINNEST, _WIDEST * size / most)
         axis.plot([x, to_x], [y, to_y], color=colour if size else RULE, linewidth=width, zorder=1)
 
     last = sizes[-1]
-    for x in at.values():
+    for x in x_of.values():
         line(x, _GPUS, _WIDTH / 2 + (x - _WIDTH / 2) * 0.8, _PACKETS, last, PALETTE[1])
-    for one in averaging.first:
-        for cable in one.cables:
-            line(at[cable.a.node], _GPUS, units[one.name], _MIDDLE, sizes[0], PALETTE[0])
+    for averager in averaging.first:
+        for cable in averager.cables:
+            line(x_of[cable.a.node], _GPUS, units[averager.name], _MIDDLE, sizes[0], PALETTE[0])
     if averaging.above is not None:
         for x in units.values():
             line(x, _MIDDLE, _WIDTH / 2, _TOP, sizes[1], PALETTE[0])
@@ -152,15 +157,15 @@ def _draw(axis: Axes, averaging: Averaging, sizes: Sequence[float], most: float)
         centred(axis, _WIDTH / 2 + 1.2, _TOP, up, 8, ha="left", color=INK)
     for unit, x in units.items():
         _node(axis, x, _MIDDLE, unit, min(1.0, 4.0 / len(units)))
-    side = min(0.45, 4.0 / len(at))
-    for server, x in at.items():
+    side = min(0.45, 4.0 / len(x_of))
+    for server, x in x_of.items():
         box(axis, x - side, _GPUS - 0.25, 2 * side, 0.5, FACE, INK)
-        centred(axis, x, _GPUS - 0.02, server, 8 if len(at) <= 8 else 6)
+        centred(axis, x, _GPUS - 0.02, server, 8 if len(x_of) <= 8 else 6)
     _node(axis, _WIDTH / 2, _PACKETS, "packet switch", 4.2)
     for y, size in (((_GPUS + _MIDDLE) / 2, sizes[0]), ((_GPUS + _PACKETS) / 2, last)):
         box_look = {"facecolor": FACE, "alpha": 0.85, "linewidth": 0, "pad": 1}
-        said = f"{format_size(size)} on each" if size else "nothing"
-        centred(axis, _WIDTH / 2, y, said, 8, color=INK, bbox=box_look)
+        words = f"{format_size(size)} on each" if size else "nothing"
+        centred(axis, _WIDTH / 2, y, words, 8, color=INK, bbox=box_look)
     axis.set(xlim=(-0.1, _WIDTH + 0.1), ylim=(-0.2, (_TOP if averaging.above else _MIDDLE) + 0.6))
     axis.axis("off")
 
@@ -172,7 +177,8 @@ def _node(axis: Axes, x: float, y: float, words: str, half: float) -> None:
 
 @section(28, "Averagers", needs=("averager_inputs",))
 def averagers(view: View, draw: Draw) -> str:
-    """The bytes of averagers' jobs, and what the processes that stand for averagers took."""
+    """Return HTML that shows the bytes of averagers' jobs, and the resources of the processes that stand
+    for averagers."""
     processes = figures(
         view.having("averager_inputs"),
         [
@@ -216,16 +222,17 @@ def averagers(view: View, draw: Draw) -> str:
 
 @section(18, "An averager's network")
 def networks(view: View, draw: Draw) -> str:
-    """Two of the meshes of interferometers that the first trained network is made of."""
+    """Return HTML that shows two meshes of interferometers of the first trained network; empty without a
+    trained network."""
     trained = (mesh for plan in view.experiment.plans for mesh in trained_meshes(plan.setting.fabric))
-    if (found := next(trained, None)) is None:
+    if (network := next(trained, None)) is None:
         return ""
-    layers = "; ".join(f"layer {k}: {_made_of(layer)}" for k, layer in enumerate(found.layers, 1))
+    layers = "; ".join(f"layer {k}: {_made_of(layer)}" for k, layer in enumerate(network.layers, 1))
     caption = (
         "Two meshes of the trained network. Matrices are real, so all phases but θ are 0 or π. A crossing is "
         "an interferometer."
     )
-    return f"<p>Meshes: {text(layers)}.</p>{draw('meshes', caption, _meshes, found)}"
+    return f"<p>Meshes: {text(layers)}.</p>{draw('meshes', caption, _meshes, network)}"
 
 
 def _made_of(layer: Squares | Full) -> str:
@@ -234,14 +241,14 @@ def _made_of(layer: Squares | Full) -> str:
     return f"{len(layer.meshes)} of {layer.meshes[0].modes} modes"
 
 
-def _meshes(found: OnMeshes) -> Figure:
+def _meshes(network: OnMeshes) -> Figure:
     meshes = [
         (number, mesh)
-        for number, layer in enumerate(found.layers, 1)
+        for number, layer in enumerate(network.layers, 1)
         for mesh in (layer.meshes[:1] if isinstance(layer, Squares) else (layer.first,))
         if mesh.modes <= _LARGEST
     ]
-    small, large = (pick(meshes, key=lambda one: one[1].modes) for pick in (min, max))
+    small, large = (pick(meshes, key=lambda numbered: numbered[1].modes) for pick in (min, max))
     return pictured(small[1], large[1], (_title(*small), _title(*large)))
 
 

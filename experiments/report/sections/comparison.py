@@ -41,10 +41,11 @@ class _Line:
 
 @section(21, "Comparison")
 def comparison(view: View, draw: Draw) -> str:
-    """What each metric is, its ratio, what is published, what the model says."""
-    found = [one for one in view.comparisons if one.arm in view.fixed]
-    by_spec = [[one for one in found if one.spec is spec] for spec in view.experiment.spec.compare]
-    if not found:
+    """Return HTML that shows the comparison of arms: each metric, its ratio, the published and the
+    modelled figures."""
+    pairs = [pair for pair in view.comparisons if pair.arm in view.fixed]
+    by_spec = [[pair for pair in pairs if pair.spec is spec] for spec in view.experiment.spec.compare]
+    if not pairs:
         return ""
     foot = any(metric.endswith("_predicted_with_setup") for metric in view.metrics)
     return (
@@ -53,13 +54,13 @@ def comparison(view: View, draw: Draw) -> str:
         "included. The model takes every link to be shared max-min fairly by flows that send all the time, "
         f"without headers or losses {tag('analytic')}.{_scaled(view)}{_repeats(view)}{_worth(view)}"
         f"{view.says('comparison')}"
-        f"</p>{''.join(_table(view, found) for found in by_spec if found)}"
+        f"</p>{''.join(_table(view, pairs) for pairs in by_spec if pairs)}"
         + quiet("* each wait for light as long as the median set-up of the run." * foot)
     )
 
 
 def _scaled(view: View) -> str:
-    """Sentence that explains the column of real time; empty without scaling."""
+    """Return a sentence that explains the column of real time; empty without scaling."""
     scale = view.scale.time
     return "" if scale == 1 else f" In small print the same in real time, a {scale:g}th of the emulated."
 
@@ -70,25 +71,27 @@ def _repeats(view: View) -> str:
 
 
 def _worth(view: View) -> str:
-    """What the standings mean that are in a table."""
+    """Return the meaning of the standings that a table has; empty without standings."""
     used = {row.standing for row in view.rows if row.label == PUBLISHED} - {"free"}
-    said = "; ".join(f"<b>{standing}</b>: {text(WORTH[standing])}" for standing in WORTH if standing in used)
-    return f" A published figure is {said}." if said else ""
+    meanings = "; ".join(
+        f"<b>{standing}</b>: {text(WORTH[standing])}" for standing in WORTH if standing in used
+    )
+    return f" A published figure is {meanings}." if meanings else ""
 
 
-def _table(view: View, found: Sequence[Compared]) -> str:
+def _table(view: View, pairs: Sequence[Compared]) -> str:
     """One for an entry of ``compare``: a group of rows for each metric, in it the baseline and each arm."""
-    spec, title = found[0].spec, found[0].base.title
-    several = len({one.arm for one in found}) > 1
-    about = spec.title or (f"Against {quoted(title)}" if several else f"{found[0].title} against {title}")
-    jobs = max(len(list(view.each("job", [one.arm]))) for one in found)
+    spec, title = pairs[0].spec, pairs[0].base.title
+    several = len({pair.arm for pair in pairs}) > 1
+    about = spec.title or (f"Against {quoted(title)}" if several else f"{pairs[0].title} against {title}")
+    jobs = max(len(list(view.each("job", [pair.arm]))) for pair in pairs)
 
     def group(line: _Line) -> str:
         alone = line.at.subject == "run" or jobs == 1
         return text(upper_first(called(line.metric))) + ("" if alone else f", {text(line.at.subject)}")
 
     shown = table_of(
-        list(_lines(found)),
+        list(_lines(pairs)),
         [
             ("", _name),
             (view.label, lambda line: line.at.figure(line.metric)),
@@ -100,40 +103,41 @@ def _table(view: View, found: Sequence[Compared]) -> str:
         group=group,
         strong=lambda line: line.one is not None,
     )
-    notes = "".join(f"{_limit(one)}{_told_apart(one)}{_by_phase(one)}" for one in found)
+    notes = "".join(f"{_limit(pair)}{_told_apart(pair)}{_by_phase(pair)}" for pair in pairs)
     return f"<h3>{text(about)}</h3>{shown}{notes}"
 
 
-def _lines(found: Sequence[Compared]) -> Iterator[_Line]:
-    for subject in dict.fromkeys(one.subject for one in found):
-        for metric in found[0].spec.metrics:
-            mine = [one for one in found if one.subject == subject and one.row(f"{metric}_ratio")]
-            for base in {str(one.base.point): one.base for one in mine}.values():
+def _lines(pairs: Sequence[Compared]) -> Iterator[_Line]:
+    for subject in dict.fromkeys(pair.subject for pair in pairs):
+        for metric in pairs[0].spec.metrics:
+            mine = [pair for pair in pairs if pair.subject == subject and pair.row(f"{metric}_ratio")]
+            for base in {str(pair.base.point): pair.base for pair in mine}.values():
                 yield _Line(metric, base, mine)
-            for one in mine:
-                yield _Line(metric, one, [one.base], one)
+            for pair in mine:
+                yield _Line(metric, pair, [pair.base], pair)
 
 
 def _name(line: _Line) -> str:
-    """Arm's title without the words with which its neighbours begin too."""
+    """Return the arm's title without the words with which its neighbours also begin."""
     short = {apart(line.at.title, other.title)[0] for other in line.beside}
     name = text(upper_first(short.pop() if len(short) == 1 else line.at.title))
     verdict = line.at.view.fidelity.get("arms", {}).get(line.at.arm, "good")
     return name if verdict == "good" else f"{name} {mark(verdict, verdict)}"
 
 
-def _ratio(one: Compared, metric: str) -> str:
-    each = ", ".join(f"{row.value:.4f}" for row in one.repeats(f"{metric}_ratio") if is_number(row.value))
-    row = one.row(f"{metric}_ratio")
+def _ratio(pair: Compared, metric: str) -> str:
+    each = ", ".join(f"{row.value:.4f}" for row in pair.repeats(f"{metric}_ratio") if is_number(row.value))
+    row = pair.row(f"{metric}_ratio")
     spread = f" ± {row.spread:.4f}" if row is not None and row.spread is not None else ""
-    return f"{one.ratio(metric) or 0:.4f}{spread}" + (f"<br><small>each: {each}</small>" if each else "")
+    return f"{pair.ratio(metric) or 0:.4f}{spread}" + (f"<br><small>each: {each}</small>" if each else "")
 
 
-def _reduction(one: Compared, metric: str) -> str:
-    """Reduction of a time, byte count or count that fell; NOTHING for other units and for growth."""
-    mine, saved = one.row(metric), one.number(f"{metric}_reduction") or 0
+def _reduction(pair: Compared, metric: str) -> str:
+    """Return the reduction of a time, byte count or count that fell; NOTHING for other units and for
+    growth."""
+    mine, saved = pair.row(metric), pair.number(f"{metric}_reduction") or 0
     less = saved > 0 and mine is not None and mine.unit in ("s", "bytes", "count")
-    return one.figure(f"{metric}_reduction") if less else NOTHING
+    return pair.figure(f"{metric}_reduction") if less else NOTHING
 
 
 def _against(ratio: float, of: Row | None) -> str:
@@ -142,10 +146,10 @@ def _against(ratio: float, of: Row | None) -> str:
     return f"−{100 * (1 - ratio):.1f}{HARD_SPACE}%" if saved else f"{ratio:.4f}"
 
 
-def _model(one: Compared, metric: str) -> str:
-    found, ratio = one.modelled(metric), one.model_ratio(metric)
-    set_up = " *" if found is not None and found.metric.endswith("_with_setup") else ""
-    return f"{figure(found)}{set_up}{f', {_against(ratio, found)}' if ratio is not None else ''}"
+def _model(pair: Compared, metric: str) -> str:
+    modelled, ratio = pair.modelled(metric), pair.model_ratio(metric)
+    set_up = " *" if modelled is not None and modelled.metric.endswith("_with_setup") else ""
+    return f"{figure(modelled)}{set_up}{f', {_against(ratio, modelled)}' if ratio is not None else ''}"
 
 
 def _of_baseline(line: _Line) -> str:
@@ -153,50 +157,50 @@ def _of_baseline(line: _Line) -> str:
     return f"{figure(paper)} {worth_tag(paper)}" if paper is not None else NOTHING
 
 
-def _paper(one: Compared, metric: str) -> str:
-    mine, ratio = one.row(metric, PUBLISHED), one.ratio(metric, PUBLISHED)
-    ends = [one.row(f"{metric}_ratio_{end}", PUBLISHED) for end in ("from", "to")]
-    said = [figure(mine)] if mine is not None else []
+def _paper(pair: Compared, metric: str) -> str:
+    mine, ratio = pair.row(metric, PUBLISHED), pair.ratio(metric, PUBLISHED)
+    ends = [pair.row(f"{metric}_ratio_{end}", PUBLISHED) for end in ("from", "to")]
+    parts = [figure(mine)] if mine is not None else []
     if ratio is not None:
-        said.append(_against(ratio, mine))
+        parts.append(_against(ratio, mine))
     if all(ends):
-        within = one.value(f"{metric}_ratio_agrees")
+        within = pair.value(f"{metric}_ratio_agrees")
         word = {True: mark("good", "agrees"), False: mark("bad", "differs")}.get(bool(within), "")
-        said.append(f"{' to '.join(map(figure, ends))} × {word if within is not None else ''}")
-    worth = mine or one.row(f"{metric}_ratio", PUBLISHED) or ends[0]
-    return f"{', '.join(said)} {worth_tag(worth)}" if said else NOTHING
+        parts.append(f"{' to '.join(map(figure, ends))} × {word if within is not None else ''}")
+    worth = mine or pair.row(f"{metric}_ratio", PUBLISHED) or ends[0]
+    return f"{', '.join(parts)} {worth_tag(worth)}" if parts else NOTHING
 
 
-def _limit(one: Compared) -> str:
-    kept = one.value("within_limit")
-    if kept is None or one.spec.limit is None:
+def _limit(pair: Compared) -> str:
+    kept = pair.value("within_limit")
+    if kept is None or pair.spec.limit is None:
         return ""
     word = mark("good", "kept") if kept else mark("bad", "not kept")
     return (
-        f"<p>{text(one.title)}: the limit of {one.spec.limit:g} on the ratio of the "
-        f"{called(one.spec.metrics[0])} is {word} {tag(one.view.label)}.</p>"
+        f"<p>{text(pair.title)}: the limit of {pair.spec.limit:g} on the ratio of the "
+        f"{called(pair.spec.metrics[0])} is {word} {tag(pair.view.label)}.</p>"
     )
 
 
-def _told_apart(one: Compared) -> str:
-    """How small a slowdown the runs could have shown."""
-    least, set_up = one.numbers("iteration_told_apart", "setup_told_apart")
+def _told_apart(pair: Compared) -> str:
+    """Return how small a slowdown the runs could have shown; empty if unknown."""
+    least, set_up = pair.numbers("iteration_told_apart", "setup_told_apart")
     if least is None:
         return ""
     waits = f", or a set-up of {seconds(set_up)} for each flow in real time," if set_up is not None else ""
     return (
-        f"<p>{text(one.title)}: given the spread of the iterations of {text(one.name)} in both arms, a "
+        f"<p>{text(pair.title)}: given the spread of the iterations of {text(pair.name)} in both arms, a "
         f"slowdown of less than {percent(least, 2)}{waits} cannot be distinguished from none (95 %) "
         f"{tag('measured')}.</p>"
     )
 
 
-def _by_phase(one: Compared) -> str:
-    """Whether the moments at which later jobs begin decide as much as the arm."""
-    if "jct" not in one.spec.metrics or not one.phases_overlap:
+def _by_phase(pair: Compared) -> str:
+    """Return a remark if the moments at which later jobs begin decide as much as the arm; else empty."""
+    if "jct" not in pair.spec.metrics or not pair.phases_overlap:
         return ""
     return (
-        f"<p>{text(one.title)}: the completion times of {text(one.name)} are no further apart in both arms "
+        f"<p>{text(pair.title)}: the completion times of {text(pair.name)} are no further apart in both arms "
         f"than they are in each when later jobs begin at other moments {tag('simulated')}.</p>"
     )
 
@@ -206,17 +210,20 @@ def _by_phase(one: Compared) -> str:
 
 @section(26, "GPU utilisation, by definition", needs=(f"{UTILISATION}_ratio",))
 def utilisation(view: View, draw: Draw) -> str:
-    """GPU utilisation of compared jobs, by definition: which of them agree with what is published."""
-    compared = [one for one in view.comparisons if one.arm in view.fixed and one.subject.startswith("job ")]
-    claims = [one for one in compared if UTILISATION in one.spec.metrics]
+    """Return HTML that shows the GPU utilisation of compared jobs by definition, and which definitions
+    agree with published figures."""
+    compared = [
+        pair for pair in view.comparisons if pair.arm in view.fixed and pair.subject.startswith("job ")
+    ]
+    claims = [pair for pair in compared if UTILISATION in pair.spec.metrics]
     if not claims:
         return ""
-    head = ["what counts as busy", *(f"{text(_title(one))} {tag(view.label)}" for one in claims)]
+    head = ["what counts as busy", *(f"{text(_title(pair))} {tag(view.label)}" for pair in claims)]
     rows = [
-        row([f"{text(d.title)}<br><small>{text(d.why)}</small>", *(_cell(one, name) for one in claims)], 1)
+        row([f"{text(d.title)}<br><small>{text(d.why)}</small>", *(_cell(pair, name) for pair in claims)], 1)
         for name, d in DEFINITIONS.items()
     ]
-    published = [_range(one) for one in claims]
+    published = [_range(pair) for pair in claims]
     if any(published):
         cells = (cell or NOTHING for cell in published)
         rows.append(row([f"paper {tag(PUBLISHED)}", *cells], 1, "strong"))
@@ -228,73 +235,75 @@ def utilisation(view: View, draw: Draw) -> str:
     )
 
 
-def _title(one: Compared) -> str:
-    return f"{one.spec.title or one.title}, {one.subject}"
+def _title(pair: Compared) -> str:
+    return f"{pair.spec.title or pair.title}, {pair.subject}"
 
 
-def _cell(one: Compared, name: str) -> str:
+def _cell(pair: Compared, name: str) -> str:
     metric = f"{UTILISATION}.{name}"
-    ratio, known = one.ratio(metric), one.row(f"{metric}_ratio")
+    ratio, known = pair.ratio(metric), pair.row(f"{metric}_ratio")
     if ratio is None or known is None:
         return NOTHING
-    before = one.number(f"{metric}_baseline") if name == WINDOW else one.base.number(metric)
-    agrees, gain = _agrees(one, name), f"{ratio:.2f} ×"
+    before = pair.number(f"{metric}_baseline") if name == WINDOW else pair.base.number(metric)
+    agrees, gain = _agrees(pair, name), f"{ratio:.2f} ×"
     if agrees is not None:
         gain = mark("good" if agrees else "bad", gain)
     supposed = f" {tag('analytic')}" if known.label == "analytic" else ""
-    return f"{percent(before, 0)} → {percent(one.number(metric), 0)}, {gain}{supposed}"
+    return f"{percent(before, 0)} → {percent(pair.number(metric), 0)}, {gain}{supposed}"
 
 
-def _agrees(one: Compared, name: str) -> bool | None:
-    return one.truth(f"{UTILISATION}.{name}_ratio_agrees")
+def _agrees(pair: Compared, name: str) -> bool | None:
+    return pair.truth(f"{UTILISATION}.{name}_ratio_agrees")
 
 
-def _range(one: Compared) -> str:
-    ends = [one.row(f"{UTILISATION}_ratio_{end}", PUBLISHED) for end in ("from", "to")]
+def _range(pair: Compared) -> str:
+    ends = [pair.row(f"{UTILISATION}_ratio_{end}", PUBLISHED) for end in ("from", "to")]
     return f"{' to '.join(map(figure, ends))} × {worth_tag(ends[0])}" if all(ends) else ""
 
 
 def _quoted(view: View, claims: Sequence[Compared]) -> str:
-    arms = {one.arm: _title(one) for one in claims}
-    said = [
+    arms = {pair.arm: _title(pair) for pair in claims}
+    quotes = [
         f"{text(arms[figure.arm])}: “{text(figure.words)}”"
         for figure in view.experiment.spec.published
         if figure.words is not None and figure.metric == UTILISATION and figure.arm in arms
     ]
-    if not said:
+    if not quotes:
         return ""
-    return f"<p>Published, read as the ranges in the last row: {'; '.join(said)}.</p>"
+    return f"<p>Published, read as the ranges in the last row: {'; '.join(quotes)}.</p>"
 
 
-def _listed(found: Sequence[Definition]) -> str:
-    return " and ".join(f"“{text(definition.title)}”" for definition in found) or "none"
+def _listed(definitions: Sequence[Definition]) -> str:
+    return " and ".join(f"“{text(definition.title)}”" for definition in definitions) or "none"
 
 
 def _agreement(claims: Sequence[Compared]) -> str:
-    """Which definitions agree with all that is published, and how much waiting would have to count."""
+    """Return which definitions agree with all published figures, and how much waiting would have to count."""
     of_claim = {
-        _title(one): [d for name, d in DEFINITIONS.items() if _agrees(one, name)]
-        for one in claims
-        if _range(one)
+        _title(pair): [d for name, d in DEFINITIONS.items() if _agrees(pair, name)]
+        for pair in claims
+        if _range(pair)
     }
     if not of_claim:
         return ""
-    in_all = [d for d in DEFINITIONS.values() if all(d in found for found in of_claim.values())]
+    in_all = [d for d in DEFINITIONS.values() if all(d in agreeing for agreeing in of_claim.values())]
     if in_all:
-        said = f"Consistent with all that is published: {_listed(in_all)}."
+        words = f"Consistent with all that is published: {_listed(in_all)}."
     else:
-        each = "; ".join(f"{text(title)} agrees with {_listed(found)}" for title, found in of_claim.items())
-        said = f"<b>No definition is consistent with all that is published</b>: {each}."
-    ends = [(one, one.numbers("waiting_counted_from", "waiting_counted_to")) for one in claims]
+        each = "; ".join(
+            f"{text(title)} agrees with {_listed(agreeing)}" for title, agreeing in of_claim.items()
+        )
+        words = f"<b>No definition is consistent with all that is published</b>: {each}."
+    ends = [(pair, pair.numbers("waiting_counted_from", "waiting_counted_to")) for pair in claims]
     shares = [
-        f"{' to '.join(percent(end, 0) for end in both)} for {text(one.title)}"
-        for one, both in ends
+        f"{' to '.join(percent(end, 0) for end in both)} for {text(pair.title)}"
+        for pair, both in ends
         if None not in both
     ]
     if shares:
-        said += f" Of the time without computing, a counter would have to count {', '.join(shares)} "
-        said += f"{tag('analytic')}."
+        words += f" Of the time without computing, a counter would have to count {', '.join(shares)} "
+        words += f"{tag('analytic')}."
     return (
-        f"<p>{said} A definition that counts the same work in every iteration gives the speed-up itself, "
+        f"<p>{words} A definition that counts the same work in every iteration gives the speed-up itself, "
         "whatever overlaps and however unequal the GPUs are; one that counts all waiting gives 1.</p>"
     )

@@ -27,7 +27,8 @@ _CARRIED, _WAITED = LIGHT, PALETTE[0]
 
 @section(16, "Light divided by demand", needs=("light_bytes_wrong",))
 def divisions(view: View, draw: Draw) -> str:
-    """Light divided by demand: its divisions over time, their durations, and what the light carried."""
+    """Return HTML that shows light divided by demand: its divisions over time, their durations, and what
+    the light carried."""
     jobs = view.having("light_bytes_wrong")
     if not jobs:
         return ""
@@ -40,10 +41,10 @@ def divisions(view: View, draw: Draw) -> str:
     )
     caption = f"{what}, at each division, from the release of the jobs on."
     durations = figures(
-        [at for at in jobs if at.number("divisions")],
+        [subject for subject in jobs if subject.number("divisions")],
         [
             ARM,
-            ("divisions", lambda at: count(at.number("divisions"))),
+            ("divisions", lambda subject: count(subject.number("divisions"))),
             ("read", "division_read"),
             ("decide", "division_decide"),
             ("hold", "division_hold"),
@@ -60,7 +61,7 @@ def divisions(view: View, draw: Draw) -> str:
         jobs,
         [
             ARM,
-            ("lightpaths used", lambda at: count(at.number("lightpaths_used"))),
+            ("lightpaths used", lambda subject: count(subject.number("lightpaths_used"))),
             ("payload", "light_payload"),
             ("framing", "light_framing"),
             ("sent again", "light_resent"),
@@ -90,7 +91,7 @@ def divisions(view: View, draw: Draw) -> str:
 
 
 def _decisions(run: Run) -> list[tuple[float, float]]:
-    """(seconds since the release, bytes left) of each division of a run."""
+    """Return (seconds since the release, bytes left) of each division of a run."""
     made = [decision for note in run.of(LightDecisions) for decision in note.decisions]
     return [(decision["t"] - run.released, decision["left_bytes"]) for decision in made]
 
@@ -121,10 +122,13 @@ class _At:
 
 @section(31, "Light in turns", needs=("divisions_late",))
 def turns(view: View, draw: Draw) -> str:
-    """Light that is divided again and again where the interval decides: how long jobs take by it, and which
-    pairs of GPUs waited in the dark at two intervals side by side."""
-    path, found = next(_swept(view), ("", []))
-    if not found:
+    """Return HTML that shows the effect of the interval between divisions of light on the time of jobs.
+
+    Job time is drawn over the interval. Maps show the pairs of GPUs that waited in the dark at the two
+    neighbouring intervals whose times differ most.
+    """
+    path, runs = next(_swept(view), ("", []))
+    if not runs:
         return ""
     caption = (
         "Above, time of the job by the interval. Below, for two intervals, a line for each pair of GPUs, "
@@ -134,76 +138,76 @@ def turns(view: View, draw: Draw) -> str:
     return (
         "<p>A pair of GPUs with nothing to send when light is divided gets none, so what it begins to send "
         "afterwards waits for the next division. The maps are of the two neighbouring intervals whose times "
-        f"differ most.{view.says('turns')}</p>{draw('turns', caption, _turns, path, found)}"
+        f"differ most.{view.says('turns')}</p>{draw('turns', caption, _turns, path, runs)}"
     )
 
 
 def _swept(view: View) -> Iterator[tuple[str, list[_At]]]:
-    """Arms that are swept over one path of numbers, by its values."""
-    for one in view.arms:
-        points = view.points(one)
+    """Yield the arms that are swept over one path of numbers, by its values."""
+    for arm in view.arms:
+        points = view.points(arm)
         paths = swept(points)
         if len(points) > 1 and len(paths) == 1:
-            found = sorted(_runs_of(view, one, paths[0]), key=lambda at: quantity(at.value) or (0.0, ""))
-            if len(found) == len(points) and all(quantity(at.value) for at in found):
-                yield paths[0], found
+            runs = sorted(_runs_of(view, arm, paths[0]), key=lambda run: quantity(run.value) or (0.0, ""))
+            if len(runs) == len(points) and all(quantity(run.value) for run in runs):
+                yield paths[0], runs
 
 
-def _runs_of(view: View, one: str, path: str) -> Iterator[_At]:
-    for run in (run for run in view.runs if run.plan.arm == one and run.plan.repeat == 1):
+def _runs_of(view: View, arm: str, path: str) -> Iterator[_At]:
+    for run in (run for run in view.runs if run.plan.arm == arm and run.plan.repeat == 1):
         for light in run.of(LightGiven):
-            jct_s = view.at(one, f"job {light.job}", run.plan.point).number("jct")
+            jct_s = view.at(arm, f"job {light.job}", run.plan.point).number("jct")
             if jct_s is not None:
                 yield _At(run.plan.point[path], run, jct_s, light)
 
 
-def _apart(found: Sequence[_At]) -> tuple[_At, _At]:
-    """The two neighbouring values between which the job's time changes most."""
+def _apart(runs: Sequence[_At]) -> tuple[_At, _At]:
+    """Return the runs at the two neighbouring values between which the job's time changes most."""
 
     def ratio(pair: tuple[_At, _At]) -> float:
-        least, most = sorted(at.jct_s for at in pair)
+        least, most = sorted(run.jct_s for run in pair)
         return most / least
 
-    return max(itertools.pairwise(found), key=ratio)
+    return max(itertools.pairwise(runs), key=ratio)
 
 
-def _turns(path: str, found: Sequence[_At]) -> Figure:
-    chosen = _apart(found)
+def _turns(path: str, runs: Sequence[_At]) -> Figure:
+    chosen = _apart(runs)
     figure, rows = sheet(5.6, rows=3, left=0.95, top=0.45, gap=(0, 0.62), heights=[1.2, 1, 1])
     axes = [axis for (axis,) in rows]
-    values = [at.value for at in found]
+    values = [run.value for run in runs]
     xs = along(axes[0], values, [said(value) for value in values], short(path, [path]))
-    axes[0].plot(xs, [at.jct_s for at in found], marker="o", markersize=2.5, color=PALETTE[1])
-    for at in chosen:
-        axes[0].plot([xs[found.index(at)]], [at.jct_s], marker="o", markersize=6, color=_WAITED)
+    axes[0].plot(xs, [run.jct_s for run in runs], marker="o", markersize=2.5, color=PALETTE[1])
+    for run in chosen:
+        axes[0].plot([xs[runs.index(run)]], [run.jct_s], marker="o", markersize=6, color=_WAITED)
     axes[0].set_ylabel("job, seconds")
-    last = max(at.jct_s for at in chosen)
-    for axis, at in zip(axes[1:], chosen, strict=True):
-        _map(axis, at, last)
+    last = max(run.jct_s for run in chosen)
+    for axis, run in zip(axes[1:], chosen, strict=True):
+        _map(axis, run, last)
     axes[-1].set_xlabel("seconds as emulated")
     handles = [key(_CARRIED, "light for bytes under way", 6), key(_WAITED, "bytes waited without", 6)]
     legend(figure, "a pair of GPUs", handles)
     return figure
 
 
-def _map(axis: Axes, at: _At, last: float) -> None:
-    divisions = at.light.divisions
-    begins = [division["t"] - at.run.released for division in divisions]
-    ends = [*begins[1:], at.jct_s]
+def _map(axis: Axes, run: _At, last: float) -> None:
+    divisions = run.light.divisions
+    begins = [division["t"] - run.run.released for division in divisions]
+    ends = [*begins[1:], run.jct_s]
     left = np.array([division["left_bytes"] for division in divisions])
-    lit = np.array([division["lightpaths"] for division in divisions]) > 0
+    has_light = np.array([division["lightpaths"] for division in divisions]) > 0
     # The first is made for all that the job sends.
-    left[0] = lit[0]
-    waits = np.zeros_like(lit)
-    waits[:-1] = (left[1:] > 0) & ~lit[:-1]
-    for cells, colour in ((lit & (left > 0), _CARRIED), (waits, _WAITED)):
+    left[0] = has_light[0]
+    waits = np.zeros_like(has_light)
+    waits[:-1] = (left[1:] > 0) & ~has_light[:-1]
+    for cells, colour in ((has_light & (left > 0), _CARRIED), (waits, _WAITED)):
         for division, (begin, end) in enumerate(zip(begins, ends, strict=True)):
             pairs = np.flatnonzero(cells[division])
             axis.bar(
                 np.full(len(pairs), begin), np.full(len(pairs), 1.0), end - begin, pairs,
                 align="edge", color=colour, linewidth=0,
             )  # fmt: skip
-    axis.set(xlim=(0, 1.03 * last), ylim=(0, len(at.light.pairs)))
+    axis.set(xlim=(0, 1.03 * last), ylim=(0, len(run.light.pairs)))
     axis.set_ylabel("pairs")
     axis.grid(visible=False)
-    axis.set_title(f"{said(at.value)}: {at.jct_s:.3g} s")
+    axis.set_title(f"{said(run.value)}: {run.jct_s:.3g} s")

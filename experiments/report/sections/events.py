@@ -1,4 +1,4 @@
-"""What happened in runs: jobs and events over time, faults, and packet switches of other controllers."""
+"""Report events in runs: jobs and events over time, faults, and packet switches of other controllers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ _WRITES = {
 
 @section(12, "Timeline", needs=("makespan",))
 def timeline(view: View, draw: Draw) -> str:
-    """Jobs that arrive, wait and train, and events, of first runs in which there is any after the start."""
+    """Return HTML that shows jobs that arrive, wait and train, and events, of first runs in which
+    something follows the start."""
     runs = [
         run
         for run in view.first.values()
@@ -98,13 +99,13 @@ class _Happened:
 
 
 def _happened(run: Run) -> list[_Happened]:
-    """What happened to a run, by itself or made to, in order."""
-    found = [_Happened(run, action.said, action.begun, _took(action), _came(action)) for action in run.later]
+    """Return the events of a run and the unplanned changes of its switches, in order of time."""
+    lines = [_Happened(run, action.said, action.begun, _took(action), _came(action)) for action in run.later]
     for drift, mended in run.drifts:
         took = NOTHING if mended is None else seconds(mended.t - drift.t)
         came = mark("bad", "not put right") if mended is None else "put right by the controller"
-        found.append(_Happened(run, drift.said, drift.t, took, came))
-    return sorted(found, key=lambda line: line.t)
+        lines.append(_Happened(run, drift.said, drift.t, took, came))
+    return sorted(lines, key=lambda line: line.t)
 
 
 def _took(action: Action) -> str:
@@ -164,12 +165,12 @@ def _run(axis: Axes, run: Run, names: Sequence[str], colours: Mapping[str, str],
 
 
 def _strange(run: Run) -> list[SwitchDrifted]:
-    """Changes of switches that no event of the run brought about."""
+    """Return the changes of switches that no event of the run caused."""
     return [drift for drift, _ in run.drifts if not drift.planned]
 
 
 def _starting_s(zero: float, job: JobRun) -> float:
-    """Seconds after ``zero`` in which a job had its GPUs and its workers were not ready."""
+    """Return the seconds after ``zero`` in which a job had its GPUs and its workers were not ready."""
     if job.granted is None or job.released is None:
         return 0.0
     return max(0.0, job.released - max(job.granted, zero))
@@ -196,7 +197,8 @@ def _job(axis: Axes, y: float, job: JobRun, zero: float, colour: str) -> None:
 
 @section(14, "Faults")
 def faults(view: View, draw: Draw) -> str:
-    """Faults under running jobs: iterations before, during and after, time to go on, and what was lost."""
+    """Return HTML that shows faults under running jobs: iterations before, during and after, time to
+    continue, and losses."""
     runs = [run for run in view.first.values() if _faults(run) or _control(view, run)]
     if not runs:
         return ""
@@ -238,9 +240,9 @@ def _faults(run: Run) -> list[Action]:
 def _lines(view: View, run: Run) -> Iterator[Line]:
     for action in _faults(run):
         for job in view.each_job([run.plan.arm]):
-            at = view.at(job.arm, f"event {action.plan.name} {job.subject}")
-            if any(at.row(metric) for _, metric in _FIGURES):
-                yield at, job, action
+            event = view.at(job.arm, f"event {action.plan.name} {job.subject}")
+            if any(event.row(metric) for _, metric in _FIGURES):
+                yield event, job, action
 
 
 def _of_event(metric: str) -> Callable[[Line], str]:
@@ -252,37 +254,39 @@ def _said(action: Action) -> str:
 
 
 def _named(run: Run) -> str:
-    """What was done, in the order of the lines."""
+    """Return the faults of a run in words, in the order of the lines of its picture."""
     done = sorted(_faults(run), key=lambda action: action.begun)
     return "; ".join(dict.fromkeys(map(_said, done))) or "what was done"
 
 
 def _told(view: View, run: Run) -> str:
-    """What there is to say of each fault besides times."""
-    said = []
+    """Return the facts about each fault in addition to times; empty if there are none."""
+    sentences = []
     for action in _faults(run):
         away = view.at(run.plan.arm, f"event {action.plan.name}").number("away")
         if away is not None:
-            said.append(f"{text(_said(action))}: away for {seconds(away)}, until it answered again.")
+            sentences.append(f"{text(_said(action))}: away for {seconds(away)}, until it answered again.")
         if action.error is not None:
-            said.append(mark("bad", f"{text(_said(action))}: {text(action.error)}."))
+            sentences.append(mark("bad", f"{text(_said(action))}: {text(action.error)}."))
     for job in run.jobs.values():
         for lost, back in zip(job.losses, job.recoveries, strict=False):
-            said.append(
+            sentences.append(
                 f"{text(job.name)} lost {text(lost.gpu)} and went on from iteration {back.iteration + 1} on "
                 f"{text(' '.join(back.gpus))}, {seconds(back.at - lost.t)} after the loss."
             )
         if job.state == "FAILED":
             meant = " as expected" if job.plan.may_fail else ""
-            said.append(f"{text(job.name)} failed{meant}: {text(job.reason or 'no reason on record')}.")
+            sentences.append(f"{text(job.name)} failed{meant}: {text(job.reason or 'no reason on record')}.")
     if control := _control(view, run):
-        said.append(f"Of the control messages, on purpose: {text(control)}.")
-    return f"<p><b>{text(run.plan.title)}.</b> {' '.join(said)} {tag(view.label)}</p>" if said else ""
+        sentences.append(f"Of the control messages, on purpose: {text(control)}.")
+    return (
+        f"<p><b>{text(run.plan.title)}.</b> {' '.join(sentences)} {tag(view.label)}</p>" if sentences else ""
+    )
 
 
 def _control(view: View, run: Run) -> str:
-    counted = ((at, at.number("control_faults")) for at in view.each("messages", [run.plan.arm]))
-    return ", ".join(f"{n:.0f} {at.subject.removeprefix('messages ')}" for at, n in counted if n)
+    counted = ((entry, entry.number("control_faults")) for entry in view.each("messages", [run.plan.arm]))
+    return ", ".join(f"{n:.0f} {entry.subject.removeprefix('messages ')}" for entry, n in counted if n)
 
 
 def _iterations(run: Run, last: float) -> Figure:
@@ -309,7 +313,8 @@ def _iterations(run: Run, last: float) -> Figure:
 
 @section(30, "Packet switches of other controllers", needs=("followed",))
 def controllers(view: View, draw: Draw) -> str:
-    """Packet switches that are left to others: who writes their tables, and when traffic came back."""
+    """Return HTML that shows packet switches of other controllers: who writes their tables, and when
+    traffic came back."""
     runs = [run for run in view.first.values() if run.plan.setting.fabric.foreign_switches]
     who = "".join(_switches(alike, len(alike) < len(runs)) for alike in _alike(runs))
     when = table_of(
@@ -329,17 +334,17 @@ def controllers(view: View, draw: Draw) -> str:
 
 def _alike(runs: Sequence[Run]) -> list[list[Run]]:
     """Runs whose packet switches are written by the same, and had light moved as often, together."""
-    found: dict[object, list[Run]] = {}
+    groups: dict[object, list[Run]] = {}
     for run in runs:
         switches = run.plan.setting.fabric.packet_switches
-        found.setdefault(tuple((name, _who(run, name), _moved(run, name)) for name in switches), []).append(
+        groups.setdefault(tuple((name, _who(run, name), _moved(run, name)) for name in switches), []).append(
             run
         )
-    return list(found.values())
+    return list(groups.values())
 
 
 def _switches(runs: Sequence[Run], named: bool) -> str:
-    """One table for runs that are alike; ``named``: says which they are."""
+    """Return one table for runs that are equal in this; ``named``: whether to name the runs."""
     run = runs[0]
     shown = table_of(
         list(run.plan.setting.fabric.packet_switches),
@@ -350,7 +355,7 @@ def _switches(runs: Sequence[Run], named: bool) -> str:
         ],
         2,
     )
-    return f"{f'<h3>{text(_AND.join(one.plan.title for one in runs))}</h3>' if named else ''}{shown}"
+    return f"{f'<h3>{text(_AND.join(alike.plan.title for alike in runs))}</h3>' if named else ''}{shown}"
 
 
 def _who(run: Run, switch: str) -> str:
@@ -359,7 +364,7 @@ def _who(run: Run, switch: str) -> str:
 
 
 def _moved(run: Run, switch: str) -> int:
-    """How often a regroup moved light at a switch that is left to others."""
+    """Return how often a regroup moved light at a switch of another controller."""
     return sum(switch in (action.result.get("left_to_others") or {}) for action in run.later)
 
 

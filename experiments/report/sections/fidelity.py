@@ -1,4 +1,4 @@
-"""Whether the testbed can be believed: its links, timers and processors against what they were set to."""
+"""Report whether the testbed can be believed: its links, timers and processors against their settings."""
 
 from __future__ import annotations
 
@@ -27,45 +27,45 @@ Entry = Mapping[str, Any]
 
 @section(90, "Can this be believed?")
 def fidelity(view: View, draw: Draw) -> str:
-    """The verdict on measured runs, and what it rests on."""
-    found, verdict = view.fidelity, view.fidelity["verdict"]
+    """Return HTML that shows the verdict on measured runs and its grounds; empty without a verdict."""
+    document, verdict = view.fidelity, view.fidelity["verdict"]
     if verdict not in _MEANING:
         return ""
     return (
         f'<div class="verdict {verdict}"><b>{verdict.capitalize()}{_of_which(view)}.</b> '
         f"<span>{_MEANING[verdict]}</span>"
-        f"{listing(text(reason['text']) for reason in found['reasons'])}</div>"
-        f"{_by_arm(view)}{_beside_simulation(found.get('simulated', {}), view.scale)}"
-        f"{_not_compared(found.get('not_compared', {}))}"
-        f"{_repeated(found.get('repeated', ()))}"
-        f"{_deaths(found.get('processes_restarted', {}))}"
-        f"{folded('Links, timers and processors', _measured(found))}"
+        f"{listing(text(reason['text']) for reason in document['reasons'])}</div>"
+        f"{_by_arm(view)}{_beside_simulation(document.get('simulated', {}), view.scale)}"
+        f"{_not_compared(document.get('not_compared', {}))}"
+        f"{_repeated(document.get('repeated', ()))}"
+        f"{_deaths(document.get('processes_restarted', {}))}"
+        f"{folded('Links, timers and processors', _measured(document))}"
     )
 
 
 def _of_which(view: View) -> str:
-    """The arms that have the verdict, where not all have it."""
+    """Return the arms that have the verdict, if not all have it."""
     verdict, arms = view.fidelity["verdict"], view.fidelity.get("arms", {})
     those = [view.title(arm) for arm in arms if arms[arm] == verdict]
     return f": {text(', '.join(those))}" if 0 < len(those) < len(arms) else ""
 
 
-def _measured(found: Entry) -> str:
+def _measured(verdict: Entry) -> str:
     return (
         "<h3>Links against their settings</h3>"
         "<p>TCP payload received while all links of a kind were full at once, measured. Packet headers take "
         "0.7 % of frames of 9,000 bytes and 1.6 % of such of 4,000; a miss above 5 % is doubtful, above 10 % "
-        f"bad.</p>{_links(found.get('links', ()))}"
-        f"<h3>Timers and processors</h3><p>The timers that stand for GPU computation {_timers(found)}.</p>"
-        f"{_processors(found)}"
+        f"bad.</p>{_links(verdict.get('links', ()))}"
+        f"<h3>Timers and processors</h3><p>The timers that stand for GPU computation {_timers(verdict)}.</p>"
+        f"{_processors(verdict)}"
         "<p>Shares of all processors, measured. Stolen is what the hypervisor gave to other machines, "
         "others' what processes took that are no part of the lab; either may be why a link or a timer is "
-        f"late.</p>{_network(found.get('network', ()))}"
+        f"late.</p>{_network(verdict.get('network', ()))}"
     )
 
 
 def _by_arm(view: View) -> str:
-    """Each arm's verdict, where they differ."""
+    """Return each arm's verdict, if the verdicts differ."""
     arms = view.fidelity.get("arms", {})
     if len(set(arms.values())) < 2:
         return ""
@@ -78,7 +78,7 @@ def _by_arm(view: View) -> str:
 
 
 def _beside_simulation(of_runs: Mapping[str, Mapping[str, Entry]], scale: Scale) -> str:
-    """Each job's figures beside those of the simulation of its run."""
+    """Return each job's figures next to those of the simulation of its run."""
     jobs = [{"run": run, "job": job, **of} for run, each in of_runs.items() for job, of in each.items()]
     if not jobs:
         return ""
@@ -118,12 +118,12 @@ def _difference(figure: str) -> Callable[[Entry], str]:
     return said
 
 
-def _not_compared(found: Mapping[str, str]) -> str:
-    """Runs that no prediction was compared with, and why."""
-    if not found:
+def _not_compared(reasons: Mapping[str, str]) -> str:
+    """Return the runs without a compared prediction, and the reasons."""
+    if not reasons:
         return ""
-    said = (f"{run}: {why}" for run, why in found.items())
-    return f"<p>Compared with no prediction:</p>{listing(map(text, said))}"
+    lines = (f"{run}: {why}" for run, why in reasons.items())
+    return f"<p>Compared with no prediction:</p>{listing(map(text, lines))}"
 
 
 def _share(key: str, digits: int = 1) -> Callable[[Entry], str]:
@@ -153,7 +153,8 @@ def _links(links: Sequence[Entry]) -> str:
 
 
 def _network(ways: Sequence[Entry]) -> str:
-    """What the network between hosts gave before labs over several of them came up."""
+    """Return the measured network between hosts, from before labs over several hosts came up; empty for
+    one host."""
     shown = table_of(
         ways,
         [
@@ -169,8 +170,8 @@ def _network(ways: Sequence[Entry]) -> str:
     return f"<h3>The network between hosts</h3>{about}{shown}" if shown else ""
 
 
-def _timers(found: Entry) -> str:
-    timer = found.get("timer") or {}
+def _timers(verdict: Entry) -> str:
+    timer = verdict.get("timer") or {}
     if timer.get("median_s") is None:
         return "were not measured"
     median, late, worst = (1000 * timer[key] for key in ("median_s", "p99_s", "max_s"))
@@ -181,8 +182,8 @@ def _timers(found: Entry) -> str:
     )
 
 
-def _processors(found: Entry) -> str:
-    missing = found.get("samples_missing") or {}
+def _processors(verdict: Entry) -> str:
+    missing = verdict.get("samples_missing") or {}
     idle = {how: f"{how}_idle" for how in ("mean", "p95")}
     runs = [
         {
@@ -191,19 +192,20 @@ def _processors(found: Entry) -> str:
             **{idle[how]: 1 - busy[f"{how}_busy"] for how in idle},
             **busy,
         }
-        for name, busy in (found.get("cpu") or {}).items()
+        for name, busy in (verdict.get("cpu") or {}).items()
     ]
     shares = [
-        (f"{what} CPU, {said}", _share(f"{how}_{key}", digits))
+        (f"{what} CPU, {words}", _share(f"{how}_{key}", digits))
         for what, key, digits in (("idle", "idle", 0), ("stolen", "stolen", 1), ("others'", "others", 1))
-        for how, said in (("mean", "mean"), ("p95", "worst 5 %"))
+        for how, words in (("mean", "mean"), ("p95", "worst 5 %"))
     ]
     last = [("samples missing", _share("missing"))] if missing else []
     return table_of(runs, [("run", lambda run: text(run["run"])), *shares, *last])
 
 
 def _repeated(entries: Sequence[Entry]) -> str:
-    """What was made once more by itself: why, both figures, and which counts."""
+    """Return the runs and links that were repeated automatically: the reason, both figures, and which
+    counts."""
     shown = table_of(
         entries,
         [
@@ -227,7 +229,7 @@ def _repeated(entries: Sequence[Entry]) -> str:
 
 
 def _deaths(of_runs: Mapping[str, Sequence[Entry]]) -> str:
-    """Processes of the lab that died, planned or not."""
+    """Return the processes of the lab that died, planned or not."""
     shown = table_of(
         [{"run": run, **death} for run, deaths in of_runs.items() for death in deaths],
         [

@@ -1,4 +1,4 @@
-"""What the run is, what it found, and its most important figures as cards."""
+"""Report what the run is, what it found, and its most important figures as cards."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ Card = tuple[str, str, str]
 
 @section(0)
 def header(view: View, draw: Draw) -> str:
-    """What the run is, what it found, and its most important figures as cards."""
+    """Return the head of the page as HTML: what the run is, what it found, and its most important figures
+    as cards."""
     headline = _headline(view)
     lead = view.experiment.spec.description
     links = {} if view.simulated else {"fidelity": DOUBTS}
@@ -48,7 +49,7 @@ def _chips(view: View) -> Iterator[tuple[str, object]]:
         yield "fabrics", len(fabrics)
     else:
         kinds = {"packet": fabrics[0].packet_switches, "optical": fabrics[0].optical_switches}
-        yield from ((f"{kind} switches", len(found)) for kind, found in kinds.items() if found)
+        yield from ((f"{kind} switches", len(switches)) for kind, switches in kinds.items() if switches)
     if len(view.arms) > 1:
         yield "arms", len(view.arms)
     if len(view.runs) != len(view.arms):
@@ -66,10 +67,10 @@ def _chips(view: View) -> Iterator[tuple[str, object]]:
 
 
 def _verdict(view: View, *arms: str) -> str:
-    """The worst verdict on some arms; ``simulated`` where nobody judged them."""
+    """Return the worst verdict on some arms; ``simulated`` if there is no verdict."""
     of_arms = view.fidelity.get("arms", {})
-    found = {of_arms.get(arm, view.fidelity["verdict"]) for arm in arms}
-    return next((verdict for verdict in ("bad", "doubtful") if verdict in found), "good")
+    verdicts = {of_arms.get(arm, view.fidelity["verdict"]) for arm in arms}
+    return next((verdict for verdict in ("bad", "doubtful") if verdict in verdicts), "good")
 
 
 def _doubt(view: View, *arms: str) -> str:
@@ -87,7 +88,7 @@ def _doubt(view: View, *arms: str) -> str:
 
 
 def _headline(view: View) -> str:
-    """What was found, of arms that can be believed; where only doubtful ones say something, as doubtful."""
+    """Return the finding of arms that can be believed; marked as doubtful if only doubtful arms have one."""
     ran = view.arms or view.experiment.arms
     believed = [arm for arm in ran if _verdict(view, arm) != "bad"]
     if not believed:
@@ -99,10 +100,10 @@ def _headline(view: View) -> str:
         return f"Where does {view.title(spec.crossover.arms[0])} win, and where does it lose?"
     # The file's first comparison is the one that it is about, where it holds.
     ratios = list(_first_ratios(view))
-    for verdict, said in (("good", "{}"), ("doubtful", "{}; doubtful")):
-        for one, ratio in ratios:
-            if _verdict(view, one.arm, one.base.arm) == verdict:
-                return said.format(_compared(view, one, ratio))
+    for verdict, template in (("good", "{}"), ("doubtful", "{}; doubtful")):
+        for pair, ratio in ratios:
+            if _verdict(view, pair.arm, pair.base.arm) == verdict:
+                return template.format(_compared(view, pair, ratio))
     if len(believed) < len(ran):
         return (
             f"{upper_first(spec.name.replace('-', ' '))}: {len(believed)} of {len(ran)} arms can be believed"
@@ -113,30 +114,32 @@ def _headline(view: View) -> str:
 
 
 def _first_ratios(view: View) -> Iterator[tuple[Compared, float]]:
-    """Each comparison with the ratio of its first metric."""
-    for one in view.comparisons:
-        ratio = one.ratio(one.spec.metrics[0])
+    """Yield each comparison with the ratio of its first metric."""
+    for pair in view.comparisons:
+        ratio = pair.ratio(pair.spec.metrics[0])
         if ratio is not None:
-            yield one, ratio
+            yield pair, ratio
 
 
-def _compared(view: View, one: Compared, ratio: float) -> str:
-    metric, title, base = one.spec.metrics[0], one.title, one.base.title
-    if one.arm not in view.fixed:
-        of_arm = [r for other, r in _first_ratios(view) if other.spec == one.spec and other.arm == one.arm]
+def _compared(view: View, pair: Compared, ratio: float) -> str:
+    metric, title, base = pair.spec.metrics[0], pair.title, pair.base.title
+    if pair.arm not in view.fixed:
+        of_arm = [r for other, r in _first_ratios(view) if other.spec == pair.spec and other.arm == pair.arm]
         between = " to ".join(_times(end) for end in (min(of_arm), max(of_arm)))
         return f"{upper_first(title)}: {called(metric)} {between} times that of {quoted(base)}"
     ours, theirs = apart(title, base)
     theirs = quoted(theirs) if theirs == base else theirs
-    if metric == "jct" and one.phases_overlap:
-        said = f"{called(metric)} not told apart from that of {theirs}, as more depends on when jobs begin"
+    if metric == "jct" and pair.phases_overlap:
+        sentence = (
+            f"{called(metric)} not told apart from that of {theirs}, as more depends on when jobs begin"
+        )
     elif abs(ratio - 1) < _ALIKE:
-        said = f"{called(metric)} as with {theirs}, to within 1 %"
-    elif (row := one.row(metric)) is not None and row.unit == "s" and ratio < 1:
-        said = f"{_times(1 / ratio)} times as fast as {theirs}"
+        sentence = f"{called(metric)} as with {theirs}, to within 1 %"
+    elif (row := pair.row(metric)) is not None and row.unit == "s" and ratio < 1:
+        sentence = f"{_times(1 / ratio)} times as fast as {theirs}"
     else:
-        said = f"{called(metric)} {_times(ratio)} times that of {theirs}"
-    return f"{upper_first(ours)}: {said}"
+        sentence = f"{called(metric)} {_times(ratio)} times that of {theirs}"
+    return f"{upper_first(ours)}: {sentence}"
 
 
 def _times(ratio: float) -> str:
@@ -147,22 +150,22 @@ def _times(ratio: float) -> str:
 
 
 def _cards(view: View) -> Iterator[Card]:
-    compared = [_card_of(view, *found) for found in _first_ratios(view) if found[0].arm in view.fixed]
+    compared = [_card_of(view, *pair) for pair in _first_ratios(view) if pair[0].arm in view.fixed]
     yield from compared or _job_times(view)
     yield from _events(view)
     yield from _set_ups(view)
     yield from _break_even(view)
 
 
-def _card_of(view: View, one: Compared, ratio: float) -> Card:
-    metric, saved = one.spec.metrics[0], ratio < 0.9 and one.number(f"{one.spec.metrics[0]}_reduction")
+def _card_of(view: View, pair: Compared, ratio: float) -> Card:
+    metric, saved = pair.spec.metrics[0], ratio < 0.9 and pair.number(f"{pair.spec.metrics[0]}_reduction")
     name = f"{metric}_reduction" if saved else f"{metric}_ratio"
-    mine, paper, model = one.row(name), one.row(name, "published"), one.model_ratio(metric)
+    mine, paper, model = pair.row(name), pair.row(name, "published"), pair.model_ratio(metric)
 
     def plain(value: object, digits: int = 1 if saved else 4) -> str:
         return f"{value:.{digits}f}{' %' if saved else ''}"
 
-    base = text(quoted(one.base.title))
+    base = text(quoted(pair.base.title))
     remarks = [f"{called(metric)} saved" if saved else f"times the {called(metric)} of {base}"]
     if mine is not None and mine.spread is not None:
         remarks.append(f"± {plain(mine.spread).removesuffix(' %')}")
@@ -170,14 +173,14 @@ def _card_of(view: View, one: Compared, ratio: float) -> Card:
         remarks.append(f"paper {plain(paper.value)} ({paper.standing})")
     if model is not None:
         remarks.append(f"model {plain(100 * (1 - model) if saved else model)}")
-    kept = one.value("within_limit")
-    if metric == "jct" and one.phases_overlap:
+    kept = pair.value("within_limit")
+    if metric == "jct" and pair.phases_overlap:
         remarks.append("more depends on when jobs begin")
     if kept is not None:
-        remarks.append(f"limit {one.spec.limit:g} {'kept' if kept else mark('bad', 'not kept')}")
-    doubt = _doubt(view, one.arm, one.base.arm)
-    of_arm = [other for other in view.comparisons if other.spec is one.spec and other.arm == one.arm]
-    what = one.title if len({other.subject for other in of_arm}) == 1 else f"{one.title}, {one.subject}"
+        remarks.append(f"limit {pair.spec.limit:g} {'kept' if kept else mark('bad', 'not kept')}")
+    doubt = _doubt(view, pair.arm, pair.base.arm)
+    of_arm = [other for other in view.comparisons if other.spec is pair.spec and other.arm == pair.arm]
+    what = pair.title if len({other.subject for other in of_arm}) == 1 else f"{pair.title}, {pair.subject}"
     return text(what), f"−{saved:.1f} <small>%</small>" if saved else plain(ratio), ", ".join(remarks) + doubt
 
 
@@ -186,10 +189,10 @@ def _big(value: float | None) -> str:
     return f"{figure} <small>{unit}</small>"
 
 
-def _stands(at: Figures, metric: str) -> str:
-    """The real time that a card's figure stands for; nothing where time is not scaled."""
-    found = real(at, metric)
-    return "" if found is None else f", stands for {seconds(found)}"
+def _stands(subject: Figures, metric: str) -> str:
+    """Return the real time that a card's figure stands for; empty if time is not scaled."""
+    real_s = real(subject, metric)
+    return "" if real_s is None else f", stands for {seconds(real_s)}"
 
 
 def _job_times(view: View) -> Iterator[Card]:
@@ -197,84 +200,92 @@ def _job_times(view: View) -> Iterator[Card]:
     for arm in view.fixed:
         if len(view.first[arm].jobs) > MOST_JOBS:
             yield from _crowd_times(view, arm)
-    for at in (at for at in view.each("job") if len(view.first[at.arm].jobs) <= MOST_JOBS):
-        jct, delay = at.numbers("jct", "queueing_delay")
-        state = str(at.value("state"))
-        name = text(f"{at.name}, {at.title}" if len(view.arms) > 1 else at.name)
+    for job in (job for job in view.each("job") if len(view.first[job.arm].jobs) <= MOST_JOBS):
+        jct, delay = job.numbers("jct", "queueing_delay")
+        state = str(job.value("state"))
+        name = text(f"{job.name}, {job.title}" if len(view.arms) > 1 else job.name)
         if jct is not None:
-            waited = f", waited {at.figure('queueing_delay')}" if delay else ""
-            remark = f"job completion time{_stands(at, 'jct')}{waited}{_doubt(view, at.arm)}"
+            waited = f", waited {job.figure('queueing_delay')}" if delay else ""
+            remark = f"job completion time{_stands(job, 'jct')}{waited}{_doubt(view, job.arm)}"
             yield name, _big(jct), remark
         elif state not in ("None", "SUCCEEDED"):
             yield name, f'<span class="bad">{text(state.lower())}</span>', "state"
 
 
 def _crowd_times(view: View, arm: str) -> Iterator[Card]:
-    jobs = [(jct, at) for at in view.each("job", [arm]) if (jct := at.number("jct")) is not None]
+    jobs = [(jct, timed) for timed in view.each("job", [arm]) if (jct := timed.number("jct")) is not None]
     if not jobs:
         return
     where = f", {text(view.title(arm))}" if len(view.arms) > 1 else ""
     remark = f"of {len(jobs):,} jobs' completion times{_doubt(view, arm)}"
     yield f"Median{where}", _big(percentile((jct for jct, _ in jobs), 0.5)), remark
-    longest_s, at = max(jobs, key=lambda job: job[0])
-    yield f"Longest{where}: {text(at.name)}", _big(longest_s), remark
+    longest_s, timed = max(jobs, key=lambda job: job[0])
+    yield f"Longest{where}: {text(timed.name)}", _big(longest_s), remark
 
 
 def _events(view: View) -> Iterator[Card]:
-    """Cards of recoveries, and of blackouts: the longest of those of one name in one arm."""
+    """Yield cards of recoveries, and of blackouts: the longest of those of one name in one arm."""
     blackouts: dict[str, list[tuple[float, str, str]]] = {}
-    for at in view.each("event"):
-        blackout, recovery = at.numbers("blackout", "recovery")
+    for event in view.each("event"):
+        blackout, recovery = event.numbers("blackout", "recovery")
         if blackout is not None:
-            kept = next((job.value("connections_unchanged") for job in view.each("job", [at.arm])), None)
-            said = view.label if kept is None else "no connection lost" if kept else "connections changed"
-            where = f", {text(at.title)}" if len(view.arms) > 1 else ""
-            name = f"{upper_first(_event(at))} under running jobs{where}"
+            kept = next((job.value("connections_unchanged") for job in view.each("job", [event.arm])), None)
+            words = view.label if kept is None else "no connection lost" if kept else "connections changed"
+            where = f", {text(event.title)}" if len(view.arms) > 1 else ""
+            name = f"{upper_first(_event(event))} under running jobs{where}"
             blackouts.setdefault(name, []).append(
-                (blackout, said, f"{_stands(at, 'blackout')}{_doubt(view, at.arm)}")
+                (blackout, words, f"{_stands(event, 'blackout')}{_doubt(view, event.arm)}")
             )
         if recovery is not None:
-            job = at.subject.rpartition("job ")[2]
-            if job not in view.listed(at.arm):
+            job = event.subject.rpartition("job ")[2]
+            if job not in view.listed(event.arm):
                 continue
-            name = text(f"{at.title}, {job}")
-            remark = f"from “{_event(at)}” to the end of the next iteration{_stands(at, 'recovery')}"
-            yield name, _big(recovery), remark + _doubt(view, at.arm)
-    for name, found in blackouts.items():
-        longest, remark, stands = max(found)
-        what = "blackout" if len(found) == 1 else f"longest blackout of {len(found)}"
+            name = text(f"{event.title}, {job}")
+            remark = f"from “{_event(event)}” to the end of the next iteration{_stands(event, 'recovery')}"
+            yield name, _big(recovery), remark + _doubt(view, event.arm)
+    for name, values in blackouts.items():
+        longest, remark, stands = max(values)
+        what = "blackout" if len(values) == 1 else f"longest blackout of {len(values)}"
         yield name, _big(longest), f"{what}, {remark}{stands}"
 
 
-def _event(at: Figures) -> str:
-    """What was done at an event, as HTML: ``event NAME`` or ``event NAME job JOB``."""
-    name = at.subject.removeprefix("event ").partition(" job ")[0]
-    actions = at.view.first[at.arm].later
+def _event(event: Figures) -> str:
+    """Return the event's action as HTML, for the subjects ``event NAME`` and ``event NAME job JOB``."""
+    name = event.subject.removeprefix("event ").partition(" job ")[0]
+    actions = event.view.first[event.arm].later
     return text(next((action.said for action in actions if action.plan.name == name), name))
 
 
 def _set_ups(view: View) -> Iterator[Card]:
-    """Cards of the slowest set-up of light, and of lights that met."""
+    """Yield cards of the slowest set-up of light, and of lights that met."""
     fabrics = list(view.each("fabric"))
-    slowest = max(fabrics, key=lambda at: at.number("setup_p50") or 0.0, default=None)
+    slowest = max(fabrics, key=lambda subject: subject.number("setup_p50") or 0.0, default=None)
     if slowest is not None and slowest.number("setup_p50"):
         late = slowest.figure("setup_p99")
         title = f"Set-up of light, {text(slowest.title)}"
         remark = f"median; 99 % within {late}{_stands(slowest, 'setup_p50')}"
         yield title, _big(slowest.number("setup_p50")), remark + _doubt(view, slowest.arm)
-    for at in fabrics:
-        collisions, overlaps = at.numbers("collisions", "receiver_overlaps")
-        if collisions is not None and at.value("light_use_collisions_possible"):
+    for subject in fabrics:
+        collisions, overlaps = subject.numbers("collisions", "receiver_overlaps")
+        if collisions is not None and subject.value("light_use_collisions_possible"):
             remark = f"possible here; {overlaps or 0:.0f} receiver overlaps"
-            yield f"Collisions, {text(at.title)}", f"{collisions:.0f}", remark + _doubt(view, at.arm)
+            yield (
+                f"Collisions, {text(subject.title)}",
+                f"{collisions:.0f}",
+                remark + _doubt(view, subject.arm),
+            )
 
 
 def _break_even(view: View) -> Iterator[Card]:
     spec = view.experiment.spec.break_even
     if spec is None:
         return
-    for at in view.having("break_even"):
-        where = "".join(f", {text(value)}" for value in at.point.values())
+    for subject in view.having("break_even"):
+        where = "".join(f", {text(value)}" for value in subject.point.values())
         remark = f"for a slowdown of {percent(spec.tolerance - 1, 0)}, emulated time"
-        remark += f"{_stands(at, 'break_even')}; model {at.figure('break_even_predicted')}"
-        yield f"Break-even set-up{where}", _big(at.number("break_even")), remark + _doubt(view, at.arm)
+        remark += f"{_stands(subject, 'break_even')}; model {subject.figure('break_even_predicted')}"
+        yield (
+            f"Break-even set-up{where}",
+            _big(subject.number("break_even")),
+            remark + _doubt(view, subject.arm),
+        )

@@ -71,16 +71,17 @@ _EXPLAINED = {
 
 @section(25, "Jobs", needs=("state",))
 def jobs(view: View, draw: Draw) -> str:
-    """Every job of every arm: where it ran, how long it waited and took, and what became of it."""
-    found = list(view.each_job())
-    if not found:
+    """Return HTML that shows every job of every arm: its GPUs, its waiting and running times, and its
+    final state."""
+    listed = list(view.each_job())
+    if not listed:
         return ""
     crowds = [arm for arm in view.fixed if len(view.listed(arm)) < len(view.first[arm].jobs)]
     shown = figures(
-        found,
+        listed,
         [
             JOB,
-            ("GPUs", lambda at: text(_placed(_job(at)))),
+            ("GPUs", lambda job: text(_placed(_job(job)))),
             ("state", state),
             ("JCT", "jct"),
             ("simulated", "jct_simulated"),
@@ -88,11 +89,14 @@ def jobs(view: View, draw: Draw) -> str:
             ("iteration", "iteration"),
             ("all-reduce", "allreduce"),
             ("arrival", _arrival),
-            ("waited", lambda at: at.figure("queueing_delay") if at.number("queueing_delay") else NOTHING),
-            ("start-up", lambda at: seconds(at.number("start_up") or None)),
-            ("GPU use", lambda at: percent(at.number("gpu_utilisation"), 0)),
-            ("crossing", lambda at: percent(at.number("fragmentation"), 0)),
-            ("slowdown", lambda at: at.figure("slowdown") if len(view.plans[at.arm].jobs) > 1 else NOTHING),
+            ("waited", lambda job: job.figure("queueing_delay") if job.number("queueing_delay") else NOTHING),
+            ("start-up", lambda job: seconds(job.number("start_up") or None)),
+            ("GPU use", lambda job: percent(job.number("gpu_utilisation"), 0)),
+            ("crossing", lambda job: percent(job.number("fragmentation"), 0)),
+            (
+                "slowdown",
+                lambda job: job.figure("slowdown") if len(view.plans[job.arm].jobs) > 1 else NOTHING,
+            ),
         ],
         3,
         group=arm_title if len(view.fixed) > 1 else None,
@@ -101,7 +105,7 @@ def jobs(view: View, draw: Draw) -> str:
     explained = "".join(f" {upper_first(head)}: {_EXPLAINED[head]}." for head in there)
     return (
         _spread(view, crowds)
-        + folded_if_long(f"{len(found)} jobs", len(found), shown)
+        + folded_if_long(f"{len(listed)} jobs", len(listed), shown)
         + quiet(
             f"All {tag(view.label)}, seconds as emulated; GPUs in rank order. JCT: job "
             "completion time, from its release to its end; iteration and all-reduce are medians over ranks "
@@ -111,9 +115,9 @@ def jobs(view: View, draw: Draw) -> str:
 
 
 def _spread(view: View, arms: Sequence[str]) -> str:
-    """How times of jobs are spread in arms with more of them than are listed."""
+    """Return the spread of job times in arms with more jobs than are listed; empty without such arms."""
     lines = [
-        (arm, head, [value for at in view.each("job", [arm]) if (value := at.number(metric)) is not None])
+        (arm, head, [value for job in view.each("job", [arm]) if (value := job.number(metric)) is not None])
         for arm in arms
         for metric, head in _SPREAD.items()
     ]
@@ -139,8 +143,8 @@ def _spread(view: View, arms: Sequence[str]) -> str:
     return shown + quiet(f"Below are {SLOWEST}: failed ones, and those that took longest. rows.csv has all.")
 
 
-def _job(at: Figures) -> JobRun:
-    return at.view.first[at.arm].jobs[at.name]
+def _job(job: Figures) -> JobRun:
+    return job.view.first[job.arm].jobs[job.name]
 
 
 def _placed(job: JobRun) -> str:
@@ -149,51 +153,51 @@ def _placed(job: JobRun) -> str:
     return " ".join(job.gpus) + (f" → {' '.join(job.last_gpus)}" if job.last_gpus != job.gpus else "")
 
 
-def state(at: Figures) -> str:
-    """What became of a job; marked where it did not succeed."""
-    word = str(at.value("state") or NOTHING).lower()
+def state(job: Figures) -> str:
+    """Return the final state of a job; marked if the job failed or was cancelled."""
+    word = str(job.value("state") or NOTHING).lower()
     return mark("bad", word) if word in ("failed", "cancelled") else word
 
 
-def _by_phase(at: Figures) -> str:
-    least, most = at.numbers("jct_phase_least", "jct_phase_most")
+def _by_phase(job: Figures) -> str:
+    least, most = job.numbers("jct_phase_least", "jct_phase_most")
     if least is None or most is None:
         return NOTHING
-    scale = at.view.plans[at.arm].setting.scale.time
+    scale = job.view.plans[job.arm].setting.scale.time
     stands = "" if scale == 1 else in_small(_span(least / scale, most / scale))
     return f"{_span(least, most)}{stands}"
 
 
 def _span(least_s: float, most_s: float) -> str:
-    """Two times with one unit where it is the same."""
+    """Return two times as a range, with one unit if both have the same."""
     least, _, unit = seconds(least_s).partition(HARD_SPACE)
     most = seconds(most_s)
     return f"{least if most.endswith(f'{HARD_SPACE}{unit}') else seconds(least_s)} to {most}"
 
 
-def _arrival(at: Figures) -> str:
-    """Arrival time, seconds since the first release, where not all jobs start at once."""
-    arrived, plan = _job(at).arrived, at.view.plans[at.arm]
+def _arrival(entry: Figures) -> str:
+    """Return the arrival time, seconds since the first release, if not all jobs start together."""
+    arrived, plan = _job(entry).arrived, entry.view.plans[entry.arm]
     if arrived is None or all(job.start.at_once for job in plan.jobs):
         return NOTHING
-    since_s = max(0.0, arrived - at.view.first[at.arm].released)
-    return seconds_and_real(since_s, at.view.plans[at.arm].setting.scale)
+    since_s = max(0.0, arrived - entry.view.first[entry.arm].released)
+    return seconds_and_real(since_s, entry.view.plans[entry.arm].setting.scale)
 
 
 def _failures(view: View) -> str:
-    """Sentences on why jobs did not succeed, expected or not."""
-    found = [
+    """Return sentences on why jobs did not succeed, expected or not."""
+    failed = [
         f" {run.plan.title}: {name} {job.state.lower()}{', as expected' * job.plan.may_fail}: {job.reason}."
         for run in view.runs
         for name, job in run.jobs.items()
         if job.state not in ("SUCCEEDED", "") and job.reason
     ]
-    return text("".join(dict.fromkeys(found)))
+    return text("".join(dict.fromkeys(failed)))
 
 
 @section(20, "Who is compared", needs=("steps",))
 def collectives(view: View, draw: Draw) -> str:
-    """All-reduces alone: what each arm's takes in steps, light and passes, at the file's values."""
+    """Return HTML that shows all-reduces alone: steps, light and passes of each arm, at the file's values."""
     base, analytic = view.base, tag("analytic")
 
     def of(metric: str) -> Callable[[str], str]:
@@ -219,7 +223,8 @@ def collectives(view: View, draw: Draw) -> str:
 
 @section(13, "Iterations", needs=("iteration",))
 def iterations(view: View, draw: Draw) -> str:
-    """How long each iteration took, arm beside arm; nothing unless some job had two or more."""
+    """Return HTML that shows the time of each iteration, arm next to arm; empty unless some job had two or
+    more."""
     lines = list(_lines(view))
     if not any(len(job.spans) > 1 for _, job in lines):
         return ""
@@ -237,7 +242,7 @@ def iterations(view: View, draw: Draw) -> str:
 
 
 def _lines(view: View) -> Iterator[tuple[str, JobRun]]:
-    """What to draw: the compared job of every arm, or every job where there is one arm."""
+    """Yield the lines to draw: the compared job of every arm, or every job if there is only one arm."""
     compared = [spec.job for spec in view.experiment.spec.compare]
     for arm, run in view.first.items():
         jobs, alone = list(run.jobs.values()), len(view.fixed) == 1
@@ -283,23 +288,23 @@ def _iterations(lines: Sequence[tuple[str, JobRun]], title: str) -> Figure:
 
 @section(27, "Is it the same training?", needs=("parameters_identical",))
 def training(view: View, draw: Draw) -> str:
-    """Whether it is the same training: parameters bit by bit, accuracy, payload."""
-    found = [at for at in view.each("job") if at.row("parameters_identical") is not None]
-    if not found:
+    """Return HTML that shows whether it is the same training: parameters bit by bit, accuracy, payload."""
+    trained = [job for job in view.each("job") if job.row("parameters_identical") is not None]
+    if not trained:
         return ""
     shown = figures(
-        found,
+        trained,
         [
             JOB,
             ("parameters", _digest),
-            ("all alike", lambda at: _yes(at.truth("parameters_identical"))),
+            ("all alike", lambda job: _yes(job.truth("parameters_identical"))),
             ("loss", _loss),
-            ("accuracy", lambda at: percent(at.number("accuracy"), 2)),
+            ("accuracy", lambda job: percent(job.number("accuracy"), 2)),
             ("payload", _of_run("payload_received")),
             ("bytes lost", _of_run("payload_lost")),
             ("sent again", _of_run("retransmits")),
-            ("connections kept", lambda at: YES_NO[at.truth("connections_unchanged")]),
-            ("as the baseline", lambda at: YES_NO[_as_baseline(at)]),
+            ("connections kept", lambda job: YES_NO[job.truth("connections_unchanged")]),
+            ("as the baseline", lambda job: YES_NO[_as_baseline(job)]),
         ],
         2,
         group=arm_title,
@@ -311,7 +316,7 @@ def training(view: View, draw: Draw) -> str:
         "same parameters, where the same was trained with the same collective. Payload is that of all jobs "
         "of the run."
     )
-    alike = all(at.truth("parameters_identical") for at in found)
+    alike = all(job.truth("parameters_identical") for job in trained)
     return (
         "<p>Final parameters of all ranks bit-identical to the same training in one process: "
         f"{_yes(alike)}.</p>{_published(view)}{folded('Parameters, losses and bytes of every job', shown)}"
@@ -322,24 +327,25 @@ def _yes(value: bool | None) -> str:
     return mark("good", "yes") if value else YES_NO[value]
 
 
-def _digest(at: Figures) -> str:
-    digest = at.value("parameters_sha256")
+def _digest(job: Figures) -> str:
+    digest = job.value("parameters_sha256")
     return f"<code>{text(str(digest)[:12])}</code>" if digest else NOTHING
 
 
-def _loss(at: Figures) -> str:
-    first, last = at.numbers("loss_first", "loss_last")
+def _loss(job: Figures) -> str:
+    first, last = job.numbers("loss_first", "loss_last")
     return NOTHING if first is None or last is None else f"{first:.2f} → {last:.2f}"
 
 
 def _of_run(metric: str) -> Callable[[Figures], str]:
-    return lambda at: at.view.at(at.arm, "run").figure(metric)
+    return lambda job: job.view.at(job.arm, "run").figure(metric)
 
 
-def _as_baseline(at: Figures) -> bool | None:
-    """Whether an arm that trained the same as its baseline ended with the same parameters."""
-    mine = [one for one in at.view.comparisons if (one.arm, one.subject) == (at.arm, at.subject)]
-    return next((same for one in mine if (same := one.truth("parameters_equal")) is not None), None)
+def _as_baseline(job: Figures) -> bool | None:
+    """Return whether an arm that trained the same as its baseline ended with the same parameters; None if
+    unknown."""
+    mine = [pair for pair in job.view.comparisons if (pair.arm, pair.subject) == (job.arm, job.subject)]
+    return next((same for pair in mine if (same := pair.truth("parameters_equal")) is not None), None)
 
 
 def _published(view: View) -> str:
@@ -348,15 +354,16 @@ def _published(view: View) -> str:
         for row in view.rows
         if row.metric == "accuracy" and row.label == PUBLISHED
     ]
-    said = f"{', '.join(each)}{view.says('training')} {tag(PUBLISHED)}"
-    return f"<p>Published accuracy: {said}.</p>" if each else ""
+    words = f"{', '.join(each)}{view.says('training')} {tag(PUBLISHED)}"
+    return f"<p>Published accuracy: {words}.</p>" if each else ""
 
 
 @section(29, "Containers", needs=("commands_failed",))
 def containers(view: View, draw: Draw) -> str:
-    """Jobs of users' containers: how they ended, when light was moved, and the links' traffic."""
+    """Return HTML that shows jobs of users' containers: how they ended, when light was moved, and the
+    links' traffic."""
     shown = figures(
-        [at for at in view.each("job") if at.value("commands_failed") is not None],
+        [entry for entry in view.each("job") if entry.value("commands_failed") is not None],
         [
             JOB,
             ("image", _image),
@@ -370,8 +377,8 @@ def containers(view: View, draw: Draw) -> str:
         group=arm_title,
     )
     every = list(view.each("traffic"))
-    carried = [at for at in every if at.value("link_bytes")]
-    link = ("job, link", lambda at: text(at.subject.removeprefix("traffic ")))
+    carried = [entry for entry in every if entry.value("link_bytes")]
+    link = ("job, link", lambda entry: text(entry.subject.removeprefix("traffic ")))
     if over := figures(carried, [link, ("bytes", "link_bytes")], group=arm_title):
         over = folded(f"Bytes over {len(carried)} directions of links", over)
     return f"{shown}{_outputs(view)}{over}" + quiet(
@@ -384,29 +391,29 @@ def containers(view: View, draw: Draw) -> str:
 
 
 def _outputs(view: View) -> str:
-    """The last line that each rank wrote; folded away, the last lines of each."""
+    """Return the last line that each rank wrote; folded away, the last lines of each."""
     titles = {run.name: run.plan.title for run in view.runs}
-    every = [one for one in view.outputs if one.run in titles]
+    every = [output for output in view.outputs if output.run in titles]
     columns: Columns[Written] = [
         ("rank", _rank),
-        ("last line", lambda one: f"<code>{text(one.lines[-1][:_LONGEST])}</code>"),
-        ("all of it in the run folder", lambda one: f"<code>{text(one.path)}</code>"),
+        ("last line", lambda output: f"<code>{text(output.lines[-1][:_LONGEST])}</code>"),
+        ("all of it in the run folder", lambda output: f"<code>{text(output.path)}</code>"),
     ]
-    shown = table_of(every, columns, len(columns), group=lambda one: text(titles[one.run]))
+    shown = table_of(every, columns, len(columns), group=lambda output: text(titles[output.run]))
     if not shown:
         return ""
     lines = (
-        f"<h4>{text(titles[one.run])}: {_rank(one)}, {format_size(one.size)}</h4>"
-        f"<pre>{text(_NEWLINE.join(one.lines))}</pre>"
-        for one in every
+        f"<h4>{text(titles[output.run])}: {_rank(output)}, {format_size(output.size)}</h4>"
+        f"<pre>{text(_NEWLINE.join(output.lines))}</pre>"
+        for output in every
     )
     return f"<h3>What they wrote</h3>{shown}{folded('The last lines of each', ''.join(lines))}"
 
 
-def _rank(one: Written) -> str:
-    return f"{text(one.job)} {one.rank}{', errors' if one.stream == 'stderr' else ''}"
+def _rank(output: Written) -> str:
+    return f"{text(output.job)} {output.rank}{', errors' if output.stream == 'stderr' else ''}"
 
 
-def _image(at: Figures) -> str:
-    container = at.view.plans[at.arm].job(at.name).container
+def _image(job: Figures) -> str:
+    container = job.view.plans[job.arm].job(job.name).container
     return text("" if container is None else container.image)

@@ -36,7 +36,7 @@ _COUNTERS = (*FORBIDDEN, *_DROPPED, "light_tx_bytes", "control_messages", "agent
 
 @section(6, "Light of the O-NICs", needs=("setup_p50", "light_use_receivers"))
 def light(view: View, draw: Draw) -> str:
-    """The light of each first run on a grid."""
+    """Return HTML that shows the light of each first run on a grid."""
     runs = [run for run in view.first.values() if run.lit_flows]
     if not runs:
         return ""
@@ -54,67 +54,72 @@ def of_fabric(view: View, run: Run) -> Figures:
 
 
 def _one(view: View, draw: Draw, run: Run, pictured: bool) -> str:
-    at, setting = of_fabric(view, run), run.plan.setting
+    subject, setting = of_fabric(view, run), run.plan.setting
     rate = format_rate(min(nic_rate_bps(setting, gpu) for gpu in setting.fabric.gpus))
-    flows, waited, expected = at.numbers("flows", "flows_waited", "flows_expected")
-    each, per_flow = at.numbers("flows_per_iteration", "control_messages_per_flow")
-    told = f", {each:.0f} in an iteration" if each is not None else ""
-    told += f", {per_flow:.2f} control messages for each" if per_flow is not None else ""
+    flows, waited, expected = subject.numbers("flows", "flows_waited", "flows_expected")
+    each, per_flow = subject.numbers("flows_per_iteration", "control_messages_per_flow")
+    details = f", {each:.0f} in an iteration" if each is not None else ""
+    details += f", {per_flow:.2f} control messages for each" if per_flow is not None else ""
     missing = (expected or 0) - (flows or 0)
     lost = f" {missing:.0f} flows are not in the traces." if missing > 0 else ""
     return (
-        f"<h3>{text(run.plan.title)}</h3><p>A port carries {rate} (emulated). {_use(at)} {count(waited)} of "
-        f"{count(flows)} flows stood in a queue {tag(view.label)}.{_lit_pairs(at)}</p>"
+        f"<h3>{text(run.plan.title)}</h3><p>A port carries {rate} (emulated). {_use(subject)} "
+        f"{count(waited)} of {count(flows)} flows stood in a queue {tag(view.label)}."
+        f"{_lit_pairs(subject)}</p>"
         f"{_figures(view, draw, run) if pictured else ''}"
-        f"<p>{count(flows)} flows{told} {tag(view.label)}.{lost}</p>{times(at, 'time of a flow', _TIMES)}"
+        f"<p>{count(flows)} flows{details} {tag(view.label)}.{lost}</p>"
+        f"{times(subject, 'time of a flow', _TIMES)}"
     )
 
 
-def _use(at: Figures) -> str:
-    found = {field.name: at.number(f"light_use_{field.name}") for field in fields(LightUse)}
-    if None in found.values():
+def _use(subject: Figures) -> str:
+    values = {field.name: subject.number(f"light_use_{field.name}") for field in fields(LightUse)}
+    if None in values.values():
         return ""
-    return f"{text(LightUse(**{name: int(value or 0) for name, value in found.items()}))} {tag('analytic')}"
+    use = LightUse(**{name: int(value or 0) for name, value in values.items()})
+    return f"{text(use)} {tag('analytic')}"
 
 
-def _lit_pairs(at: Figures) -> str:
-    lit, astray = at.numbers("lit_pairs", "lit_between_jobs")
-    if lit is None:
+def _lit_pairs(subject: Figures) -> str:
+    pairs, astray = subject.numbers("lit_pairs", "lit_between_jobs")
+    if pairs is None:
         return ""
     kept = "none leads" if not astray else mark("bad", f"{astray:.0f} lead")
     return (
-        f" The WSSs, read back while the jobs ran, let {lit:.0f} wavelengths through; {kept} from a node of "
-        f"one job to a node of another {tag(at.view.label)}."
+        f" The WSSs, read back while the jobs ran, let {pairs:.0f} wavelengths through; {kept} from a node "
+        f"of one job to a node of another {tag(subject.view.label)}."
     )
 
 
-def times(at: Figures, head: str, names: Sequence[str]) -> str:
-    """A table of the spread of times: what they are, median, 99th percentile and longest."""
+def times(subject: Figures, head: str, names: Sequence[str]) -> str:
+    """Return a table of the spread of times: their meaning, median, 99th percentile and longest."""
 
     def part(end: str) -> Callable[[str], str]:
-        return lambda name: at.figure(f"{name}_{end}")
+        return lambda name: subject.figure(f"{name}_{end}")
 
     columns = [
-        (f"{head} {tag(at.view.label)}", lambda name: meaning(f"{name}_max").rpartition(":")[0]),
+        (f"{head} {tag(subject.view.label)}", lambda name: meaning(f"{name}_max").rpartition(":")[0]),
         ("median", part("p50")),
         ("99 %", part("p99")),
         ("longest", part("max")),
     ]
-    return table_of([name for name in names if at.row(f"{name}_p50")], columns)
+    return table_of([name for name in names if subject.row(f"{name}_p50")], columns)
 
 
-def counted(found: Sequence[Figures], names: Sequence[str], zero: Collection[str]) -> str:
-    """A table of what was counted, a column for each arm. ``zero``: what is 0 in a correct run."""
+def counted(columns_of: Sequence[Figures], names: Sequence[str], zero: Collection[str]) -> str:
+    """Return a table of counters, a column for each arm. ``zero``: counters that are 0 in a correct run."""
 
-    def of(at: Figures) -> Callable[[str], str]:
-        return lambda name: f"<b>{at.figure(name)}</b>" if at.row(name) else NOTHING
+    def of(subject: Figures) -> Callable[[str], str]:
+        return lambda name: f"<b>{subject.figure(name)}</b>" if subject.row(name) else NOTHING
 
-    there = [name for name in names if any(at.row(name) for at in found)]
+    there = [name for name in names if any(subject.row(name) for subject in columns_of)]
     columns = [
         ("", lambda name: f"{called(name)}: {meaning(name)}{'; 0 in a correct run' if name in zero else ''}"),
-        *((text(at.arm), of(at)) for at in found),
+        *((text(subject.arm), of(subject)) for subject in columns_of),
     ]
-    return folded(f"What was counted {tag(found[0].view.label)}", table_of(there, columns)) if there else ""
+    return (
+        folded(f"What was counted {tag(columns_of[0].view.label)}", table_of(there, columns)) if there else ""
+    )
 
 
 # Pictures.
@@ -153,41 +158,44 @@ def _figures(view: View, draw: Draw, run: Run) -> str:
 
 
 def lit_steps(run: Run, job: JobRun, schedule: Schedule) -> tuple[int, list[list[Flow]]]:
-    """An iteration of a job, and its flows by step.
+    """Return an iteration of a job, and its flows by step.
 
-    What a rank sends to one peer in one step is one flow, and flows to one peer keep their order; flows to
-    different peers need not, as a later step may be ready first. The iteration is the one nearest to the
-    middle of the run that was traced whole; (0, []) if none was.
+    What a rank sends to one peer in one step is one flow, and flows to one peer keep their order. Flows to
+    different peers may not, because a later step may be ready first. The iteration is the completely traced
+    one that is nearest to the middle of the run; (0, []) if there is none.
     """
-    wanted: dict[tuple[str, str], list[int]] = {}
+    steps_of: dict[tuple[str, str], list[int]] = {}
     for step, rank, peer in sorted({(t.step, t.source, t.destination) for t in schedule.transfers}):
-        wanted.setdefault((job.gpus[rank], job.gpus[peer]), []).append(step)
+        steps_of.setdefault((job.gpus[rank], job.gpus[peer]), []).append(step)
     flows: dict[str, list[Flow]] = {}
     for flow in sorted(run.lit_flows, key=_asked):
         flows.setdefault(flow.gpu, []).append(flow)
     middle = len(job.by_index) // 2
     for group in sorted(job.by_index, key=lambda group: abs(group[0].i - middle)):
-        found: dict[tuple[str, str], list[Flow]] = {}
+        flows_of: dict[tuple[str, str], list[Flow]] = {}
         for it in group:
             for flow in flows.get(job.gpus[it.rank], ()):
                 if it.compute_end <= _asked(flow) and _lit(flow) < it.allreduce_end:
-                    found.setdefault((flow.gpu, flow.peer), []).append(flow)
-        if {pair: len(mine) for pair, mine in found.items()} == {p: len(mine) for p, mine in wanted.items()}:
+                    flows_of.setdefault((flow.gpu, flow.peer), []).append(flow)
+        if {pair: len(mine) for pair, mine in flows_of.items()} == {
+            p: len(mine) for p, mine in steps_of.items()
+        }:
             steps: list[list[Flow]] = [[] for _ in range(schedule.steps)]
-            for pair, mine in found.items():
-                for step, flow in zip(wanted[pair], mine, strict=True):
+            for pair, mine in flows_of.items():
+                for step, flow in zip(steps_of[pair], mine, strict=True):
                     steps[step].append(flow)
             return group[0].i, [step for step in steps if step]
     return 0, []
 
 
 def lit_steps_of_all(run: Run) -> tuple[int, list[list[Flow]]]:
-    """Lit steps of the first job, as :func:`lit_steps`, with the other jobs' same steps beside them."""
+    """Return lit steps of the first job, as :func:`lit_steps`, with the same steps of the other jobs
+    added."""
     jobs = [job for job in run.jobs.values() if job.gpus and job.iterations]
     schedules = [schedule_of(steps_named(job.plan.loop.collective, len(job.gpus))) for job in jobs]
-    found = [lit_steps(run, job, schedule) for job, schedule in zip(jobs, schedules, strict=True)]
-    index, steps = found[0] if found else (0, [])
-    for _, more in found[1:]:
+    steps_by_job = [lit_steps(run, job, schedule) for job, schedule in zip(jobs, schedules, strict=True)]
+    index, steps = steps_by_job[0] if steps_by_job else (0, [])
+    for _, more in steps_by_job[1:]:
         for step, flows in zip(steps, more, strict=False):
             step += flows
     return index, steps
@@ -266,7 +274,7 @@ def _timelines(run: Run, grid: Grid, index: int) -> Figure:
     job = next(job for job in run.jobs.values() if job.iterations)
     its = next(group for group in job.by_index if group[0].i == index)
     begin, end = min(it.compute_end for it in its), max(it.allreduce_end for it in its)
-    gpus = [gpu for one in run.jobs.values() for gpu in one.gpus][:_MOST_ONICS]
+    gpus = [gpu for record in run.jobs.values() for gpu in record.gpus][:_MOST_ONICS]
     colours, seen = wavelength_colours(grid.wavelengths), set[int]()
     figure, axis = charts.chart(0.95 + 0.3 * len(gpus), left=0.45, top=0.35)
     bars: dict[str, list[charts.Span]] = {}
@@ -276,13 +284,13 @@ def _timelines(run: Run, grid: Grid, index: int) -> Figure:
         y, colour = gpus.index(flow.gpu) + (-0.2 if flow.port == 0 else 0.2), colours[_wave(flow)]
         seen.add(_wave(flow))
         moments = _asked(flow), _lit(flow), end if flow.t_close is None else flow.t_close
-        asked, lit, closed = (1000 * (t - begin) for t in moments)
-        bars.setdefault(QUIET, []).append((y, asked, lit))
-        bars.setdefault(colour, []).append((y, lit, closed))
-        if closed - lit > 45 * (end - begin):
-            charts.centred(axis, (lit + closed) / 2, y, flow.peer, 6, color="white", clip_on=True)
-    for colour, found in bars.items():
-        charts.spans(axis, colour, found, 0.34)
+        begin_ms, lit_ms, closed = (1000 * (t - begin) for t in moments)
+        bars.setdefault(QUIET, []).append((y, begin_ms, lit_ms))
+        bars.setdefault(colour, []).append((y, lit_ms, closed))
+        if closed - lit_ms > 45 * (end - begin):
+            charts.centred(axis, (lit_ms + closed) / 2, y, flow.peer, 6, color="white", clip_on=True)
+    for colour, intervals in bars.items():
+        charts.spans(axis, colour, intervals, 0.34)
     charts.named_rows(axis, gpus)
     axis.set(xlim=(0, 1000 * (end - begin)), xlabel="milliseconds since the first rank's all-reduce began")
     lit_by = [charts.key(colours[k], f"λ{k}", 5) for k in sorted(seen)]
@@ -309,9 +317,9 @@ def _set_up_times(run: Run) -> Figure:
     for waited, colour, label in looks:
         chosen = [flow for flow in flows if flow.waited is waited]
         if chosen:
-            asked = [_asked(flow) - run.released for flow in chosen]
+            times_s = [_asked(flow) - run.released for flow in chosen]
             took = [1000 * flow.set_up_s for flow in chosen]
-            (dots,) = right.plot(asked, took, linestyle="", marker="o", markersize=2, label=label)
+            (dots,) = right.plot(times_s, took, linestyle="", marker="o", markersize=2, label=label)
             dots.set(color=colour, rasterized=len(chosen) > 3000)
     right.set(yscale="log", xlabel="seconds since the release of the jobs", ylabel="request to light, ms")
     charts.plain_ticks(right.yaxis, times[0], times[-1])

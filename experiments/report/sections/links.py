@@ -26,14 +26,15 @@ class _Line:
     set: Impairments | None
 
     def part(self, key: str, of: int, share: float | None) -> str:
-        """A share of frames, beside its setting where there was one all the time."""
+        """Return a share of frames in words, with its setting if the setting never changed; empty without
+        frames."""
         if not of:
             return ""
-        found = self.link[key] / of
+        share_seen = self.link[key] / of
         if share is None:
-            return f"{100 * found:.3g} %"
+            return f"{100 * share_seen:.3g} %"
         off = abs(self.link[key] - share * of) > CHANCE * math.sqrt(max(of * share * (1 - share), 0.25))
-        return f"{100 * found:.3g} % of {100 * share:.3g} %{' (not by chance)' if off else ''}"
+        return f"{100 * share_seen:.3g} % of {100 * share:.3g} %{' (not by chance)' if off else ''}"
 
     @property
     def lost(self) -> str:
@@ -51,14 +52,18 @@ def _lines(view: View) -> Iterator[_Line]:
         events = {str(event.target) for event in run.plan.events if event.do == "impair"}
         for record in run.of(ImpairedLinks):
             for link in record.links:
-                at = own.get(Port.parse(link["to"]))
-                changed = at is None or f"link {at.a} {at.b}" in events or f"link {at.b} {at.a}" in events
-                yield _Line(run.plan.title, link, None if at is None or changed else at.impairments)
+                setting = own.get(Port.parse(link["to"]))
+                changed = (
+                    setting is None
+                    or f"link {setting.a} {setting.b}" in events
+                    or f"link {setting.b} {setting.a}" in events
+                )
+                yield _Line(run.plan.title, link, None if setting is None or changed else setting.impairments)
 
 
 @section(35, "Impaired links", needs=("frames_lost",))
 def impaired(view: View, draw: Draw) -> str:
-    """What links that lose, delay or damage frames did to those of first runs, by direction."""
+    """Return HTML that shows the effects on frames of the impaired links of first runs, by direction."""
     shown = table_of(
         list(_lines(view)),
         [

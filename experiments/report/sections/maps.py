@@ -34,15 +34,15 @@ _DARKEST = 32
 
 @section(9, "Who is the fastest")
 def fastest(view: View, draw: Draw) -> str:
-    """Map of the fastest arm over two swept paths, side by side for a third."""
-    if (found := _first(view)) is None:
+    """Return HTML that shows a map of the fastest arm over two swept paths, side by side for a third."""
+    if (first := _first(view)) is None:
         return ""
     metric = view.experiment.spec.compare[0].metrics[0]
     caption = (
         f"The arm with the least {called(metric)}, {view.label}; above only those that give a transfer one "
         "wavelength, where others spread it over several."
     )
-    return view.paragraph("fastest") + draw("fastest", caption, _fastest, view, *found, metric)
+    return view.paragraph("fastest") + draw("fastest", caption, _fastest, view, *first, metric)
 
 
 def _first(view: View) -> tuple[SweepSpec, Sequence[str]] | None:
@@ -67,11 +67,11 @@ def _classes(view: View, arms: Sequence[str]) -> Mapping[str, Sequence[str]]:
 
 
 def _amount(value: object) -> str:
-    """A value of an axis in one form however the file writes it, such as 100 kB beside 10 kB."""
-    found = quantity(value)
-    if found is None:
+    """Return a value of an axis in one form however the file writes it, such as 100 kB next to 10 kB."""
+    amount = quantity(value)
+    if amount is None:
         return said(value)
-    number, unit = found
+    number, unit = amount
     return EngFormatter({"bytes": "B", "1": ""}.get(unit, unit)).format_data(number)
 
 
@@ -79,7 +79,7 @@ def _fastest(view: View, spec: SweepSpec, paths: Sequence[str], metric: str) -> 
     across, up, *third = paths
     panels = list(itertools.product(*(spec.over[path] for path in third)))
     arms = [arm for arm in view.arms if spec.arms is None or arm in spec.arms]
-    subject = next(at.subject for at in view.each("job", arms))
+    subject = next(job.subject for job in view.each("job", arms))
     colours = dict(zip(arms, (*PALETTE, *MORE), strict=False))
     classes = _classes(view, arms)
     columns, rows = (
@@ -104,8 +104,8 @@ def _fastest(view: View, spec: SweepSpec, paths: Sequence[str], metric: str) -> 
                 for x in columns:
                     values = {across: x, up: y, **dict(zip(third, panel, strict=True))}
                     point = {path: values[path] for path in spec.over}
-                    found = {arm: view.at(arm, subject, point).number(metric) for arm in among}
-                    times = {arm: value for arm, value in found.items() if value is not None}
+                    times_by_arm = {arm: view.at(arm, subject, point).number(metric) for arm in among}
+                    times = {arm: value for arm, value in times_by_arm.items() if value is not None}
                     # At a tie the first of the file, so that the map does not flicker.
                     best = min(times, key=lambda arm: round(times[arm], 15)) if times else None
                     drawn |= {best} if best else set()
@@ -132,10 +132,10 @@ class _Map:
     times: Sequence[Sequence[Figures]]
 
     def ratio(self, row: int, column: int) -> float | None:
-        """Time of an arm over the least time for the same workload."""
-        found = [line[column].number(self.metric) for line in self.times]
-        least = min((time for time in found if time is not None), default=None)
-        time = found[row]
+        """Return the time of an arm over the least time for the same workload; None if a time is unknown."""
+        times = [line[column].number(self.metric) for line in self.times]
+        least = min((time for time in times if time is not None), default=None)
+        time = times[row]
         return None if time is None or not least else time / least
 
 
@@ -169,27 +169,28 @@ def _map_of(view: View) -> _Map | None:
     return _sorted(_Map(arms, workloads, metric, times))
 
 
-def _sorted(found: _Map) -> _Map:
-    """The map with the best arm first, by the geometric mean over the workloads that all arms ran."""
-    rows, columns = range(len(found.arms)), range(len(found.workloads))
-    of_all = [k for k in columns if all(found.ratio(row, k) is not None for row in rows)]
+def _sorted(drawn: _Map) -> _Map:
+    """Return the map with the best arm first, by the geometric mean over the workloads that all arms ran."""
+    rows, columns = range(len(drawn.arms)), range(len(drawn.workloads))
+    of_all = [k for k in columns if all(drawn.ratio(row, k) is not None for row in rows)]
 
     def key(row: int) -> tuple[float, int]:
-        ratios = [found.ratio(row, column) for column in of_all or columns]
+        ratios = [drawn.ratio(row, column) for column in of_all or columns]
         there = [math.log(ratio) for ratio in ratios if ratio is not None]
         return sum(there) / max(len(there), 1), ratios.count(None)
 
     order = sorted(rows, key=key)
-    return replace(found, arms=[found.arms[k] for k in order], times=[found.times[k] for k in order])
+    return replace(drawn, arms=[drawn.arms[k] for k in order], times=[drawn.times[k] for k in order])
 
 
 @section(7, "Who wins where")
 def winners(view: View, draw: Draw) -> str:
-    """Map of the winners among arms that ran the same workloads, and the parts of their fabrics."""
-    if (found := _map_of(view)) is None:
+    """Return HTML that shows a map of the winners among arms that ran the same workloads, and the parts of
+    their fabrics."""
+    if (drawn := _map_of(view)) is None:
         return ""
-    what = upper_first(_called(found))
-    each = "each with the best of what was searched; " if found.metric.endswith("_best") else ""
+    what = upper_first(_called(drawn))
+    each = "each with the best of what was searched; " if drawn.metric.endswith("_best") else ""
     caption = (
         f"{what} over the least of any fabric at the same workload, {view.label}; {each}in order of the "
         "geometric mean over the workloads that all ran. A dash: not run, or failed."
@@ -200,30 +201,30 @@ def winners(view: View, draw: Draw) -> str:
     )
     return (
         view.paragraph("winners")
-        + draw("winners", caption, _winners, view, found)
+        + draw("winners", caption, _winners, view, drawn)
         + f"<h3>{text(what)}, and what each fabric is built of, per GPU</h3>"
-        + _table(view, found)
+        + _table(view, drawn)
         + quiet(f"Counts are of parts, not of prices: {notes}")
     )
 
 
-def _called(found: _Map) -> str:
-    return called(found.metric.removesuffix("_best"))
+def _called(drawn: _Map) -> str:
+    return called(drawn.metric.removesuffix("_best"))
 
 
-def _winners(view: View, found: _Map) -> Figure:
-    rows, columns = len(found.arms), len(found.workloads)
+def _winners(view: View, drawn: _Map) -> Figure:
+    rows, columns = len(drawn.arms), len(drawn.workloads)
     figure, ((axis,),) = sheet(0.9 + 0.3 * rows, left=2.3, right=0.3, top=0.1, bottom=0.6)
     shades = colormaps["YlOrRd"]
     cells, words = [], []
     for row in reversed(range(rows)):
-        ratios = [found.ratio(row, column) for column in range(columns)]
+        ratios = [drawn.ratio(row, column) for column in range(columns)]
         depths = [None if r is None else min(math.log(r) / math.log(_DARKEST), 1.0) for r in ratios]
         cells.append([(0.93, 0.93, 0.93) if d is None else shades(0.85 * d)[:3] for d in depths])
         words.append([NOTHING if r is None else "best" if r < 1.0005 else _times(r) for r in ratios])
-    titles = [view.title(arm) for arm in reversed(found.arms)]
-    shaded(axis, [said(name) for name in found.workloads], titles, cells, words)
-    axis.set_xlabel(f"workload; in each cell: {_called(found)} over the least of any fabric")
+    titles = [view.title(arm) for arm in reversed(drawn.arms)]
+    shaded(axis, [said(name) for name in drawn.workloads], titles, cells, words)
+    axis.set_xlabel(f"workload; in each cell: {_called(drawn)} over the least of any fabric")
     return figure
 
 
@@ -231,26 +232,31 @@ def _times(ratio: float) -> str:
     return f"{ratio:,.0f}" if ratio >= 100 else f"{ratio:.3g}" if ratio >= 10 else f"{ratio:.2f}"
 
 
-def _table(view: View, found: _Map) -> str:
+def _table(view: View, drawn: _Map) -> str:
     def counted(row: int, part: str) -> str:
-        at = next((at for at in found.times[row] if at.number(found.metric) is not None), found.times[row][0])
-        name = f"fabric {view.plans[at.arm].setting.name}"
+        subject = next(
+            (subject for subject in drawn.times[row] if subject.number(drawn.metric) is not None),
+            drawn.times[row][0],
+        )
+        name = f"fabric {view.plans[subject.arm].setting.name}"
         counts = (
-            one.value
-            for one in view.table.each(at.arm, f"{part}_per_gpu")
-            if one.subject == name and at.point.items() <= one.point.items() and is_number(one.value)
+            parts_row.value
+            for parts_row in view.table.each(subject.arm, f"{part}_per_gpu")
+            if parts_row.subject == name
+            and subject.point.items() <= parts_row.point.items()
+            and is_number(parts_row.value)
         )
         return "".join(f"{count:.3g}" for count in itertools.islice(counts, 1))
 
     def taken(row: int, column: int) -> str:
-        ratio = found.ratio(row, column)
+        ratio = drawn.ratio(row, column)
         return (
-            NOTHING if ratio is None else f"{found.times[row][column].figure(found.metric)} ({_times(ratio)})"
+            NOTHING if ratio is None else f"{drawn.times[row][column].figure(drawn.metric)} ({_times(ratio)})"
         )
 
     columns: Columns[int] = [
-        ("fabric", lambda row: text(view.title(found.arms[row]))),
-        *((said(name), partial(taken, column=k)) for k, name in enumerate(found.workloads)),
+        ("fabric", lambda row: text(view.title(drawn.arms[row]))),
+        *((said(name), partial(taken, column=k)) for k, name in enumerate(drawn.workloads)),
         *((part.replace("_", " "), partial(counted, part=part)) for part in PARTS),
     ]
-    return table_of(range(len(found.arms)), columns, 1) + tag(view.label)
+    return table_of(range(len(drawn.arms)), columns, 1) + tag(view.label)

@@ -75,20 +75,20 @@ Bar = tuple[str, float, float, str]
 
 
 def _pairs(view: View) -> list[Both]:
-    """The comparisons of arms that end with other circuits lit."""
-    found: dict[tuple[str | None, str], Both] = {}
-    for one in view.comparisons:
-        before, after = (view.first.get(arm) for arm in (one.spec.baseline, one.arm))
+    """Return the comparisons of arms that end with different circuits lit."""
+    pairs: dict[tuple[str | None, str], Both] = {}
+    for pair in view.comparisons:
+        before, after = (view.first.get(arm) for arm in (pair.spec.baseline, pair.arm))
         if before is None or after is None:
             continue
-        job = one.spec.job or next(iter(before.jobs), "")
+        job = pair.spec.job or next(iter(before.jobs), "")
         if _lit(before) != _lit(after) and all(_has_circuits(run, job) for run in (before, after)):
-            found.setdefault((one.spec.name, one.arm), (one.spec.name, job, (before, after)))
-    return list(found.values())
+            pairs.setdefault((pair.spec.name, pair.arm), (pair.spec.name, job, (before, after)))
+    return list(pairs.values())
 
 
 def _lit(run: Run) -> frozenset[frozenset[str]]:
-    """The circuits that are lit at the end."""
+    """Return the circuits that are lit at the end."""
     return frozenset(frozenset(pair) for pair in run.circuits)
 
 
@@ -102,7 +102,7 @@ def _has_circuits(run: Run, job: str) -> bool:
 
 @section(2, "Light", needs=("fragmentation",))
 def topology(view: View, draw: Draw) -> str:
-    """The light before and after it was moved."""
+    """Return HTML that shows the light before and after it was moved."""
     pictures = []
     for number, (before, after) in enumerate(_changes(view), start=1):
         caption = (
@@ -116,15 +116,15 @@ def topology(view: View, draw: Draw) -> str:
 
 def _changes(view: View) -> list[tuple[Shown, Shown]]:
     """Pairs of runs to draw, each pair of circuits once: compared arms, and runs in which light moved."""
-    found: dict[object, tuple[Shown, Shown]] = {}
+    changes: dict[object, tuple[Shown, Shown]] = {}
     compared = [(before, after, before.circuits) for _, _, (before, after) in _pairs(view)]
     alone = [(run, run, run.circuits_before) for run in view.first.values()]
     for before, after, circuits in (*compared, *alone):
         was = frozenset(frozenset(pair) for pair in circuits)
         key = was, _lit(after), tuple((name, job.gpus) for name, job in after.jobs.items())
         if was != _lit(after) and _readable(after.plan.setting.fabric):
-            found.setdefault(key, ((before, circuits), (after, after.circuits)))
-    return list(found.values())[:_MOST_PICTURES]
+            changes.setdefault(key, ((before, circuits), (after, after.circuits)))
+    return list(changes.values())[:_MOST_PICTURES]
 
 
 def _readable(fabric: Fabric) -> bool:
@@ -201,7 +201,7 @@ def _spots(fabric: Fabric, gpus: Places, switches: Places) -> dict[Port, Spot]:
 
 def _packet_switches(axis: Axes, run: Run, circuits: Sequence[Pair], switches: Places) -> None:
     setting, crossing = run.plan.setting, ring_edges_crossing(run, circuits)
-    said = f"{crossing} ring edges each way" if crossing else "no ring crosses"
+    words = f"{crossing} ring edges each way" if crossing else "no ring crosses"
     middles: dict[str, list[float]] = {}
     for link in setting.fabric.links:
         if link.a.node in switches and link.b.node in switches:
@@ -209,8 +209,8 @@ def _packet_switches(axis: Axes, run: Run, circuits: Sequence[Pair], switches: P
             axis.plot(ends, [_HIGH] * 2, color=INK, linewidth=1 + 1.6 * crossing, zorder=2)
             middles.setdefault(format_rate(link.rate_bps / setting.scale.rate), []).append(sum(ends) / 2)
     # Links that are alike say it once: beside each other their words would meet.
-    for rate, at in middles.items():
-        centred(axis, statistics.fmean(at), _HIGH + 0.42, f"{rate}, {said}", 8, va="bottom")
+    for rate, y in middles.items():
+        centred(axis, statistics.fmean(y), _HIGH + 0.42, f"{rate}, {words}", 8, va="bottom")
     wide = min(2.7, 0.9 * _WIDTH / len(switches))
     for name, x in switches.items():
         box(axis, x - wide / 2, _HIGH - 0.3, wide, 0.6, FACE, INK)
@@ -254,7 +254,8 @@ def _servers(axis: Axes, fabric: Fabric, gpus: Places) -> None:
 
 
 def ring_edges_crossing(run: Run, circuits: Sequence[Pair]) -> int:
-    """Ring edges of all jobs whose two GPUs hang on different packet switches, per direction (ceiling)."""
+    """Return how many ring edges of all jobs join GPUs on different packet switches, per direction
+    (ceiling)."""
     switch_of: dict[str, str] = {}
     for a, b in circuits:
         first, second = Port.parse(a).node, Port.parse(b).node
@@ -271,11 +272,12 @@ def ring_edges_crossing(run: Run, circuits: Sequence[Pair]) -> int:
 
 @section(4, "Throughput and utilisation over time", needs=("jct",))
 def throughput(view: View, draw: Draw) -> str:
-    """Throughput and utilisation of arms that end with other circuits lit, where it was sampled."""
+    """Return HTML that shows throughput and utilisation of arms that end with different circuits lit, if
+    they were sampled."""
     sampled = {rate.run for rate in view.port_rates}
-    found = [both for both in _pairs(view) if sampled.issuperset(run.name for run in both[2])]
+    pairs = [both for both in _pairs(view) if sampled.issuperset(run.name for run in both[2])]
     pictures = []
-    for number, (name, job, (before, after)) in enumerate(found[:_MOST]):
+    for number, (name, job, (before, after)) in enumerate(pairs[:_MOST]):
         caption = (
             f"{after.plan.title} against {before.plan.title}: mean over the GPUs of job {job}. "
             "Thin: samples, ten a second; thick: moving average over two iterations. Throughput is what the "
@@ -321,9 +323,9 @@ def _end(run: Run, job: JobRun) -> float:
 
 
 def mean_throughput(run: Run, job: JobRun, rates: Iterable[PortRate]) -> Series:
-    """Times (seconds since the release, ten a second) and mean Mbit/s that a GPU of the job sent.
+    """Return times (seconds since the release, ten a second) and mean Mbit/s that a GPU of the job sent.
 
-    A GPU whose light moved may have rows of two ports at a moment: it sent what both received.
+    A GPU whose light moved may have rows of two ports at a moment: the GPU sent what both ports received.
     """
     end, gpus = _end(run, job), set(job.gpus)
     sent: dict[tuple[float, str], float] = defaultdict(float)
@@ -337,7 +339,8 @@ def mean_throughput(run: Run, job: JobRun, rates: Iterable[PortRate]) -> Series:
 
 
 def utilisation(run: Run, job: JobRun) -> Series:
-    """Times, and per cent of each tenth of a second that the job's GPUs computed: mean over them."""
+    """Return times (seconds) and per cent of each tenth of a second that the job's GPUs computed, mean
+    over GPUs."""
     edges = np.arange(int(_end(run, job) / SERIES_STEP_S) + 2) * SERIES_STEP_S
     spans = [(it.compute_start - run.released, it.compute_end - run.released) for it in job.iterations]
     computed_s = np.sum([np.clip(edges, begin, end) for begin, end in spans], axis=0)
@@ -345,7 +348,8 @@ def utilisation(run: Run, job: JobRun) -> Series:
 
 
 def smooth(times: Numbers, values: Numbers, window_s: float) -> Numbers:
-    """Mean of the values within half a window either side of each time (``times`` ascending, seconds)."""
+    """Return the mean of the values within half a window on either side of each time (``times`` ascending,
+    seconds)."""
     sums = np.concatenate([[0.0], np.cumsum(values)])
     first = np.searchsorted(times, times - window_s / 2)
     last = np.searchsorted(times, times + window_s / 2, "right")
@@ -358,14 +362,14 @@ def smooth(times: Numbers, values: Numbers, window_s: float) -> Numbers:
 
 @section(15, "Light moved while jobs train", needs=("blackout",))
 def regroup(view: View, draw: Draw) -> str:
-    """Every move of light under running jobs in the first runs."""
+    """Return HTML that shows every move of light under running jobs in the first runs."""
     moves = [(run, a) for run in view.first.values() for a in run.later if a.plan.do in MOVES_LIGHT]
     return "".join([view.paragraph("regroup"), *(_one(view, draw, *move) for move in moves)]) if moves else ""
 
 
 def _one(view: View, draw: Draw, run: Run, action: Action) -> str:
-    at = view.at(run.plan.arm, f"event {action.plan.name}")
-    moved, when = at.number("fibres_moved"), action.plan.when
+    event = view.at(run.plan.arm, f"event {action.plan.name}")
+    moved, when = event.number("fibres_moved"), action.plan.when
     began = f"{seconds(action.begun - run.released)} after the release"
     if when.job is not None:
         began = f"After {when.iteration} iterations of job {text(when.job)}"
@@ -375,7 +379,7 @@ def _one(view: View, draw: Draw, run: Run, action: Action) -> str:
         f"{view.label.capitalize()}, time as emulated."
     )
     shown = table_of(
-        [row for metric in (*_SEEN, *_BESIDE) if (row := at.row(metric)) is not None],
+        [row for metric in (*_SEEN, *_BESIDE) if (row := event.row(metric)) is not None],
         [
             ("", lambda row: called(row.metric)),
             ("what it is", lambda row: meaning(row.metric)),
@@ -388,20 +392,22 @@ def _one(view: View, draw: Draw, run: Run, action: Action) -> str:
     return (
         f"<h3>{text(run.plan.title)}</h3><p>{began} the controller moved "
         f"{f'{moved:.0f} fibres' if moved is not None else 'light'} under running jobs. "
-        f"{_pace(view, at.arm, at.subject)}</p>"
-        f"{draw(f'regroup-{at.arm}-{action.plan.name}', caption, _steps, run, action)}{shown}"
+        f"{_pace(view, event.arm, event.subject)}</p>"
+        f"{draw(f'regroup-{event.arm}-{action.plan.name}', caption, _steps, run, action)}{shown}"
     )
 
 
 def _pace(view: View, arm: str, event: str) -> str:
-    """A sentence that says how the jobs' iteration times changed."""
-    said = []
+    """Return a sentence on how the jobs' iteration times changed."""
+    sentences = []
     for job in view.each_job([arm]):
         before, after, *model = view.at(arm, f"{event} {job.subject}").numbers(*_PACE)
         if before is not None and after is not None:
             modelled = f" (model: {' to '.join(map(seconds, model))})" if None not in model else ""
-            said.append(f"those of {text(job.subject)} from {seconds(before)} to {seconds(after)}{modelled}")
-    return f"Iterations changed: {', '.join(said)} {tag(view.label)}." if said else ""
+            sentences.append(
+                f"those of {text(job.subject)} from {seconds(before)} to {seconds(after)}{modelled}"
+            )
+    return f"Iterations changed: {', '.join(sentences)} {tag(view.label)}." if sentences else ""
 
 
 def _steps(run: Run, action: Action) -> Figure:
@@ -426,18 +432,18 @@ def _bars(run: Run, action: Action) -> Iterator[Bar]:
     def bar(name: str, start: float, stop: float, colour: str) -> Bar:
         return name, 1000 * (start - begin), 1000 * (stop - begin), colour
 
-    found = phases(action.result)
-    for (before, t), (name, reached) in itertools.pairwise(found):
+    phase_times = phases(action.result)
+    for (before, t), (name, reached) in itertools.pairwise(phase_times):
         # The plan is checked once more on the switches' own reading; only the first one is of interest.
         if name in _STEPS and before != "start":
             yield bar(_STEPS[name], t, reached, QUIET)
-    if not found:
+    if not phase_times:
         yield bar(action.plan.do, begin, end, QUIET)
     dark = dark_intervals(action.result)
     if dark:
-        _, off, lit = max(dark, key=lambda entry: entry[2] - entry[1])
+        _, off, lit_s = max(dark, key=lambda entry: entry[2] - entry[1])
         label = "dark on the wire" if len(dark) == 1 else f"dark on the wire, longest of {len(dark)}"
-        yield bar(label, off, lit, LIGHT)
+        yield bar(label, off, lit_s, LIGHT)
     colours = job_colours(list(run.jobs))
     longest = {f"no beacon {gap['from']} → {gap['to']}": gap for gap in reversed(beacon_gaps(run, action))}
     for label, gap in list(reversed(longest.items()))[:_MOST_GAPS]:

@@ -1,4 +1,4 @@
-"""What papers say beside what the run says: their verdict, their figures, and what agreement is worth."""
+"""Compare papers with the run: their verdict, their figures, and what agreement is worth."""
 
 from __future__ import annotations
 
@@ -39,25 +39,26 @@ _APART = 1e-6
 
 @section(1, "Verdict")
 def verdict(view: View, draw: Draw) -> str:
-    """What a paper's own module makes of the figures, and whether its closed forms agree with the runs."""
+    """Return HTML that shows a paper's verdict on the figures, by its own module, and whether its closed
+    forms agree with the runs."""
     spec = view.experiment.spec.paper
     if spec is None or spec.model is None:
         return ""
-    found = paper(spec.model).verdict(view.base)
-    points = [f"{mark(*_WORDS[one.kind])} {text(one.text)}" for one in found]
+    findings = paper(spec.model).verdict(view.base)
+    points = [f"{mark(*_WORDS[finding.kind])} {text(finding.text)}" for finding in findings]
     return f"<p>Written from the figures below.</p>{listing(points)}{_agreement(view)}"
 
 
 def _agreement(view: View) -> str:
-    """How far figures are from their closed forms, where there are any."""
+    """Return the largest difference between figures and their closed forms; empty without closed forms."""
     compared, worst, where = 0, 0.0, ""
     for form in (row for row in view.rows if row.metric.endswith(_CLOSED)):
-        at = view.at(form.arm, form.subject, form.point)
-        found = at.value(form.metric.removesuffix(_CLOSED))
-        if is_number(found) and is_number(form.value) and form.value:
+        subject = view.at(form.arm, form.subject, form.point)
+        value = subject.value(form.metric.removesuffix(_CLOSED))
+        if is_number(value) and is_number(form.value) and form.value:
             compared += 1
-            if (off := abs(found / form.value - 1)) >= worst:
-                worst, where = off, f"{at.title}, {said(form.point)}"
+            if (off := abs(value / form.value - 1)) >= worst:
+                worst, where = off, f"{subject.title}, {said(form.point)}"
     if not compared:
         return ""
     if worst > _APART:
@@ -71,53 +72,55 @@ def _agreement(view: View) -> str:
 
 @section(23, "The published percentages")
 def means(view: View, draw: Draw) -> str:
-    """Published figures that are means over several points, beside every one of ours."""
+    """Return HTML that shows published figures that are means over several points, each with all of our
+    figures."""
     if not any(figure.at and figure.over for figure in view.experiment.spec.published):
         return ""
-    found = list(published_means(view.experiment.spec, view.table))
-    label = next((one.ours[0][1].label for one in found if one.ours), view.label)
+    published = list(published_means(view.experiment.spec, view.table))
+    label = next((mean.ours[0][1].label for mean in published if mean.ours), view.label)
     columns: Columns[Mean] = [
-        ("published", lambda one: f"<b>{saved(one.ratio):.2f} %</b> {tag(_worth(view, one))}"),
-        ("what it is taken for", lambda one: text(one.spec.words or "")),
-        ("", lambda one: mark("good", "reproduced") if one.reproduced else mark("bad", "not reproduced")),
+        ("published", lambda mean: f"<b>{saved(mean.ratio):.2f} %</b> {tag(_worth(view, mean))}"),
+        ("what it is taken for", lambda mean: text(mean.spec.words or "")),
+        ("", lambda mean: mark("good", "reproduced") if mean.reproduced else mark("bad", "not reproduced")),
         (f"closest of ours {tag(label)}", _closest),
         ("all of ours", _span),
     ]
-    count = max((len(one.ours) for one in found), default=0)
-    about = f"{text(found[0].spec.source or '')}. {text(view.says('means'))}"
+    count = max((len(mean.ours) for mean in published), default=0)
+    about = f"{text(published[0].spec.source or '')}. {text(view.says('means'))}"
     return (
         f"<p>{about} Each is what one takes less than the other. Ours are means over "
-        f"{text(_at(found[0].spec, '; '))}, for up to {count} combinations of what else is swept. <b>With so "
-        f"many, one may come near by chance: near is not reproduced.</b></p>{table_of(found, columns, 5)}"
+        f"{text(_at(published[0].spec, '; '))}, for up to {count} combinations of what else is swept. "
+        "<b>With so many, one may come near by chance: near is not reproduced.</b></p>"
+        f"{table_of(published, columns, 5)}"
     )
 
 
-def _worth(view: View, one: Mean) -> str:
-    name = f"{name_of(one.spec)}.{one.spec.over}"
-    rows = (row for row in view.table.each(one.spec.arm, name) if row.label == PUBLISHED)
+def _worth(view: View, mean: Mean) -> str:
+    name = f"{name_of(mean.spec)}.{mean.spec.over}"
+    rows = (row for row in view.table.each(mean.spec.arm, name) if row.label == PUBLISHED)
     return next((row.standing for row in rows), PUBLISHED)
 
 
 def _at(spec: PublishedSpec, between: str = ", ") -> str:
-    """Points that a published figure is stated for, in words."""
+    """Return the points for which a published figure is stated, in words."""
     return between.join(
         f"{short(p, spec.at)} {', '.join(map(said, values))}" for p, values in spec.at.items()
     )
 
 
-def _closest(one: Mean) -> str:
-    if not one.ours:
+def _closest(mean: Mean) -> str:
+    if not mean.ours:
         return NOTHING
-    ratio, row = one.ours[0]
+    ratio, row = mean.ours[0]
     rest = [
-        f"{path.rpartition('.')[2]} {said(v)}" for path, v in row.point.items() if path not in one.spec.at
+        f"{path.rpartition('.')[2]} {said(v)}" for path, v in row.point.items() if path not in mean.spec.at
     ]
-    return f"{saved(ratio):.2f} %: {text(', '.join([called(one.spec.metric), *rest]))}"
+    return f"{saved(ratio):.2f} %: {text(', '.join([called(mean.spec.metric), *rest]))}"
 
 
-def _span(one: Mean) -> str:
-    found = [saved(ratio) for ratio, _ in one.ours]
-    return f"{min(found):,.1f} … {max(found):.1f} %" if found else NOTHING
+def _span(mean: Mean) -> str:
+    savings = [saved(ratio) for ratio, _ in mean.ours]
+    return f"{min(savings):,.1f} … {max(savings):.1f} %" if savings else NOTHING
 
 
 @dataclass(frozen=True)
@@ -131,7 +134,7 @@ class _Both:
 
     @property
     def percent(self) -> bool:
-        """Whether it is published in per cent, though its metric is a share."""
+        """True if the figure is published in per cent, though its metric is a share."""
         return self.spec.value is not None and self.spec.value.unit == "%" and self.published.unit == "1"
 
     def shown(self, row: Row | None) -> str:
@@ -147,31 +150,34 @@ class _Both:
         if self.ours is None or not is_number(self.ours.value) or not is_number(self.published.value):
             return NOTHING
         off = self.ours.value - self.published.value
-        said = f"{100 * off:+.2f} points" if self.percent else f"{off:+.3g}"
-        return said.replace("-", "\N{MINUS SIGN}")
+        words = f"{100 * off:+.2f} points" if self.percent else f"{off:+.3g}"
+        return words.replace("-", "\N{MINUS SIGN}")
 
 
 @section(24, "Beside the published figures")
 def beside(view: View, draw: Draw) -> str:
-    """Published figures of single points; ratios and means over many have sections of their own."""
-    found = [_both(view, one) for one in view.experiment.spec.published if one.at and one.over is None]
+    """Return HTML that shows published figures of single points; ratios and means over many points have
+    sections of their own."""
+    figures = [
+        _both(view, figure) for figure in view.experiment.spec.published if figure.at and figure.over is None
+    ]
     columns: Columns[_Both] = [
-        ("", lambda one: text(one.title)),
-        ("at", lambda one: text(_at(one.spec))),
-        ("published", lambda one: one.shown(one.published)),
-        ("ours", lambda one: one.shown(one.ours)),
-        ("apart", lambda one: one.apart),
-        ("", lambda one: tag(one.ours.label) if one.ours else ""),
-        ("", lambda one: tag(one.published.standing) if one.ours else "not done here"),
+        ("", lambda figure: text(figure.title)),
+        ("at", lambda figure: text(_at(figure.spec))),
+        ("published", lambda figure: figure.shown(figure.published)),
+        ("ours", lambda figure: figure.shown(figure.ours)),
+        ("apart", lambda figure: figure.apart),
+        ("", lambda figure: tag(figure.ours.label) if figure.ours else ""),
+        ("", lambda figure: tag(figure.published.standing) if figure.ours else "not done here"),
     ]
 
-    def group(one: _Both) -> str:
-        words = f", published as “{one.spec.words}”" if one.spec.words else ""
-        source = f" ({one.spec.source})" if one.spec.source else ""
-        return f"{upper_first(meaning(one.spec.metric))}{text(words)}{text(source)}"
+    def group(figure: _Both) -> str:
+        words = f", published as “{figure.spec.words}”" if figure.spec.words else ""
+        source = f" ({figure.spec.source})" if figure.spec.source else ""
+        return f"{upper_first(meaning(figure.spec.metric))}{text(words)}{text(source)}"
 
     about = f"<p>What a standing is worth is explained further down.{view.says('beside')}</p>"
-    return about + table_of(found, columns, 2, group=group) if found else ""
+    return about + table_of(figures, columns, 2, group=group) if figures else ""
 
 
 def _both(view: View, spec: PublishedSpec) -> _Both:
@@ -184,38 +190,38 @@ def _both(view: View, spec: PublishedSpec) -> _Both:
 
 @section(94, "What agreement with published figures is worth")
 def standing(view: View, draw: Draw) -> str:
-    """What agreement with each published figure is worth, and why."""
+    """Return HTML that shows what agreement with each published figure is worth, and why."""
     spec = view.experiment.spec
     columns: Columns[PublishedSpec] = [
-        ("", lambda one: text(_place(view, one))),
-        ("published", lambda one: text(_value(one))),
-        ("standing", lambda one: tag(standing_of(one, spec))),
-        ("why", lambda one: text(_why(view, one))),
+        ("", lambda figure: text(_place(view, figure))),
+        ("published", lambda figure: text(_value(figure))),
+        ("standing", lambda figure: tag(standing_of(figure, spec))),
+        ("why", lambda figure: text(_why(view, figure))),
     ]
-    used = dict.fromkeys(standing_of(one, spec) for one in spec.published)
+    used = dict.fromkeys(standing_of(figure, spec) for figure in spec.published)
     words = "; ".join(f"<b>{standing}</b>: {text(WORTH[standing])}" for standing in used)
-    shown = table_of(spec.published, columns, 2, group=lambda one: upper_first(meaning(one.metric)))
+    shown = table_of(spec.published, columns, 2, group=lambda figure: upper_first(meaning(figure.metric)))
     return f"<p>{upper_first(words)}.</p>{shown}" if shown else ""
 
 
-def _place(view: View, one: PublishedSpec) -> str:
-    over = f" over {view.title(one.over)}" if one.over else ""
-    of = [f"{view.title(one.arm)}{over}", f"job {one.job}" if one.job else "", _at(one)]
+def _place(view: View, figure: PublishedSpec) -> str:
+    over = f" over {view.title(figure.over)}" if figure.over else ""
+    of = [f"{view.title(figure.arm)}{over}", f"job {figure.job}" if figure.job else "", _at(figure)]
     return ", ".join(filter(None, of))
 
 
-def _value(one: PublishedSpec) -> str:
-    ends = [one.value] if one.value is not None else list(one.range or ())
+def _value(figure: PublishedSpec) -> str:
+    ends = [figure.value] if figure.value is not None else list(figure.range or ())
     return " to ".join(f"{end.value:g} {end.unit}".removesuffix(" 1").rstrip() for end in ends)
 
 
-def _why(view: View, one: PublishedSpec) -> str:
-    """The reason, and of a range the share of the run's own figures that lie in it."""
+def _why(view: View, figure: PublishedSpec) -> str:
+    """Return the reason, and of a range the share of the run's own figures in it."""
     spec = view.experiment.spec
-    if names := spec.fitted_by(one):
+    if names := spec.fitted_by(figure):
         return f"From it follows {', '.join(names)}: {' '.join(spec.parameters[n].why for n in names)}"
-    name = f"{name_of(one)}_inside"
-    found = (row.value for row in view.rows if (row.arm, row.metric) == (one.arm, name))
-    share = next(filter(is_number, found), None)
+    name = f"{name_of(figure)}_inside"
+    values = (row.value for row in view.rows if (row.arm, row.metric) == (figure.arm, name))
+    share = next(filter(is_number, values), None)
     inside = "" if share is None else f" {percent(share, 0)} of our figures lie in it."
-    return f"{one.why or 'The file does not say.'}{inside}"
+    return f"{figure.why or 'The file does not say.'}{inside}"

@@ -58,14 +58,15 @@ _COLLECTIVES = {
 
 @section(5, "All-reduces on rings of wavelengths", needs=("wavelengths_used",))
 def rings(view: View, draw: Draw) -> str:
-    """All-reduces on rings, those of arms without one for comparison, and the light of rings."""
+    """Return HTML that shows all-reduces on rings, those of arms without rings for comparison, and the
+    light of rings."""
     runs = [run for run in view.first.values() if _job(run).gpus]
-    lit = [run for run in runs if of_fabric(view, run).row("wavelengths")]
-    if not lit:
+    with_rings = [run for run in runs if of_fabric(view, run).row("wavelengths")]
+    if not with_rings:
         return ""
     collectives = [_job(run).plan.loop.collective for run in runs]
     described = [words for k, words in _COLLECTIVES.items() if any(c.startswith(k) for c in collectives)]
-    anew = [run.plan.arm for run in lit if _set_anew(run)]
+    anew = [run.plan.arm for run in with_rings if _set_anew(run)]
     if anew:
         described.append(
             f"In the arms {text(', '.join(anew))} every step sets all of its light anew, also what stands: "
@@ -98,8 +99,8 @@ def rings(view: View, draw: Draw) -> str:
     return (
         f"<p>{''.join(described)}Light set: how often in one all-reduce the switches are set."
         f"{view.says('rings')}</p>{draw('allreduce', caption, _all_reduces, view, runs)}{shown}{explained}"
-        f"{_light(view, draw, lit)}"
-        f"{counted([of_fabric(view, run) for run in lit], _COUNTERS, _COUNTERS[:-1])}"
+        f"{_light(view, draw, with_rings)}"
+        f"{counted([of_fabric(view, run) for run in with_rings], _COUNTERS, _COUNTERS[:-1])}"
     )
 
 
@@ -130,19 +131,19 @@ def _over_model(view: View, run: Run) -> str:
 
 
 def _plane(run: Run) -> RingPlane:
-    """The ring of a run on one."""
-    found = run.plan.on(RingPlane)
-    assert found is not None
-    return found
+    """Return the ring of a run on a ring."""
+    plane = run.plan.on(RingPlane)
+    assert plane is not None
+    return plane
 
 
 def _set_anew(run: Run) -> bool:
-    """Whether every step sets all of its light anew."""
+    """Return whether every step sets all of its light again."""
     return _plane(run).sets_all
 
 
 def _light(view: View, draw: Draw, runs: Sequence[Run]) -> str:
-    """The light of each step on every ring, and how long it took to set."""
+    """Return the light of each step on every ring, and its set-up times."""
     setting = runs[0].plan.setting
     rate = format_rate(min(nic_rate_bps(setting, gpu) for gpu in setting.fabric.gpus))
     return (
@@ -156,14 +157,14 @@ def _light(view: View, draw: Draw, runs: Sequence[Run]) -> str:
 
 
 def _one(view: View, draw: Draw, run: Run, number: int) -> str:
-    at = of_fabric(view, run)
-    sets, declared = at.numbers("set_ups_per_allreduce", "setup_declared")
-    told = "With this collective the light is set once, before the first step."
+    subject = of_fabric(view, run)
+    sets, declared = subject.numbers("set_ups_per_allreduce", "setup_declared")
+    sentence = "With this collective the light is set once, before the first step."
     if sets:
         how = "was set anew" if _set_anew(run) else "changed"
-        told = f"The light {how} {sets:.0f} times in each all-reduce {tag('analytic')}."
+        sentence = f"The light {how} {sets:.0f} times in each all-reduce {tag('analytic')}."
         if declared is not None:
-            told += f" The switches' profile says that this takes {seconds(declared)}."
+            sentence += f" The switches' profile says that this takes {seconds(declared)}."
     drawn, plane, job = "", _plane(run), _job(run)
     if number < _MOST_PICTURES and len(job.gpus) <= _MOST_NODES:
         caption = f"{run.plan.title}: likewise."
@@ -174,9 +175,9 @@ def _one(view: View, draw: Draw, run: Run, number: int) -> str:
                 "wavelength. Neighbouring steps with the same light are drawn once."
             )
         plan = plane.plan(job.gpus, job.plan.loop.collective)
-        drawn = draw(f"ring-{at.arm}", caption, _lights, plan)
-    set_ups = times(at, "set-up", ("setup", "setup_write"))
-    return f"<h3>{text(run.plan.title)}</h3>{drawn}<p>{told}</p>{set_ups}"
+        drawn = draw(f"ring-{subject.arm}", caption, _lights, plan)
+    set_ups = times(subject, "set-up", ("setup", "setup_write"))
+    return f"<h3>{text(run.plan.title)}</h3>{drawn}<p>{sentence}</p>{set_ups}"
 
 
 # Pictures.
@@ -204,13 +205,14 @@ def _all_reduces(view: View, runs: Sequence[Run]) -> Figure:
 
 
 def lights(plan: RingPlan) -> list[tuple[int, int, RingStep]]:
-    """Runs of neighbouring steps with the same pairs: first and last step, counted from 1, and the light."""
-    found: list[tuple[int, int, RingStep]] = []
+    """Return runs of neighbouring steps with equal pairs: first and last step, counted from 1, and the
+    light."""
+    spans: list[tuple[int, int, RingStep]] = []
     for number, step in enumerate(plan.steps, start=1):
-        same = found and found[-1][2].pairs == step.pairs
-        first, _, step = found.pop() if same else (number, number, step)
-        found.append((first, number, step))
-    return found
+        same = spans and spans[-1][2].pairs == step.pairs
+        first, _, step = spans.pop() if same else (number, number, step)
+        spans.append((first, number, step))
+    return spans
 
 
 def _lights(plan: RingPlan) -> Figure:

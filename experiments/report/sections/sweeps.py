@@ -81,7 +81,7 @@ class _Series:
         return self.view.at(arm, self.subject, self.point(changed))
 
     def point(self, changed: Point) -> Point:
-        """Point with changed values, its paths in the order in which the file sweeps them."""
+        """Return the point with changed values, its paths in the order in which the file sweeps them."""
         values = {**self.fixed, **changed}
         return {path: values[path] for path in self.spec.over}
 
@@ -91,7 +91,8 @@ class _Series:
 
 @section(10, "What was swept")
 def series(view: View, draw: Draw) -> str:
-    """Sweeps that have a title: one picture and one table each, a line and a column for each arm."""
+    """Return HTML that shows sweeps that have a title: one picture and one table each, a line and a column
+    for each arm."""
     parts = []
     for number, spec in enumerate(view.experiment.spec.sweep, start=1):
         arms = [arm for arm in view.arms if spec.arms is None or arm in spec.arms]
@@ -99,19 +100,19 @@ def series(view: View, draw: Draw) -> str:
             continue
         parts.append(f"<h3>{text(spec.title)}</h3>")
         for metric in spec.metrics or [_usual(view)]:
-            one = _series(view, spec, arms, metric)
-            kept = [f"{one.name(path)} {said(value)}" for path, value in one.fixed.items()]
+            drawn = _series(view, spec, arms, metric)
+            kept = [f"{drawn.name(path)} {said(value)}" for path, value in drawn.fixed.items()]
             # A metric that the file asks for is told, the usual ones are known.
             what = metrics()[metric].help if spec.metrics else upper_first(called(metric))
             label = next((row.label for row in view.rows if row.metric == metric), view.label)
             caption = f"{what}, {label}{''.join(f'; {words}' for words in kept)}."
             file = f"series-{number}{f'-{metric}' if len(spec.metrics) > 1 else ''}"
-            parts += [draw(file, caption, _panels, one), _points(one)]
+            parts += [draw(file, caption, _panels, drawn), _points(drawn)]
     return "".join([view.paragraph("series"), *parts]) if parts else ""
 
 
 def _usual(view: View) -> str:
-    """The metric of a picture, where the file does not say."""
+    """Return the metric of a picture, if the file does not name one."""
     compares = view.experiment.spec.compare
     usual = "jct" if "jct" in view.metrics else "allreduce"
     return compares[0].metrics[0] if compares else usual
@@ -130,85 +131,89 @@ def _series(view: View, spec: SweepSpec, arms: Sequence[str], metric: str) -> _S
         if other not in (path, beside)
     }
     # A trace's jobs have no figures of their own.
-    subject = next((at.subject for at in view.each("job", arms)), "run")
+    subject = next((job.subject for job in view.each("job", arms)), "run")
     return _Series(view, spec, arms, subject, metric, path, beside, fixed)
 
 
-def _panels(one: _Series) -> Figure:
-    panels = one.spec.over[one.beside] if one.beside else [None]
-    bottom = 0.6 if scaled(one.spec.over[one.path]) else 0.85
+def _panels(series: _Series) -> Figure:
+    panels = series.spec.over[series.beside] if series.beside else [None]
+    bottom = 0.6 if scaled(series.spec.over[series.path]) else 0.85
     margins: Any = {"left": 0.8, "bottom": bottom, "gap": (0.8, 0.55)}
     figure, (axes,) = sheet(3.2, columns=len(panels), **margins)
     heights: list[float] = []
     zero = False
     for axis, panel in zip(axes, panels, strict=True):
-        values = one.spec.over[one.path]
+        values = series.spec.over[series.path]
         most = 10 if len(panels) <= _FEW else 4
-        at_x = along(axis, values, [said(value) for value in values], one.name(one.path), most)
-        points = [{one.path: value} | ({one.beside: panel} if one.beside else {}) for value in values]
-        found = [[one.at(arm, point).number(one.metric) for point in points] for arm in one.arms]
-        heights += [y for ys in found for y in ys if y]
-        zero |= any(0 in ys for ys in found)
-        curves(axis, at_x, zip(map(one.view.title, one.arms), found, strict=True))
-        if one.beside:
-            axis.set_title(f"{one.name(one.beside)} {said(panel)}", fontsize=8)
-    unit = next((row.unit for row in one.view.rows if row.metric == one.metric), "")
+        at_x = along(axis, values, [said(value) for value in values], series.name(series.path), most)
+        points = [
+            {series.path: value} | ({series.beside: panel} if series.beside else {}) for value in values
+        ]
+        heights_by_arm = [
+            [series.at(arm, point).number(series.metric) for point in points] for arm in series.arms
+        ]
+        heights += [y for ys in heights_by_arm for y in ys if y]
+        zero |= any(0 in ys for ys in heights_by_arm)
+        curves(axis, at_x, zip(map(series.view.title, series.arms), heights_by_arm, strict=True))
+        if series.beside:
+            axis.set_title(f"{series.name(series.beside)} {said(panel)}", fontsize=8)
+    unit = next((row.unit for row in series.view.rows if row.metric == series.metric), "")
     for axis in axes:
         if heights and max(heights) > _MUCH * min(heights) and zero:
             # Below the least there is only 0: straight from there.
             axis.set_yscale("symlog", linthresh=min(heights), linscale=0.5)
             axis.set_ylim(-min(heights) / 3, max(heights) * 2)
             powers = [10.0**power for power in range(-12, 13)]
-            axis.set_yticks([0.0, *(one for one in powers if min(heights) < one <= 2 * max(heights))])
+            axis.set_yticks([0.0, *(power for power in powers if min(heights) < power <= 2 * max(heights))])
         elif heights and max(heights) > _MUCH * min(heights):
             axis.set_yscale("log")
             axis.set_ylim(min(heights) / 1.4, max(heights) * 1.4)
-        if is_share(one.metric):
+        if is_share(series.metric):
             axis.yaxis.set_major_formatter(lambda share, _: f"{100 * share:g} %")
             axis.yaxis.set_minor_locator(NullLocator())
         else:
             prefixed(axis.yaxis, unit)
     for axis in axes:
-        axis.set_ylabel(called(one.metric))
+        axis.set_ylabel(called(series.metric))
     legend(figure, "arm", axes[0].get_legend_handles_labels()[0], columns=4)
     return figure
 
 
-def _points(one: _Series) -> str:
-    """Table of all points; with few arms, of further figures too."""
+def _points(series: _Series) -> str:
+    """Return a table of all points; with few arms, also of further figures."""
     points = [
-        one.point(dict(zip(one.spec.over, p, strict=True)))
-        for p in itertools.product(*one.spec.over.values())
+        series.point(dict(zip(series.spec.over, p, strict=True)))
+        for p in itertools.product(*series.spec.over.values())
     ]
-    columns: Columns[Point] = of_points(list(one.spec.over))
-    for arm in one.arms:
-        columns = [*columns, (text(one.view.title(arm)), _of_arm(one, arm))]
-        for metric in _BESIDE if len(one.arms) <= _FEW else ():
-            of = f", {text(one.view.title(arm))}" if len(one.arms) > 1 else ""
-            columns = [*columns, (f"{called(metric)}{of}", _beside(one, arm, metric))]
-    shown = table_of(points, columns, len(one.spec.over))
+    columns: Columns[Point] = of_points(list(series.spec.over))
+    for arm in series.arms:
+        columns = [*columns, (text(series.view.title(arm)), _of_arm(series, arm))]
+        for metric in _BESIDE if len(series.arms) <= _FEW else ():
+            of = f", {text(series.view.title(arm))}" if len(series.arms) > 1 else ""
+            columns = [*columns, (f"{called(metric)}{of}", _beside(series, arm, metric))]
+    shown = table_of(points, columns, len(series.spec.over))
     return folded(f"All {len(points):,} points", shown) if len(points) > _MOST_ROWS else shown
 
 
-def _beside(one: _Series, arm: str, metric: str) -> Callable[[Point], str]:
-    return lambda point: one.at(arm, point).figure(metric)
+def _beside(series: _Series, arm: str, metric: str) -> Callable[[Point], str]:
+    return lambda point: series.at(arm, point).figure(metric)
 
 
-def _of_arm(one: _Series, arm: str) -> Callable[[Point], str]:
+def _of_arm(series: _Series, arm: str) -> Callable[[Point], str]:
     """The arm's figure, marked where it is the least of all."""
 
     def shown(point: Point) -> str:
-        found = {other: one.at(other, point).number(one.metric) for other in one.arms}
-        return _marked(one.at(arm, point).figure(one.metric), found[arm], found.values())
+        numbers = {other: series.at(other, point).number(series.metric) for other in series.arms}
+        return _marked(series.at(arm, point).figure(series.metric), numbers[arm], numbers.values())
 
     return shown
 
 
 def _marked(words: str, mine: float | None, of_all: Iterable[float | None]) -> str:
-    """An arm's figure as it is written, marked where it is the least of several arms."""
-    found = list(of_all)
-    least = min((value for value in found if value is not None), default=None)
-    best = len(found) > 1 and mine is not None and least is not None and mine <= least * (1 + 1e-9)
+    """Return an arm's figure in words, marked if it is the least of several arms."""
+    values = list(of_all)
+    least = min((value for value in values if value is not None), default=None)
+    best = len(values) > 1 and mine is not None and least is not None and mine <= least * (1 + 1e-9)
     return mark("good", words) if best else words
 
 
@@ -239,22 +244,24 @@ class _Curve:
 
 @section(11, "Sweep")
 def sweep(view: View, draw: Draw) -> str:
-    """Arms that ran at many points: compared metrics over swept values, as picture and table."""
+    """Return HTML that shows arms that ran at many points: compared metrics over swept values, as picture
+    and table."""
     if not (arms := _untitled(view)):
         return ""
     pictures = []
-    for number, found in enumerate(_pictures(view, arms), start=1):
+    for number, group in enumerate(_pictures(view, arms), start=1):
         caption = (
-            f"{upper_first(found[0].axis)}, of {_of(view, found)}, over the swept values. "
+            f"{upper_first(group[0].axis)}, of {_of(view, group)}, over the swept values. "
             f"{view.label.capitalize()}, as emulated; swept values are those of the real fabric."
         )
-        pictures.append(draw(f"sweep-{number}", caption, _figure, found))
+        pictures.append(draw(f"sweep-{number}", caption, _figure, group))
     tables = (_table(view, arm, len(arms) > _MOST_TABLES) for arm in arms)
     return "".join([view.paragraph("sweep"), *pictures, *tables])
 
 
 def _of(view: View, curves: Sequence[_Curve]) -> str:
-    """Whose figures a picture shows: with the arm, where there is one only and no legend names it."""
+    """Return the subject of a picture's figures, with the arm if there is only one, because no legend
+    names it."""
     arms = {curve.arm for curve in curves}
     return f"{curves[0].name} in {view.title(*arms)}" if len(arms) == 1 else curves[0].name
 
@@ -265,7 +272,7 @@ def _untitled(view: View) -> Sequence[str]:
 
 
 def _own_points(view: View, arm: str) -> Sequence[Point]:
-    """Points of an arm but for those of sweeps that have a title."""
+    """Return the points of an arm without those of sweeps that have a title."""
     titled = [spec for spec in view.experiment.spec.sweep if spec.title and arm in (spec.arms or view.arms)]
     return [point for point in view.points(arm) if not any(_has(spec, point) for spec in titled)]
 
@@ -275,22 +282,22 @@ def _has(spec: SweepSpec, point: Point) -> bool:
 
 
 def _subjects(view: View, arm: str) -> list[str]:
-    """What an arm's figures are of: its jobs, or the run."""
-    return [at.subject for at in view.each("job", [arm])] or ["run"]
+    """Return the subjects of an arm's figures: its jobs, or the run."""
+    return [entry.subject for entry in view.each("job", [arm])] or ["run"]
 
 
 def _pictures(view: View, arms: Sequence[str]) -> Iterator[list[_Curve]]:
-    """The curves of each: the ratios of each comparison, or a metric where nothing is compared."""
+    """Yield the curves of each picture: the ratios of each comparison, or a metric if nothing is compared."""
     spec, shown = view.experiment.spec, set[str]()
     own = {arm: _own_points(view, arm) for arm in arms}
     for compare in spec.compare:
-        compared = [one for one in view.compared(compare) if one.point in own.get(one.arm, ())]
-        metric = next((m for m in compare.metrics if any(one.row(f"{m}_ratio") for one in compared)), "")
+        compared = [pair for pair in view.compared(compare) if pair.point in own.get(pair.arm, ())]
+        metric = next((m for m in compare.metrics if any(pair.row(f"{m}_ratio") for pair in compared)), "")
         axis = f"{called(metric)} over that of {compare.baseline}"
-        found = list(_curves(axis, f"{metric}_ratio", compared))
-        shown |= {compare.baseline, *(curve.arm for curve in found)} if found else set()
-        for paths in dict.fromkeys(curve.paths for curve in found):
-            yield [curve for curve in found if curve.paths == paths]
+        curves = list(_curves(axis, f"{metric}_ratio", compared))
+        shown |= {compare.baseline, *(curve.arm for curve in curves)} if curves else set()
+        for paths in dict.fromkeys(curve.paths for curve in curves):
+            yield [curve for curve in curves if curve.paths == paths]
     if spec.break_even is not None:
         # There is a section on these.
         shown |= {spec.break_even.arm, spec.break_even.baseline}
@@ -299,36 +306,38 @@ def _pictures(view: View, arms: Sequence[str]) -> Iterator[list[_Curve]]:
     axis = f"{called(metric)}{f', {unit}' if unit else ''}"
     alone: dict[tuple[str, frozenset[str]], list[_Curve]] = {}
     for arm in [arm for arm in arms if arm not in shown]:
-        at = [view.at(arm, subject, point) for subject in _subjects(view, arm) for point in own[arm]]
-        for curve in _curves(axis, metric, at):
+        subjects = [view.at(arm, subject, point) for subject in _subjects(view, arm) for point in own[arm]]
+        for curve in _curves(axis, metric, subjects):
             alone.setdefault((curve.name, curve.paths), []).append(curve)
     yield from alone.values()
 
 
-def _curves(axis: str, metric: str, found: Iterator[Figures] | Sequence[Figures]) -> Iterator[_Curve]:
+def _curves(axis: str, metric: str, subjects: Iterator[Figures] | Sequence[Figures]) -> Iterator[_Curve]:
     groups: dict[tuple[object, ...], list[Figures]] = {}
-    for at in found:
-        if at.row(metric) is not None:
-            groups.setdefault((at.arm, at.subject, frozenset(at.point)), []).append(at)
+    for entry in subjects:
+        if entry.row(metric) is not None:
+            groups.setdefault((entry.arm, entry.subject, frozenset(entry.point)), []).append(entry)
     return (_Curve(axis, metric, points) for points in groups.values() if len(points) > 1)
 
 
 def _metric(view: View) -> str:
-    """What is shown of arms that are not compared: the first that anything has a figure of."""
+    """Return the metric to show of arms that are not compared: the first for which there is any figure."""
     spec = view.experiment.spec
-    asked = [metric for compare in spec.compare for metric in compare.metrics]
+    metrics_asked = [metric for compare in spec.compare for metric in compare.metrics]
     if spec.break_even is not None:
-        asked.insert(0, spec.break_even.metric)
-    return next((metric for metric in (*asked, *_DEFAULT, *_OF_RUN) if metric in view.metrics), _DEFAULT[0])
+        metrics_asked.insert(0, spec.break_even.metric)
+    return next(
+        (metric for metric in (*metrics_asked, *_DEFAULT, *_OF_RUN) if metric in view.metrics), _DEFAULT[0]
+    )
 
 
 def _table(view: View, arm: str, many: bool) -> str:
     points, subjects = _own_points(view, arm), _subjects(view, arm)
     paths = swept(points)
     compares = view.experiment.spec.compare
-    asked = [metric for compare in compares for metric in compare.metrics] or list(_DEFAULT)
+    metrics_asked = [metric for compare in compares for metric in compare.metrics] or list(_DEFAULT)
     words = [*swept_columns(paths), *([JOB] if len(subjects) > 1 else [])]
-    columns = [*words, *((called(m), m) for m in dict.fromkeys([*asked, _metric(view)]))]
+    columns = [*words, *((called(m), m) for m in dict.fromkeys([*metrics_asked, _metric(view)]))]
     for compare in compares:
         columns += [(f"{called(m)}, ratio", _ratio(m, compare)) for m in compare.metrics]
     items = [view.at(arm, subject, point) for point in points for subject in subjects]
@@ -339,27 +348,32 @@ def _table(view: View, arm: str, many: bool) -> str:
 
 
 def _ratio(metric: str, compare: CompareSpec) -> Callable[[Figures], str]:
-    def found(at: Figures) -> str:
-        return Compared(at.view, at.arm, at.subject, at.point, compare).figure(f"{metric}_ratio")
+    def ratio(subject: Figures) -> str:
+        pair = Compared(subject.view, subject.arm, subject.subject, subject.point, compare)
+        return pair.figure(f"{metric}_ratio")
 
-    return found
+    return ratio
 
 
 def _figure(lines: Sequence[_Curve]) -> Figure:
-    points = [at.point for curve in lines for at in curve.points]
+    points = [subject.point for curve in lines for subject in curve.points]
     paths = swept(points)
     values = {path: list(dict.fromkeys(str(point.get(path)) for point in points)) for path in paths}
     numeric = {path: all(quantity(point.get(path)) for point in points) for path in paths}
     first = max(paths, key=lambda path: (numeric[path], len(values[path])))
-    others = [path for path in paths if path != first and len(values[path]) > 1]
-    if len(lines) == 1 and len(others) == 1 and min(len(values[p]) for p in (first, *others)) >= _MAP:
-        return _map(lines[0], first, others[0], values)
-    return _lines(lines, first, others)
+    other_paths = [path for path in paths if path != first and len(values[path]) > 1]
+    if (
+        len(lines) == 1
+        and len(other_paths) == 1
+        and min(len(values[p]) for p in (first, *other_paths)) >= _MAP
+    ):
+        return _map(lines[0], first, other_paths[0], values)
+    return _lines(lines, first, other_paths)
 
 
-def _lines(lines: Sequence[_Curve], path: str, others: Sequence[str]) -> Figure:
+def _lines(lines: Sequence[_Curve], path: str, other_paths: Sequence[str]) -> Figure:
     figure, axis = chart(3.2, left=0.75)
-    points = [at.point for curve in lines for at in curve.points]
+    points = [subject.point for curve in lines for subject in curve.points]
     paths, values = swept(points), list({said(point.get(path)): point.get(path) for point in points}.items())
     at_x = along(axis, [value for _, value in values], [words for words, _ in values], short(path, paths))
     x_of = dict(zip((words for words, _ in values), at_x, strict=True))
@@ -367,11 +381,13 @@ def _lines(lines: Sequence[_Curve], path: str, others: Sequence[str]) -> Figure:
     for curve in lines:
         names = [curve.arm] if len({c.arm for c in lines}) > 1 else []
         names += [curve.name] if len({c.name for c in lines}) > 1 else []
-        for at in curve.points:
-            label = ", ".join([*names, *(f"{short(other, paths)} {at.point.get(other)}" for other in others)])
-            row = at.row(curve.metric)
+        for subject in curve.points:
+            label = ", ".join(
+                [*names, *(f"{short(other, paths)} {subject.point.get(other)}" for other in other_paths)]
+            )
+            row = subject.row(curve.metric)
             if row is not None and is_number(row.value):
-                x = x_of[said(at.point.get(path))]
+                x = x_of[said(subject.point.get(path))]
                 groups.setdefault(label, []).append((x, row.value, row.spread or 0.0))
     for (label, mine), (dash, colour) in zip(list(groups.items())[:_MOST_LINES], LOOKS, strict=False):
         xs, ys, spread = zip(*sorted(mine), strict=True)
@@ -385,24 +401,24 @@ def _lines(lines: Sequence[_Curve], path: str, others: Sequence[str]) -> Figure:
         axis.margins(y=0)
         axis.set_ylim(0, 1.5 * max(heights) or 1)
     if len(groups) > 1:
-        legend(figure, _told_apart(lines, paths, others), columns=4)
+        legend(figure, _told_apart(lines, paths, other_paths), columns=4)
     return figure
 
 
-def _told_apart(lines: Sequence[_Curve], paths: Sequence[str], others: Sequence[str]) -> str:
-    """What tells the lines of a picture apart: arms, jobs, swept paths."""
+def _told_apart(lines: Sequence[_Curve], paths: Sequence[str], other_paths: Sequence[str]) -> str:
+    """Return what distinguishes the lines of a picture: arms, jobs, swept paths."""
     names = ["arm"] if len({curve.arm for curve in lines}) > 1 else []
     names += ["job"] if len({curve.name for curve in lines}) > 1 else []
-    return ", ".join([*names, *(short(other, paths) for other in others)])
+    return ", ".join([*names, *(short(other, paths) for other in other_paths)])
 
 
 def _map(curve: _Curve, across: str, up: str, values: Mapping[str, Sequence[str]]) -> Figure:
     """A value for each pair of swept values."""
     figure, axis = chart(3.6, left=1.0, top=0.4)
     cells = [[float("nan")] * len(values[across]) for _ in values[up]]
-    for at in curve.points:
-        x, y = (values[path].index(str(at.point.get(path))) for path in (across, up))
-        cells[y][x] = float("nan") if (value := at.number(curve.metric)) is None else value
+    for subject in curve.points:
+        x, y = (values[path].index(str(subject.point.get(path))) for path in (across, up))
+        cells[y][x] = float("nan") if (value := subject.number(curve.metric)) is None else value
     words = [["" if math.isnan(value) else f"{value:.3g}" for value in line] for line in cells]
     shaded(axis, values[across], values[up], cells, words, curve.axis)
     axis.set(xlabel=short(across, list(values)), ylabel=short(up, list(values)))
@@ -414,7 +430,8 @@ def _map(curve: _Curve, across: str, up: str, values: Mapping[str, Sequence[str]
 
 @section(19, "Best against best")
 def search(view: View, draw: Draw) -> str:
-    """The best value of a swept path on each fabric: a picture side by side, and what won where."""
+    """Return HTML that shows the best value of a swept path on each fabric: a picture side by side, and
+    the winners by point."""
     spec = view.experiment.spec.search
     made = "" if spec is None else spec.made[0]
     rows = [row for row in view.rows if row.metric == made and row.label == view.label]
@@ -449,7 +466,7 @@ def _best(
         mine = at(arm, point)
         if (value := mine.number(best)) is None:
             return NOTHING
-        least = min(found for other in arms if (found := at(other, point).number(best)) is not None)
+        least = min(number for other in arms if (number := at(other, point).number(best)) is not None)
         words = f"{mine.figure(best)} ({figure(mine.row(where))})"
         return mark("good", words) if value <= least * (1 + 1e-9) else words
 
@@ -457,7 +474,7 @@ def _best(
 
 
 def _across(rows: Sequence[Row], paths: Sequence[str]) -> str | None:
-    """The swept path of numbers with the most values; None where none has two."""
+    """Return the swept path of numbers with the most values; None if no path has two."""
     values = {path: {str(row.point[path]) for row in rows if path in row.point} for path in paths}
     long = [path for path in paths if len(values[path]) > 1 and all(map(quantity, values[path]))]
     return max(long, key=lambda path: len(values[path]), default=None)
@@ -466,8 +483,8 @@ def _across(rows: Sequence[Row], paths: Sequence[str]) -> str | None:
 def _side_by_side(view: View, rows: Sequence[Row], paths: Sequence[str], x: str) -> Figure:
     """Curves over one path, a picture for each value of the others; an arm not swept is a level line."""
     xs = list({str(row.point[x]): row.point[x] for row in rows if x in row.point}.values())
-    others = [{path: value for path, value in row.point.items() if path != x} for row in rows]
-    rests = {key_of(rest): rest for rest in others}
+    points = [{path: value for path, value in row.point.items() if path != x} for row in rows]
+    rests = {key_of(rest): rest for rest in points}
     arms = [arm for arm in view.arms if any(row.arm == arm for row in rows)]
     values = {(row.arm, key_of(row.point)): float(row.value) for row in rows if is_number(row.value)}
     top = 0.3 + 0.19 * -(-len(arms) // 4)
@@ -476,8 +493,8 @@ def _side_by_side(view: View, rows: Sequence[Row], paths: Sequence[str], x: str)
     for axis, rest in zip(axes, rests.values(), strict=True):
         at_x = along(axis, xs, [said(value) for value in xs], short(x, paths), 4)
         keys = [key_of({**rest, x: value}) for value in xs]
-        found = [[values.get((arm, key), values.get((arm, key_of(rest)))) for key in keys] for arm in arms]
-        curves(axis, at_x, zip(map(view.title, arms), found, strict=True))
+        lines = [[values.get((arm, key), values.get((arm, key_of(rest)))) for key in keys] for arm in arms]
+        curves(axis, at_x, zip(map(view.title, arms), lines, strict=True))
         axis.set_title(", ".join(said(value) for value in rest.values()), fontsize=8)
         axis.set_yscale("log")
         prefixed(axis.yaxis, rows[0].unit)

@@ -47,7 +47,7 @@ _NOT_COUNTED = (
 
 
 def times(value: float | None) -> str:
-    """Seconds as days, hours or minutes, whichever is easy to read."""
+    """Return seconds as days, hours or minutes, whichever is easy to read; a dash for None."""
     if value is None:
         return NOTHING
     for unit, size in (("d", DAY_S), ("h", HOUR_S), ("min", 60)):
@@ -57,11 +57,11 @@ def times(value: float | None) -> str:
 
 
 def _time(metric: str) -> Cell:
-    return lambda at: times(at.number(metric))
+    return lambda subject: times(subject.number(metric))
 
 
 def _share(metric: str) -> Cell:
-    return lambda at: percent(at.number(metric))
+    return lambda subject: percent(subject.number(metric))
 
 
 _TIMES: tuple[tuple[str, Cell], ...] = (
@@ -90,49 +90,56 @@ _CLUSTER: tuple[tuple[str, Cell], ...] = (
     ("slices whole", _share("slices_whole")),
     ("slices whole in 95 % of the time", _share("slices_whole_95")),
     ("if servers failed independently", _share("slices_whole_95_binomial")),
-    ("dark, all jobs", lambda at: times(at.number("dark_total") or None)),
+    ("dark, all jobs", lambda subject: times(subject.number("dark_total") or None)),
 )
 
 
 def _replays(view: View) -> dict[str, TraceReplayed]:
-    """The first replay of each arm that ran at one point."""
-    found = {arm: next(iter(run.of(TraceReplayed)), None) for arm, run in view.first.items()}
-    return {arm: one for arm, one in found.items() if one is not None}
+    """Return the first replay of each arm that ran at one point."""
+    replays = {arm: next(iter(run.of(TraceReplayed)), None) for arm, run in view.first.items()}
+    return {arm: replay for arm, replay in replays.items() if replay is not None}
 
 
 @section(32, "Jobs of a trace", needs=("completion_mean",))
 def traces(view: View, draw: Draw) -> str:
-    """Completion times under each policy, by size of jobs, and the cluster over time."""
-    found = _replays(view)
-    if not found:
+    """Return HTML that shows completion times under each policy, by size of jobs, and the cluster over
+    time."""
+    replays = _replays(view)
+    if not replays:
         return ""
-    at = [view.at(arm, "run") for arm in found]
-    parts = [figures(at, _TIMES), figures(at, _CLUSTER), quiet(_explained(view)), _repeated(at)]
-    parts.append(_by_class(view, found))
-    parts.append(listing(_changed(view, found)))
-    titles = {arm: view.title(arm) for arm in found}
+    subjects = [view.at(arm, "run") for arm in replays]
+    parts = [
+        figures(subjects, _TIMES),
+        figures(subjects, _CLUSTER),
+        quiet(_explained(view)),
+        _repeated(subjects),
+    ]
+    parts.append(_by_class(view, replays))
+    parts.append(listing(_changed(view, replays)))
+    titles = {arm: view.title(arm) for arm in replays}
     over = "Completion times of jobs, and completion times over ideal ones"
-    parts.append(draw("completion", f"{over}, {view.label}.", _curves, found, titles))
+    parts.append(draw("completion", f"{over}, {view.label}.", _curves, replays, titles))
     over = "The cluster over time: work done, jobs that wait, and jobs on more switches than they need"
-    parts.append(draw("course", f"{over}, {view.label}.", _course, found, titles))
-    for arm in [arm for arm, one in found.items() if one.seen][:MAPS]:
+    parts.append(draw("course", f"{over}, {view.label}.", _course, replays, titles))
+    for arm in [arm for arm, replay in replays.items() if replay.seen][:MAPS]:
         caption = (
             f"{titles[arm]}: GPUs, switch by switch, by job over time; a job has one colour "
             "wherever its GPUs are, a free GPU has none."
         )
-        parts.append(draw(f"map-{arm}", caption, _map, found[arm]))
+        parts.append(draw(f"map-{arm}", caption, _map, replays[arm]))
     return view.paragraph("traces") + "".join(parts)
 
 
 @section(33, "A trace's jobs beside their replay", needs=("completion_over_replayed",))
 def beside_replay(view: View, draw: Draw) -> str:
-    """Each job that was emulated: when it came, how long it waited and took, and the same in the replay."""
+    """Return HTML that shows each emulated job: its arrival, waiting and running time, and the same in the
+    replay."""
     shown = figures(
         view.each("job"),
         [
             JOB,
-            ("GPUs", lambda at: str(view.plans[at.arm].job(at.name).gpus)),
-            ("came at", lambda at: f"{view.plans[at.arm].job(at.name).start.at_s:.1f} s"),
+            ("GPUs", lambda job: str(view.plans[job.arm].job(job.name).gpus)),
+            ("came at", lambda job: f"{view.plans[job.arm].job(job.name).start.at_s:.1f} s"),
             ("waited", "queueing_delay"),
             ("replayed", "waited_replayed"),
             ("arrival to end", "completion"),
@@ -158,24 +165,24 @@ def beside_replay(view: View, draw: Draw) -> str:
     )
 
 
-def _repeated(found: Sequence[Figures]) -> str:
+def _repeated(subjects: Sequence[Figures]) -> str:
     """Between which times nine of ten repeats are; nothing where each ran once."""
-    repeated = [one for one in found if len(one.repeats("completion_mean")) > 1]
+    repeated = [subject for subject in subjects if len(subject.repeats("completion_mean")) > 1]
     if not repeated:
         return ""
-    said = (
+    words = (
         "Mean completion times of single repeats. An interval beside a mean shows how well the mean over "
         "repeats is known; these show how far one trace is from another. Where the file has resample, each "
         "repeat is a trace of its own, drawn from blocks of the recorded one, the same for all arms."
     )
-    columns = [ARM, ("repeats", lambda at: str(len(at.repeats("completion_mean"))))]
+    columns = [ARM, ("repeats", lambda entry: str(len(entry.repeats("completion_mean"))))]
     columns += [(head, _quantile(share)) for head, share in (("5 %", 0.05), ("median", 0.5), ("95 %", 0.95))]
-    return figures(repeated, columns) + quiet(said)
+    return figures(repeated, columns) + quiet(words)
 
 
 def _quantile(share: float) -> Cell:
-    def shown(at: Figures) -> str:
-        values = [row.value for row in at.repeats("completion_mean") if is_number(row.value)]
+    def shown(subject: Figures) -> str:
+        values = [row.value for row in subject.repeats("completion_mean") if is_number(row.value)]
         return times(float(np.quantile(values, share)) if values else None)
 
     return shown
@@ -192,36 +199,37 @@ def _explained(view: View) -> str:
 
 
 def _time_of(view: View) -> str:
-    """Whose seconds are shown."""
+    """Return the kind of the seconds that are shown: real or emulated."""
     scaled = any(plan.setting.scale.time != 1 for plan in view.plans.values())
     return "seconds as emulated" if scaled else "real time"
 
 
-def _changed(view: View, found: Mapping[str, TraceReplayed]) -> Iterator[str]:
-    """What was done to the trace, and which jobs do not count; arms that are alike together."""
+def _changed(view: View, replays: Mapping[str, TraceReplayed]) -> Iterator[str]:
+    """Yield the changes to the trace, and the jobs that do not count, for each group of arms with the same
+    ones."""
     alike: dict[str, list[str]] = {}
-    for arm, one in found.items():
-        said = [f"{count:,} {_WHY.get(why, why)}" for why, count in one.dropped.items()]
+    for arm, replay in replays.items():
+        sentences = [f"{count:,} {_WHY.get(why, why)}" for why, count in replay.dropped.items()]
         for name, words in _NOT_COUNTED:
-            if count := one.figures.get(name):
-                said.append(f"{count:,.0f} {words} and do not count")
-        alike.setdefault("; ".join(said), []).append(view.title(arm))
+            if count := replay.figures.get(name):
+                sentences.append(f"{count:,.0f} {words} and do not count")
+        alike.setdefault("; ".join(sentences), []).append(view.title(arm))
     for words, arms in alike.items():
         if words:
             who = "Jobs" if len(alike) == 1 else ", ".join(arms)
             yield f"<b>{text(who)}</b>: {text(words)}."
 
 
-def _by_class(view: View, found: Mapping[str, TraceReplayed]) -> str:
-    """Mean completion time over the ideal one, under each policy and by size of jobs."""
-    sizes = {(one["above"], one["to"]): one for replay in found.values() for one in replay.classes}
+def _by_class(view: View, replays: Mapping[str, TraceReplayed]) -> str:
+    """Return the mean completion time over the ideal one, under each policy and by size of jobs."""
+    sizes = {(entry["above"], entry["to"]): entry for replay in replays.values() for entry in replay.classes}
     columns: Columns[tuple[int, int | None]] = [
         ("jobs of", lambda key: _size(*key)),
         ("jobs", lambda key: f"{sizes[key]['jobs']:,}"),
         ("of the work", lambda key: percent(sizes[key]["work"], 0)),
     ]
-    for arm in found:
-        columns = [*columns, (text(view.title(arm)), partial(_slower, found[arm]))]
+    for arm in replays:
+        columns = [*columns, (text(view.title(arm)), partial(_slower, replays[arm]))]
     return (
         "<h3>Who gains</h3>"
         + table_of(sorted(sizes, key=lambda key: key[0]), columns, 1)
@@ -235,18 +243,18 @@ def _size(above: int, to: int | None) -> str:
     return f"{above + 1} to {to} GPUs" if to is not None else f"more than {above} GPUs"
 
 
-def _slower(one: TraceReplayed, key: tuple[int, int | None]) -> str:
-    for found in one.classes:
-        if (found["above"], found["to"]) == key:
-            return f"{found['slowdown_mean']:.3g} ({percent(found['several_switches'], 0)})"
+def _slower(replay: TraceReplayed, key: tuple[int, int | None]) -> str:
+    for entry in replay.classes:
+        if (entry["above"], entry["to"]) == key:
+            return f"{entry['slowdown_mean']:.3g} ({percent(entry['several_switches'], 0)})"
     return NOTHING
 
 
-def _curves(found: Mapping[str, TraceReplayed], titles: Mapping[str, str]) -> Figure:
+def _curves(replays: Mapping[str, TraceReplayed], titles: Mapping[str, str]) -> Figure:
     figure, ((times_, slower),) = sheet(3.0, columns=2, left=0.75, bottom=0.5, gap=(0.75, 0.5))
-    for (arm, one), (dash, colour) in zip(found.items(), LOOKS, strict=False):
+    for (arm, replay), (dash, colour) in zip(replays.items(), LOOKS, strict=False):
         for axis, name, unit in ((times_, "completion", HOUR_S), (slower, "slower", 1)):
-            values = np.array(one.curves[name]) / unit
+            values = np.array(replay.curves[name]) / unit
             shares = np.linspace(0, 100, len(values))
             axis.plot(np.maximum(values, 1e-3), shares, color=colour, linestyle=dash, label=titles[arm])
     for axis, words in ((times_, "completion, hours"), (slower, "completion over ideal")):
@@ -263,14 +271,16 @@ _OVER_TIME = (
 )
 
 
-def _course(found: Mapping[str, TraceReplayed], titles: Mapping[str, str]) -> Figure:
+def _course(replays: Mapping[str, TraceReplayed], titles: Mapping[str, str]) -> Figure:
     figure, axes = sheet(5.4, rows=len(_OVER_TIME), left=0.75, bottom=0.5, gap=(0.5, 0.3))
-    most = max(one.course["t"][-1] for one in found.values())
+    most = max(replay.course["t"][-1] for replay in replays.values())
     unit, name = (DAY_S, "days") if most > 2 * DAY_S else (HOUR_S, "hours")
     for (axis,), (key, words, factor) in zip(axes, _OVER_TIME, strict=True):
-        for (arm, one), (dash, colour) in zip(found.items(), LOOKS, strict=False):
-            at = np.array(one.course["t"]) / unit
-            axis.plot(at, factor * np.array(one.course[key]), color=colour, linestyle=dash, label=titles[arm])
+        for (arm, replay), (dash, colour) in zip(replays.items(), LOOKS, strict=False):
+            times = np.array(replay.course["t"]) / unit
+            axis.plot(
+                times, factor * np.array(replay.course[key]), color=colour, linestyle=dash, label=titles[arm]
+            )
         axis.set(ylabel=words, xlim=(0, most / unit))
         axis.set_ylim(bottom=0)
     axes[-1][0].set_xlabel(name)
@@ -279,39 +289,39 @@ def _course(found: Mapping[str, TraceReplayed], titles: Mapping[str, str]) -> Fi
 
 
 def occupied(leaves: Sequence[int], seen: Sequence[Sequence[Any]]) -> np.ndarray[Any, Any]:
-    """Which job has each GPU at each moment, -1 for none: [GPUs, moments].
+    """Return the job of each GPU at each moment, -1 for none: [GPUs, moments].
 
-    What is known is how many GPUs of a switch a job has; it keeps the same ones while it is there.
+    Known is only how many GPUs of a switch a job has. The job keeps the same GPUs until it ends.
     """
     firsts = np.concatenate(([0], np.cumsum(leaves)))
-    found = np.full((int(firsts[-1]), len(seen)), -1, dtype=np.int64)
+    job_of = np.full((int(firsts[-1]), len(seen)), -1, dtype=np.int64)
     slots = np.full(int(firsts[-1]), -1, dtype=np.int64)
     for moment, (_, where) in enumerate(seen):
-        wanted = {(leaf, job): gpus for job, leaf, gpus in where}
+        gpus_of = {(leaf, job): gpus for job, leaf, gpus in where}
         for slot in np.flatnonzero(slots >= 0).tolist():
             key = (int(np.searchsorted(firsts, slot, side="right")) - 1, int(slots[slot]))
-            if wanted.get(key, 0) > 0:
-                wanted[key] -= 1
+            if gpus_of.get(key, 0) > 0:
+                gpus_of[key] -= 1
             else:
                 slots[slot] = -1
-        for (leaf, job), gpus in wanted.items():
+        for (leaf, job), gpus in gpus_of.items():
             free = np.flatnonzero(slots[firsts[leaf] : firsts[leaf + 1]] < 0)[:gpus]
             slots[firsts[leaf] + free] = job
-        found[:, moment] = slots
-    return found
+        job_of[:, moment] = slots
+    return job_of
 
 
-def _map(one: TraceReplayed) -> Figure:
-    jobs = occupied(one.leaves, one.seen)
+def _map(replay: TraceReplayed) -> Figure:
+    jobs = occupied(replay.leaves, replay.seen)
     jobs = jobs[:: -(-len(jobs) // ROWS)]
     hue = jobs * 0.618033988 % 1.0
     colours = hsv_to_rgb(np.dstack([hue, np.where(jobs % 2, 0.45, 0.7), np.where(jobs % 3, 0.9, 0.75)]))
     picture = np.dstack([colours, (jobs >= 0).astype(float)])
     figure, axis = chart(4.2, left=0.75, bottom=0.5)
-    first, last = one.seen[0][0] / DAY_S, one.seen[-1][0] / DAY_S
-    size = sum(one.leaves)
+    first, last = replay.seen[0][0] / DAY_S, replay.seen[-1][0] / DAY_S
+    size = sum(replay.leaves)
     axis.imshow(picture, aspect="auto", interpolation="nearest", extent=(first, last, size, 0))
-    for edge in np.cumsum(one.leaves)[:-1].tolist():
+    for edge in np.cumsum(replay.leaves)[:-1].tolist():
         axis.axhline(edge, color="white", linewidth=0.3)
     axis.grid(visible=False)
     axis.set(xlabel="days", ylabel="GPU")

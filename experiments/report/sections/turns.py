@@ -10,7 +10,8 @@ from ringlight.experiments.report.words import count
 
 @section(34, "Light that follows phases", needs=("phase_turns",))
 def phases(view: View, draw: Draw) -> str:
-    """How often light was set for a phase, and how much of its dark time was hidden."""
+    """Return HTML that shows how often light was set for a phase, and how much of its dark time was
+    hidden."""
     jobs = view.having("phase_turns")
     if not jobs:
         return ""
@@ -18,8 +19,8 @@ def phases(view: View, draw: Draw) -> str:
         jobs,
         [
             ARM,
-            ("turns", lambda at: count(at.number("phase_turns"))),
-            ("moved", lambda at: count(at.number("phase_turns_moved"))),
+            ("turns", lambda subject: count(subject.number("phase_turns"))),
+            ("moved", lambda subject: count(subject.number("phase_turns_moved"))),
             ("set", "light_set"),
             ("hidden", "light_hidden"),
             ("waited for", "light_waited"),

@@ -53,7 +53,7 @@ _COLOURS = {
 
 
 class _Of(NamedTuple):
-    """What was carried by a job for one purpose."""
+    """Bytes that a job carried for one purpose."""
 
     at: Figures
     purpose: str
@@ -65,7 +65,8 @@ class _Of(NamedTuple):
 
 @section(17, "Workloads", needs=("exposed",))
 def workload(view: View, draw: Draw) -> str:
-    """The operations of jobs that run workloads over time, and their exposed communication."""
+    """Return HTML that shows the operations of jobs that run workloads over time, and their exposed
+    communication."""
     jobs = view.having("exposed")
     if not jobs:
         return ""
@@ -85,8 +86,8 @@ def workload(view: View, draw: Draw) -> str:
 def _of_jobs(view: View, jobs: Sequence[Figures]) -> str:
     columns: list[tuple[str, Cell]] = [
         *_where(jobs),
-        ("ranks", lambda at: count(_plan(at).gpus)),
-        ("operations per rank", lambda at: _lengths(_plan(at).workload)),
+        ("ranks", lambda job: count(_plan(job).gpus)),
+        ("operations per rank", lambda job: _lengths(_plan(job).workload)),
         ("iteration", "iteration"),
         ("computing", "computing"),
         ("exposed", "exposed"),
@@ -101,20 +102,22 @@ def _of_jobs(view: View, jobs: Sequence[Figures]) -> str:
 
 
 def _of_purposes(view: View, jobs: Sequence[Figures]) -> str:
-    found = [_Of(at, purpose, sent) for at in jobs for purpose, sent in traffic(_workload(_plan(at))).items()]
-    found.sort(key=lambda one: (jobs.index(one.at), COMMUNICATION.index(one.purpose)))
-    columns: Columns[_Of] = [
-        ("purpose", lambda one: text(one.purpose)),
-        *((head, lambda one, of=cell(of): of(one.at)) for head, of in _where(jobs)),
-        ("exposed", lambda one: seconds(one.number("exposed"))),
-        ("hidden", lambda one: seconds(one.number("hidden"))),
-        ("of it hidden", _share_hidden),
-        ("operations", lambda one: count(one.bytes.operations)),
-        ("bytes, all ranks", lambda one: format_size(one.bytes.sent)),
-        ("bytes, busiest rank", lambda one: format_size(round(one.bytes.most))),
+    purposes = [
+        _Of(job, purpose, sent) for job in jobs for purpose, sent in traffic(_workload(_plan(job))).items()
     ]
-    shown = table_of(found, columns, len(columns) - 6)
-    return folded_if_long(f"By purpose, {len(jobs)} jobs", len(found), shown) + quiet(
+    purposes.sort(key=lambda entry: (jobs.index(entry.at), COMMUNICATION.index(entry.purpose)))
+    columns: Columns[_Of] = [
+        ("purpose", lambda entry: text(entry.purpose)),
+        *((head, lambda entry, of=cell(of): of(entry.at)) for head, of in _where(jobs)),
+        ("exposed", lambda entry: seconds(entry.number("exposed"))),
+        ("hidden", lambda entry: seconds(entry.number("hidden"))),
+        ("of it hidden", _share_hidden),
+        ("operations", lambda entry: count(entry.bytes.operations)),
+        ("bytes, all ranks", lambda entry: format_size(entry.bytes.sent)),
+        ("bytes, busiest rank", lambda entry: format_size(round(entry.bytes.most))),
+    ]
+    shown = table_of(purposes, columns, len(columns) - 6)
+    return folded_if_long(f"By purpose, {len(jobs)} jobs", len(purposes), shown) + quiet(
         "By purpose: how long of an iteration its operations were under way at a rank while "
         "that computed nothing, and hidden behind computing; waiting for partners counts, and purposes may "
         f"be under way at the same time {tag(view.label)}. Operations and bytes: of one iteration, as "
@@ -125,16 +128,16 @@ def _of_purposes(view: View, jobs: Sequence[Figures]) -> str:
 def _where(jobs: Sequence[Figures]) -> list[tuple[str, Cell]]:
     """Columns that say what a row is of: as few as tell rows from each other."""
     return [
-        *([ARM] if len({at.arm for at in jobs}) > 1 else []),
+        *([ARM] if len({job.arm for job in jobs}) > 1 else []),
         JOB,
-        *swept_columns(swept(at.point for at in jobs)),
+        *swept_columns(swept(job.point for job in jobs)),
     ]
 
 
-def _plan(at: Figures) -> JobPlan:
-    here = key_of(at.point)
-    plans = (run.plan for run in at.view.runs if run.plan.arm == at.arm)
-    return next(plan for plan in plans if key_of(plan.point) == here).job(at.name)
+def _plan(job: Figures) -> JobPlan:
+    here = key_of(job.point)
+    plans = (run.plan for run in job.view.runs if run.plan.arm == job.arm)
+    return next(plan for plan in plans if key_of(plan.point) == here).job(job.name)
 
 
 def _workload(job: JobPlan) -> Workload:
@@ -148,13 +151,13 @@ def _lengths(workload: Workload | None) -> str:
     return most if least == most else f"{least} to {most}"
 
 
-def _checked(at: Figures) -> str:
-    parts = at.number("results_checked")
+def _checked(job: Figures) -> str:
+    parts = job.number("results_checked")
     return NOTHING if parts is None else f"{count(parts)} parts, all exact"
 
 
-def _share_hidden(one: _Of) -> str:
-    exposed, hidden = one.number("exposed"), one.number("hidden")
+def _share_hidden(entry: _Of) -> str:
+    exposed, hidden = entry.number("exposed"), entry.number("hidden")
     if exposed is None or hidden is None or exposed + hidden <= 0:
         return NOTHING
     return percent(hidden / (exposed + hidden), 0)
@@ -198,7 +201,7 @@ def _caption(view: View, run: Run, job: JobRun) -> str:
 
 def _figure(job: JobRun, records: Sequence[Operations]) -> Figure:
     workload, zero = _workload(job.plan), min(record.begin for record in records)
-    lanes, found = list[str](), dict[str, list[Span]]()
+    lanes, spans_of = list[str](), dict[str, list[Span]]()
     heads: list[tuple[int, str]] = []
     width = max(record.begin - zero + max(end for _, end in record.times_s) for record in records)
     for record in records:
@@ -209,7 +212,7 @@ def _figure(job: JobRun, records: Sequence[Operations]) -> Figure:
         for stream in np.unique(program.stream).tolist():
             mine = program.stream == stream
             for purpose, begin, end in merged(of[mine], times_s[mine], _UNSEEN * width):
-                found.setdefault(purpose, []).append((len(lanes), begin, end))
+                spans_of.setdefault(purpose, []).append((len(lanes), begin, end))
             lanes.append(workload.streams[stream])
     height = _TOP + _BOTTOM + min(0.22 * len(lanes), 8.5)
     figure, axis = chart(height, left=1.95, top=_TOP, bottom=_BOTTOM)
@@ -217,13 +220,13 @@ def _figure(job: JobRun, records: Sequence[Operations]) -> Figure:
     named_rows(axis, lanes)
     for lane, head in heads:
         axis.axhline(lane - 0.5, color=RULE, linewidth=0.8)
-        at = axis.get_yaxis_transform()
+        transform = axis.get_yaxis_transform()
         # At the left edge of the picture, whatever its width.
         edge = -axis.get_position(original=True).x0 / axis.get_position(original=True).width
-        axis.text(edge, lane, head, transform=at, ha="left", va="center", fontsize=7, color=INK)
-    shown = [purpose for purpose in (*COMPUTING, *COMMUNICATION) if purpose in found]
+        axis.text(edge, lane, head, transform=transform, ha="left", va="center", fontsize=7, color=INK)
+    shown = [purpose for purpose in (*COMPUTING, *COMMUNICATION) if purpose in spans_of]
     for purpose in shown:
-        _bars(axis, _COLOURS[purpose], found[purpose], points)
+        _bars(axis, _COLOURS[purpose], spans_of[purpose], points)
     axis.set_xlim(0, width)
     axis.set_xlabel("time since the iteration began")
     prefixed(axis.xaxis, "s")
@@ -232,25 +235,28 @@ def _figure(job: JobRun, records: Sequence[Operations]) -> Figure:
 
 
 def merged(of: Sequence[str], times_s: FloatArray, unseen_s: float) -> list[tuple[str, float, float]]:
-    """Operations of one stream as spans of one purpose: neighbours of one purpose, with no more than
-    ``unseen_s`` between them, are one span. What is shorter is made as long, where there is room."""
+    """Return operations of one stream as spans (purpose, begin, end), times in seconds.
+
+    Neighbours of one purpose with no more than ``unseen_s`` between them are one span. A span that is shorter
+    than ``unseen_s`` is made as long, if there is room.
+    """
     order = np.argsort(times_s[:, 0], kind="stable").tolist()
-    found: list[tuple[str, float, float]] = []
+    spans: list[tuple[str, float, float]] = []
     for k, after in zip(order, [*order[1:], None], strict=True):
         purpose, (begin, end) = str(of[k]), times_s[k].tolist()
         room = np.inf if after is None else float(times_s[after, 0])
         end = max(end, min(begin + unseen_s, room))
-        if found and found[-1][0] == purpose and begin - found[-1][2] <= unseen_s:
-            found[-1] = purpose, found[-1][1], max(found[-1][2], end)
+        if spans and spans[-1][0] == purpose and begin - spans[-1][2] <= unseen_s:
+            spans[-1] = purpose, spans[-1][1], max(spans[-1][2], end)
         else:
-            found.append((purpose, begin, end))
-    return found
+            spans.append((purpose, begin, end))
+    return spans
 
 
-def _bars(axis: Axes, colour: str, found: Sequence[Span], points: float) -> None:
+def _bars(axis: Axes, colour: str, spans: Sequence[Span], points: float) -> None:
     """Spans as one path of thick lines: thousands of rectangles are megabytes of SVG."""
-    ends = np.array([[(begin, y), (end, y)] for y, begin, end in found]).reshape(-1, 2)
-    path = Path(ends, [Path.MOVETO, Path.LINETO] * len(found))
+    ends = np.array([[(begin, y), (end, y)] for y, begin, end in spans]).reshape(-1, 2)
+    path = Path(ends, [Path.MOVETO, Path.LINETO] * len(spans))
     path.should_simplify = False
     look: Any = {"edgecolor": colour, "linewidth": points, "capstyle": "butt", "fill": False}
     axis.add_patch(PathPatch(path, **look))
