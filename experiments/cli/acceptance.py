@@ -221,7 +221,7 @@ def _entry(
     settings: Sequence[str] | None,
     profile: str,
 ) -> dict[str, Any]:
-    """What an inventory would say of the target."""
+    """Return the inventory entry of the target, made from the options. Raises UserError."""
     from ringlight.fabric.optical_profiles import PROFILES
 
     if profile and profile not in PROFILES:

@@ -135,7 +135,7 @@ def _with_all_streams() -> bool:
 
 
 def _discard_output() -> None:
-    """What is left of the output goes nowhere, so that the interpreter does not fail on it at its end."""
+    """Send the rest of the output to /dev/null, so that the interpreter does not fail on it when it ends."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

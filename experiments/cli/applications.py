@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 def processes_of_lab(
     scenario: Path, place: Place, lab: OpenLab, *, follow: bool, lends: bool = True
 ) -> LabProcesses:
-    """The processes, not started yet, of a lab that stands: the testbed keeps its controller running.
+    """Return the processes of a lab that stays up, not started yet. The testbed keeps the lab's controller
+    running.
 
-    ``follow``: they end when this process ends. ``lends``: as of ``LabProcesses``. Raises UserError and
-    ScenarioError.
+    ``follow``: the processes end when this process ends. ``lends``: is passed to ``LabProcesses``. Raises
+    UserError and ScenarioError.
     """
     from ringlight.experiments.backends.emulation import lab_of_setting
 
@@ -43,7 +44,8 @@ def processes_of_lab(
 
 
 def with_applications(experiment: Experiment, lab: OpenLab) -> Experiment:
-    """An experiment whose packet switches are left to applications where that was asked for.
+    """Return the experiment with its packet switches left to applications, or unchanged if the options name
+    none.
 
     Raises UserError.
     """

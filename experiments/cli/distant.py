@@ -23,7 +23,8 @@ _EVERY_S = 0.1
 
 
 def converse(cluster: Cluster, host: str, lab: str, lines: Iterable[str] | None) -> int:
-    """Carry out lines, or ask for them where there are none; exit code of the prompt on the host.
+    """Carry out lines on a host, or prompt for them if ``lines`` is None. Return the exit code of the host's
+    prompt.
 
     Raises LabError.
     """
@@ -69,7 +70,7 @@ def _ask(heard: _Heard) -> None:
 
 
 class _Heard:
-    """What the program on the host says. ``code``: its exit code, once it has ended."""
+    """Output of the program on the host. ``code``: the program's exit code, None until it has ended."""
 
     def __init__(self, cluster: Cluster, host: Host, session: str) -> None:
         self.cluster, self.host, self.session = cluster, host, session
@@ -78,7 +79,10 @@ class _Heard:
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
 
     def more(self, until: str | None) -> Iterator[str]:
-        """Whole lines, up to the one that is awaited, which is left out, or up to its end."""
+        """Yield new output in whole lines, until the text ``until`` arrives or the program ends.
+
+        ``until`` itself is left out. With None only the program's end stops the iteration.
+        """
         from ringlight.testbed.hosts.sessions import hear_session
 
         rest = ""

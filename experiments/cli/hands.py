@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class _Asked:
-    """What the prompt asks the controller of a lab."""
+    """Calls of the prompt to the controller of a lab."""
 
     def __init__(self, lab: Attached) -> None:
         self._fabric = lab.fabric
@@ -67,7 +67,9 @@ class _Asked:
         rest.path(source, destination)
 
     def way(self, source: str, target: str) -> str:
-        """Every port that packets pass, from switch to switch; nothing where the controller cannot say."""
+        """Return every port that packets pass, from switch to switch; "" if the controller does not answer or
+        refuses.
+        """
         from ringlight.experiments.client import ApiError, Unreachable
 
         try:
@@ -193,7 +195,7 @@ def _own_lab(scenario: Path, place: options.Place, built: options.OpenLab) -> It
 
 
 def _prompt(lab: Attached, lines: Iterable[str] | None) -> int:
-    """How many commands were refused."""
+    """Run the prompt in a lab. Return the number of commands that were refused."""
     from ringlight.testbed.emulation.console.prompt import Prompt
     from ringlight.testbed.emulation.console.view import View
 

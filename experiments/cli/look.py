@@ -132,7 +132,7 @@ def graph(
 
 
 def is_scenario(where: str | None) -> bool:
-    """Whether a file is meant, and not a lab."""
+    """Return whether ``where`` names a scenario file and not a lab; False for None."""
     return where is not None and (Path(where).suffix in (".yaml", ".yml") or "/" in where)
 
 

@@ -83,7 +83,7 @@ def audit(
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Largest number of entries.")] = 30,
     as_json: Json = False,
 ) -> None:
-    """Who changed what, and when; the newest last."""
+    """Show who changed what, and when; the newest last."""
     found = get("/v1/optical-audit", switch=switch, before=before, limit=limit)[::-1]
     detail: Column = ("", _detail)
     keys = ("id", ("UTC", "at"), "who", "action", "switch", "outcome")
@@ -100,7 +100,7 @@ def _detail(entry: Mapping[str, Any]) -> str:
 
 @commands.command()
 def intent(switch: Switch, as_json: Json = False) -> None:
-    """What an optical switch should carry, and how it differs from that."""
+    """Show the cross-connects that an optical switch should carry, and the differences."""
     answer(get(f"/v1/optical-switches/{switch}/intent"), as_json, _write_intent)
 
 

@@ -21,10 +21,12 @@ Point = dict[str, Any]
 
 
 def points_of(plans: Iterable[RunPlan]) -> dict[str, list[Point]]:
-    """By arm, for each point: ``point``, and ``how`` jobs' times ``jct_s`` are known (``model`` or
-    ``simulated``; from a job's release to its end, emulated seconds), or ``why_not``. A simulated point has
-    ``phases``: the least and the greatest time of each job of which the moments decide at which later ones
-    begin.
+    """Return the predictions of all points, by arm.
+
+    Each prediction contains ``point``, and either ``how`` jobs' times are known (``model`` or ``simulated``)
+    with the times ``jct_s`` (from a job's release to its end, emulated seconds), or the reason ``why_not``. A
+    simulated point also contains ``phases`` if job times depend on when in an iteration of other jobs a later
+    job begins: the least and the greatest time of each such job.
     """
     plans = list(plans)
     # As a simulation of the whole file does.
@@ -67,8 +69,11 @@ def _model(plan: RunPlan) -> Mapping[str, Any]:
 
 
 def said_of(points: Sequence[Point], job: str, how: str) -> str:
-    """A job's time, from the least to the most of all points that are known in one way, whatever the moments
-    at which later jobs begin."""
+    """Return a job's time as text, from the least to the greatest of all points that are known in the way
+    ``how``.
+
+    The range covers all moments at which later jobs may begin. Return "" if no point is known in this way.
+    """
     known = [p for p in points if p.get("how") == how and job in p["jct_s"]]
     times = [time for p in known for time in (p["jct_s"][job], *p.get("phases", {}).get(job, ()))]
     if not times:
@@ -85,7 +90,9 @@ def _rounded(time_s: float) -> str:
 
 
 def taken(arms: Mapping[str, Sequence[Point]]) -> list[str]:
-    """A line that says why simulated times are ranges, where the moments decide at which later jobs begin."""
+    """Return a line that explains why simulated times are ranges, if they depend on when later jobs begin;
+    else [].
+    """
     names = [arm for arm, points in arms.items() if any("phases" in point for point in points)]
     if not names:
         return []
@@ -97,7 +104,9 @@ def taken(arms: Mapping[str, Sequence[Point]]) -> list[str]:
 
 
 def left_out(arms: Mapping[str, Sequence[Point]]) -> list[str]:
-    """A line for each reason why points are not predicted, with the arms and how many of their points."""
+    """Return a line for each reason why points are not predicted, with the arms and the number of their
+    points.
+    """
     found: dict[str, list[str]] = {}
     for arm, points in arms.items():
         for why in dict.fromkeys(point["why_not"] for point in points if "why_not" in point):

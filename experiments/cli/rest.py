@@ -91,7 +91,7 @@ def _rate(entry: Mapping[str, Any]) -> str:
 
 
 def fabric(as_json: Json = False) -> None:
-    """What is plugged together."""
+    """Show the nodes and cables of the fabric."""
     tables: dict[str, list[Column]] = {
         "gpus": [("GPU", "name"), "server", "model", ("address", "ip")],
         "packet_switches": [("packet switch", "name"), "dpid", "ports", "controller"],
@@ -110,7 +110,7 @@ def fabric(as_json: Json = False) -> None:
 
 
 def topology(as_json: Json = False) -> None:
-    """What packets see now: every lit edge with the path of its light."""
+    """Show the current packet topology: every lit edge with the path of its light."""
     light: Column = ("path of the light", lambda edge: " ".join(map(str, edge["path"])))
     list_of("/v1/topology", as_json, "from", "to", ("real rate", _rate), light, of="edges")
 

@@ -1,4 +1,4 @@
-"""What commands print of an experiment and of its result."""
+"""Print an experiment and its result for a person, or as JSON."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ringlight.fabric.units import format_rate, format_size, format_time
 
 
 def check_document(experiment: Experiment) -> dict[str, Any]:
-    """What a sound file describes, as JSON."""
+    """Return the JSON object that describes a valid scenario file."""
     # Here, as whoever simulates needs nothing of the emulation.
     from ringlight.experiments.backends.emulation.backend import EmulationBackend
     from ringlight.experiments.backends.simulation.backend import SimulationBackend
@@ -82,7 +82,7 @@ def _scale_document(experiment: Experiment) -> dict[str, Any]:
 
 
 def _said_of_scale(scale: Mapping[str, Any]) -> Iterator[str]:
-    """What was chosen, why, and how long it takes."""
+    """Yield the lines about the chosen scale: its values, the reason, and how long an emulation takes."""
     others = ", ".join(
         f"{part} {want:.2g}" for part, want in scale["wants"].items() if part != scale["limit"]
     )
@@ -145,7 +145,9 @@ def _show_cuts(fabrics: Mapping[str, Any]) -> None:
 
 
 def _carried(experiment: Experiment, arm: str) -> dict[str, Any]:
-    """What an emulation of an arm asks of a machine, by point; of very many points the first ones."""
+    """Return the load that an emulation of an arm puts on a machine, by point; at most the first
+    _MOST_CARRIED points.
+    """
     plans = [plan for plan in experiment.plans_of([arm]) if plan.repeat == 1][:_MOST_CARRIED]
     found = {plan.point_name: demand_of(plan) for plan in plans}
     return {name: asdict(demand) for name, demand in found.items() if demand is not None}
@@ -190,7 +192,7 @@ def _jobs_document(plan: RunPlan) -> dict[str, Any]:
 
 
 def _does(job: JobPlan) -> dict[str, Any]:
-    """What a job does in an iteration: its training loop, or its workload; or what it runs."""
+    """Return a job's work in an iteration: its training loop or workload, or the container that it runs."""
     if job.container is not None:
         return {"image": job.container.image, "command": list(job.container.command or ())}
     if job.workload is None:
@@ -204,7 +206,7 @@ def _does(job: JobPlan) -> dict[str, Any]:
 
 
 def _notes(setting: Setting, equal_paths: int) -> list[str]:
-    """What short forms of a fabric stand for, how packets choose where they can, and what its frames are."""
+    """Return notes on a fabric: what its short forms stand for, how packets choose a path, and its frames."""
     from ringlight.fabric.schema import FabricSpec
 
     fabric = setting.fabric
@@ -234,7 +236,7 @@ def _notes(setting: Setting, equal_paths: int) -> list[str]:
 
 
 def fabric_document(fabric: Fabric) -> dict[str, Any]:
-    """What a checked fabric is made of, short forms written out, as JSON."""
+    """Return the JSON object of a checked fabric, with its short forms written out."""
     graph = electrical_graph(fabric, circuit_cross_connects(fabric, fabric.circuits))
     return {
         **{
@@ -315,10 +317,10 @@ def _list_jobs(jobs: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _what_is_carried(found: Mapping[str, Any]) -> Iterator[str]:
-    """Whether this machine carries an emulation of each arm and point.
+    """Yield whether this machine carries an emulation of each arm and point.
 
-    One line for all that it carries and one for all that it does not, with the figures of the one that asks
-    for the most.
+    One line covers all that it carries and one all that it does not, with the figures of the most demanding
+    point.
     """
     processors = found["processors"]
     demands = {
@@ -357,7 +359,9 @@ def _said_to_do(job: Mapping[str, Any]) -> str:
 
 
 def _sends(job: Mapping[str, Any]) -> str:
-    """What an iteration is about: a gradient, or what all ranks of a workload send."""
+    """Return the size of an iteration's traffic: the gradient, or the sum over all ranks of a workload; ""
+    for containers.
+    """
     if "image" in job:
         return ""
     if "workload" in job:

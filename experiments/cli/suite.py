@@ -22,11 +22,13 @@ Run = Callable[..., int]
 
 
 def whole(run: Run, cache: Path, say: Callable[[str], None]) -> int:
-    """The exit code of the first stage that fails, or 0. ``cache``: where pytest keeps what it remembers.
+    """Run all stages. Return the exit code of the first stage that fails, or 0. ``cache``: folder for
+    pytest's cache.
 
     A test that waits for a process or a packet can fail because the machine was held up, and the suite keeps
-    it busy. So the few that fail are run once more with nothing beside them: what fails then, fails. What
-    passes then is named at the end, as it is a test, or a product, that stands less than it should.
+    the machine busy. Therefore the few tests that fail are run again with nothing else running: a test that
+    fails then, fails. Tests that pass only then are named at the end, because the test or the product is
+    fragile.
     """
     for check in (("check", "."), ("format", "--check", ".")):
         if code := run("ruff", *check):
@@ -68,7 +70,9 @@ def whole(run: Run, cache: Path, say: Callable[[str], None]) -> int:
 
 @contextmanager
 def telling_its_cost(say: Callable[[str], None]) -> Iterator[None]:
-    """Say at the end, even of what fails, its time and the processor-minutes of the whole machine."""
+    """Report the block's time and the processor-minutes of the whole machine, even if the block fails. Yields
+    nothing.
+    """
     from ringlight.testbed.load import machine_ticks
 
     began, (all_before, idle_before, _) = time.monotonic(), machine_ticks()

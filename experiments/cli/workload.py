@@ -427,7 +427,7 @@ def _written(workload: Workload, out: Path, form: str, as_json: bool) -> None:
 
 
 def _document(workload: Workload) -> dict[str, Any]:
-    """What a workload comes to, as JSON; seconds are null where an operation states none."""
+    """Return the summary of a workload as a JSON object; ``seconds`` is null if an operation states none."""
     from ringlight.workloads.summary import summary
 
     found = summary(workload)

@@ -89,7 +89,7 @@ class Concrete:
 
 
 def checked(kind: type[Strict], value: Any, written: Any, parameters: Any, where: str = "") -> Any:
-    """A section as its type. Raises ValueError, ``key: what is wrong``."""
+    """Return a section as its type. Raises ValueError, ``key: what is wrong``."""
     try:
         return _adapter(kind).validate_python(value)
     except ValidationError as error:
@@ -145,7 +145,7 @@ class Builder:
         self._looked_at: set[Any] = set()
 
     def plan(self, run: Concrete, name: str) -> RunPlan:
-        """Raises ValueError, ``key: what is wrong``."""
+        """Return the plan of a run named ``name``. Raises ValueError, ``key: what is wrong``."""
         raw = run.raw
         tcp, link_test = (self._section(raw, name) for name in ("tcp", "link_test"))
         if raw.get("scale") == AUTO:
@@ -209,7 +209,7 @@ class Builder:
             self._fabric(where, spec, key)
 
     def _once(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What was made before under this key, else what is made now."""
+        """Return the object that was made before under this key; else make and keep it."""
         if key not in self._made:
             self._made[key] = make()
         found: T = self._made[key]
@@ -436,7 +436,7 @@ class Builder:
         return self._once((*key, scale), lambda: emulated(self._once(key, make), scale))
 
     def _training(self, where: str, common: Any, own: Mapping[str, Any], parameters: Any) -> TrainingSpec:
-        """What a job trains: the file's training, and where a job has its own key, that."""
+        """Return the training of a job: the file's training, in which the job's own keys take precedence."""
         if not own:
             found: TrainingSpec = self._checked("training", TrainingSpec, common, parameters)
             return found

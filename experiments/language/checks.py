@@ -147,7 +147,7 @@ def _check_whole(run: Draft, planes: Mapping[str, Plane]) -> None:
 
 
 def _check_phases(run: Draft, job: JobPlan, plane: Plane) -> None:
-    """Whether light can be set for each phase of a job."""
+    """Check that light can be set for each phase of a job. Raises ValueError."""
     where = f"jobs.{job.name}.workload.light"
     if plane.phases is None:
         on = f"{run.where}.interconnect" if plane.standing and not plane.shared else str(plane)
@@ -176,7 +176,7 @@ def _few(ranks: Sequence[int]) -> str:
 
 
 def _check_degree(run: Draft, job: JobPlan, switches: int) -> None:
-    """Whether each GPU has a circuit for everyone to whom it sends in the job."""
+    """Check that each GPU has a circuit for every GPU to which it sends in the job. Raises ValueError."""
     if job.gpus > MOST_JOINED:
         return
     if job.workload is not None:
@@ -225,13 +225,13 @@ def _check_placement(run: Draft, lights: bool) -> None:
 
 
 def check_standing(plane: Plane) -> None:
-    """Whether a graph of operations finds standing light. Raises ValueError."""
+    """Check that a graph of operations finds light that is set already. Raises ValueError."""
     if not plane.standing:
         raise ValueError(f"it runs over packet switches and circuits; {plane.name} is neither")
 
 
 def _plane(run: Draft, job: JobPlan) -> Plane:
-    """What carries a job's bytes. Raises ValueError for a job that nothing can carry."""
+    """Return the plane that carries a job's bytes. Raises ValueError for a job that nothing can carry."""
     try:
         return job.plane(run.fabric)
     except Misfit as misfit:
@@ -242,7 +242,7 @@ def _plane(run: Draft, job: JobPlan) -> Plane:
 
 
 def _check_workload(run: Draft, job: JobPlan) -> None:
-    """Whether a job's graph can be executed on its GPUs."""
+    """Check that a job's graph can be executed on its GPUs. Raises ValueError."""
     where = f"jobs.{job.name}.workload"
     plane = _plane(run, job)
     with at(where):
@@ -252,7 +252,7 @@ def _check_workload(run: Draft, job: JobPlan) -> None:
 
 
 def _check_container(run: Draft, job: JobPlan) -> None:
-    """Whether any rank reaches any other at any time: nobody knows what somebody's program sends when."""
+    """Check that any rank reaches any other at any time, as a container may send so. Raises ValueError."""
     where, plane = f"jobs.{job.name}.image", _plane(run, job)
     if plane.untold:
         place = f"on {plane}" if plane.parts else run.where
@@ -265,7 +265,7 @@ def _check_container(run: Draft, job: JobPlan) -> None:
 
 
 def _check_fits(run: Draft, job: JobPlan) -> None:
-    """Whether a job's collective can be run on its GPUs."""
+    """Check that a job's collective can be run on its GPUs. Raises ValueError."""
     where = f"jobs.{job.name}.{'ranks' if job.ranks else 'gpus'}"
     what = f"training.collective: {job.loop.collective} of job {job.name}"
     found = parse_collective(job.loop.collective)
@@ -291,7 +291,7 @@ def _check_fits(run: Draft, job: JobPlan) -> None:
 
 
 def _check_joined(run: Draft, job: JobPlan) -> None:
-    """Whether packets get from each rank of a job to the next, and so to every other."""
+    """Check that packets get from each rank of a job to the next, and so to all. Raises ValueError."""
     fabric = run.fabric
     for gpu in job.ranks:
         if Port(gpu, 0) not in fabric.link_at:
@@ -327,8 +327,11 @@ def loss_rule(
     held: Collection[str],
     events: Iterable[EventPlan],
 ) -> OnLoss:
-    """What becomes of a job when one of its GPUs is lost, as the events say that lose one that it has or
-    may get. ``held``: GPUs of all jobs' ranks."""
+    """Return what a job does when a GPU is lost, from the events that lose a GPU that the job has or may get.
+
+    "fail" if there is no such event. ``held``: GPUs of all jobs' ranks. Raises ValueError if two events
+    differ.
+    """
     found: tuple[str, OnLoss] | None = None
     for event in events:
         if event.do != "lose" or event.then is None or event.target is None or event.target.kind != "gpu":
@@ -475,7 +478,7 @@ def _check_order(run: Draft) -> None:
 
 
 def circle_in(needs: Mapping[str, Collection[str]]) -> list[str]:
-    """Things that wait for each other in a circle, in order; empty where none do."""
+    """Return things that wait for each other in a circle, in order; [] if there is no circle."""
     done: set[str] = set()
     for first in needs:
         trail: list[str] = []
@@ -501,8 +504,11 @@ def check_file(
     metrics: Mapping[str, str] | None,
     parts: Callable[[], Collection[str]] | None,
 ) -> None:
-    """What a file says of all its runs. ``jobs``: by arm. ``metrics``: of results, with their units, and
-    ``parts``: gives those of a report, where they are known."""
+    """Check the parts of a file that are the same for all runs. Raises ValueError, ``key: what is wrong``.
+
+    ``jobs``: by arm. ``metrics``: of results, with their units, None if unknown. ``parts``: returns those of
+    a report, None if unknown.
+    """
     known: dict[str, Collection[str]] = {
         "arm": arms,
         "swept path": [path for sweep in spec.sweep for path in sweep.over],
@@ -572,7 +578,7 @@ def _check_means(where: str, figure: PublishedSpec, spec: FileSpec) -> None:
 
 
 def _has_point(sweep: SweepSpec, arm: str, point: Mapping[str, Any]) -> bool:
-    """Whether a sweep takes an arm to exactly this point."""
+    """Return whether a sweep takes an arm to exactly this point."""
     mine = sweep.arms is None or arm in sweep.arms
     return mine and point.keys() == sweep.over.keys() and all(v in sweep.over[k] for k, v in point.items())
 

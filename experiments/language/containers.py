@@ -95,7 +95,7 @@ class ContainerKeys(Strict):
 
 
 def container_of(job: ContainerKeys, scale: Scale, directory: Path) -> Container:
-    """``directory``: of the scenario file."""
+    """Return the container of a job. ``directory``: folder of the scenario file, for relative mounts."""
     assert job.image is not None
     return Container(
         image=job.image,
@@ -112,7 +112,8 @@ def container_of(job: ContainerKeys, scale: Scale, directory: Path) -> Container
 
 
 def files_of(job: ContainerKeys, directory: Path) -> Iterator[Path]:
-    """What of a job's mounts belongs to the experiment: files below the directory of the scenario file.
+    """Yield the files of a job's mounts that belong to the experiment: those below the scenario file's
+    directory.
 
     Raises ValueError for links, and for more than a run folder should get a copy of.
     """
@@ -151,7 +152,7 @@ def _files_below(path: Path) -> list[Path]:
 
 
 def problem_of(found: Container) -> str | None:
-    """What of this machine a container is to see and is not there, ``key: reason``."""
+    """Return which mount or device of a container this machine lacks, ``key: reason``; None if none."""
     for mount in found.mounts:
         if not Path(mount.source).exists():
             return f"mounts.{mount.target}: there is no {mount.source}"

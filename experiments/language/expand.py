@@ -70,9 +70,9 @@ class Experiment:
         return tuple(self.titles)
 
     def plans_of(self, arms: Collection[str] = (), points: Collection[str] = ()) -> list[RunPlan]:
-        """The runs of some arms, at some points (``RunPlan.point_name``); all by default.
+        """Return the runs of some arms, at some points (``RunPlan.point_name``); all by default.
 
-        Raises ScenarioError, naming what there is, for an arm or a point that is not there.
+        Raises ScenarioError, naming the known ones, for an unknown arm or point.
         """
         for arm in arms:
             if arm not in self.arms:
@@ -87,7 +87,9 @@ class Experiment:
         return [plan for plan in plans if not points or plan.point_name in points]
 
     def one_setting(self, arm: str | None = None, point: str | None = None) -> Setting:
-        """The setting of an arm, of a point, or the only one. Raises ScenarioError naming those to choose."""
+        """Return the setting of an arm, of a point, or the only one. Raises ScenarioError naming those to
+        choose from.
+        """
         plans = self.plans_of([arm] if arm else [], [point] if point else [])
         settings: dict[int, RunPlan] = {}
         for plan in plans:
@@ -111,12 +113,14 @@ class Experiment:
 
     @cached_property
     def titles(self) -> Mapping[str, str]:
-        """What tables call each arm."""
+        """Return the title of each arm in tables."""
         return {plan.arm: plan.title for plan in self.plans}
 
 
 def places(plans: Sequence[RunPlan], most: int = 12) -> str:
-    """Points of some runs with their values, for a line; of very many the first and the last."""
+    """Return points of some runs with their values, as one line; of more than ``most`` the first ones and the
+    last.
+    """
     found = list(dict.fromkeys(plan.place for plan in plans))
     if len(found) > most:
         found = [*found[: most - 2], f"… ({len(found)} in all)", found[-1]]
@@ -144,13 +148,14 @@ def load(
     auto: bool = False,
     most_gpus: float = math.inf,
 ) -> Experiment:
-    """The experiment in a YAML file. Raises ScenarioError, one line naming file and key.
+    """Return the experiment in a YAML file. Raises ScenarioError, one line naming file and key.
 
-    ``repeat``: in place of the file's. ``sets``: each ``PATH=VALUE``, in place of what the file, its arms
-    and its sweeps have there. ``metrics``: of results, with their units, and ``parts``: of a report, to check
-    what the file says of them. ``scale_for``: chooses a scale where the file leaves it to the machine;
-    without it such a file is refused. ``auto``: leave it to the machine where the file says nothing of a
-    scale. ``most_gpus``: of an arm with a larger job only the first point is read, the others are counted.
+    ``repeat``: in place of the file's. ``sets``: each ``PATH=VALUE``, in place of the value that the file,
+    its arms and its sweeps have there. ``metrics``: of results, with their units, and ``parts``: of a report,
+    to check the file's references to them. ``scale_for``: chooses a scale if the file leaves it to the
+    machine; without ``scale_for`` such a file is refused. ``auto``: leave the scale to the machine if the
+    file states none. ``most_gpus``: of an arm with a larger job only the first point is read, the others are
+    counted.
     """
     text = read_text(path, SCENARIO_BYTES)
     return parse(
@@ -178,7 +183,9 @@ def parse(
     auto: bool = False,
     most_gpus: float = math.inf,
 ) -> Experiment:
-    """Load from text, like :func:`load`; ``path`` names it in errors."""
+    """Return the experiment in a text, like :func:`load`. ``path``: name of the text in errors. Raises
+    ScenarioError.
+    """
     raw = parse_yaml(text, path)
     try:
         values = read_sets(sets)
@@ -205,7 +212,7 @@ def parse(
 
 
 def is_only_fabric(raw: Mapping[str, Any], sets: Collection[str] = ()) -> bool:
-    """Whether a file says nothing of jobs, so that it can be built and not run."""
+    """Return whether a file has no jobs, so that it can be built and not run."""
     arms = raw.get("arms")
     changes = arms.values() if isinstance(arms, Mapping) else ()
     paths = [*raw, *sets, *(path for arm in changes if isinstance(arm, Mapping) for path in arm)]
@@ -219,7 +226,7 @@ def _name_of(path: str) -> str:
 
 
 def _says_of_scale(raw: Mapping[str, Any], spec: FileSpec, sets: Mapping[str, Any]) -> bool:
-    """Whether anything in a file has to do with a scale; a trace's jobs do not where they do not train."""
+    """Return whether a file states a scale, or has the jobs of a trace, which need none unless they train."""
     paths = [*sets, *(path for arm in spec.arms.values() for path in arm)]
     paths += [path for sweep in spec.sweep for path in sweep.over]
     jobs = raw.get("jobs")
@@ -229,9 +236,9 @@ def _says_of_scale(raw: Mapping[str, Any], spec: FileSpec, sets: Mapping[str, An
 
 
 def with_sets(raw: Mapping[str, Any], sets: Mapping[str, Any]) -> dict[str, Any]:
-    """What a file says without arms and sweeps, with these values (``read_sets``).
+    """Return a file's content with these values (``read_sets``) put in, except in its arms and sweeps.
 
-    A path that leads somewhere in its arms alone changes nothing here.
+    A path that exists in the file's arms alone changes nothing here.
     """
     for path, value in sets.items():
         with suppress(ValueError):
@@ -363,7 +370,7 @@ def _plan(
 
 
 def _varies(problem: str, spec: FileSpec) -> bool:
-    """Whether arms or points change anything in the section that a problem is of."""
+    """Return whether arms or points change anything in the section that a problem is in."""
     paths = [*(path for arm in spec.arms.values() for path in arm)]
     paths += [path for sweep in spec.sweep for path in sweep.over]
     return _section_of(problem.partition(":")[0]) in map(_section_of, paths)
@@ -387,7 +394,7 @@ def _of_override(
 
 
 def _arms(spec: FileSpec) -> dict[str, list[_Override]]:
-    """What each arm puts into the file, what it is like first."""
+    """Return what each arm puts into the file, first that of the arm which it is like. Raises ValueError."""
     if not spec.arms:
         return {BASE: []}
     likes: dict[str, list[str]] = {}
@@ -433,7 +440,7 @@ def _points(spec: FileSpec, arm: str, sets: Collection[str]) -> list[list[_Overr
 
 
 def _is_set(path: str, sets: Collection[str]) -> bool:
-    """Whether a value for one of ``sets`` is one for ``path``, too."""
+    """Return whether a value for one of ``sets`` also sets ``path``."""
     return any(path == one or path.startswith((f"{one}.", f"{one}[")) for one in sets)
 
 
@@ -454,7 +461,9 @@ def _delays(impairments: Impairments | None) -> bool:
 
 
 def _disturbs(plan: RunPlan) -> bool:
-    """Whether a run tells the O-NICs' agents something other than how the lab was built."""
+    """Return whether a run gives the O-NICs' agents settings that differ from those with which the lab was
+    built.
+    """
     setting = plan.setting
     if not setting.fabric.agents:
         return False

@@ -1,7 +1,7 @@
-"""What a scenario file may say: the strict form of each of its sections.
+"""Strict forms of the sections of a scenario file.
 
-``RunSpec`` is what makes up one run, which arms and sweeps may change; ``FileSpec`` is what is said once of
-all runs. Names that refer to other entries are checked elsewhere (``checks``).
+``RunSpec`` makes up one run, which arms and sweeps may change. ``FileSpec`` has the keys that are the same
+for all runs. Names that refer to other entries are checked elsewhere (``checks``).
 """
 
 from __future__ import annotations
@@ -81,13 +81,13 @@ class ParameterSpec(Strict):
 
 
 class TrainingSpec(Strict):
-    """What a job trains. ``batch`` is samples per GPU and iteration.
+    """Training of a job. ``batch`` is samples per GPU and iteration.
 
     GPU time of an iteration: ``gpu``, a column of the table of GPU times, or ``compute``, the time itself;
     without any, a job is nothing but its all-reduces. ``synchronised``: no rank begins a step of one before
-    all have ended the step before, as always on a ring of wavelengths.
-    How long: ``samples``, a data set that a job goes through once, whatever its size, or ``iterations``.
-    ``gradient``: what is all-reduced, in place of the model's.
+    all have ended the step before, as always on a ring of wavelengths. How long: ``samples``, a data set that
+    a job goes through once, whatever its size, or ``iterations``. ``gradient``: what is all-reduced, in place
+    of the model's.
     """
 
     model: Literal["vgg16", "resnet50"]
@@ -126,9 +126,12 @@ class LinkTestSpec(Strict):
 
 
 class CostsSpec(Strict):
-    """What a simulation counts of each step besides its transfers, and an emulation has by nature:
+    """Costs that a simulation counts of each step in addition to its transfers, and an emulation has by
+    nature.
+
     ``latency`` before a transfer's first byte counts (by default the plane's), ``segment`` of a ring that its
-    light passes, ``addition``: the rate at which a rank adds what it received."""
+    light passes, ``addition``: the rate at which a rank adds what it received.
+    """
 
     latency: Duration | None = None
     segment: Duration = 0.0
@@ -229,7 +232,9 @@ TARGETS: Mapping[str, tuple[str, ...]] = {
 
 
 def parse_target(text: object) -> Target:
-    """``switch ocs0`` and the like. Raises ValueError naming what a target may be."""
+    """Return the target that a text such as ``switch ocs0`` names. Raises ValueError naming what a target may
+    be.
+    """
     words = text.split() if isinstance(text, str) else []
     kind = "server agent" if words[:2] == ["server", "agent"] else " ".join(words[:1])
     names = tuple(words[len(kind.split()) :])
@@ -262,8 +267,11 @@ class TitledFabricSpec(FabricSpec):
 
 
 class RunSpec(Strict):
-    """What one run is made of. ``fabric``: a fabric, or the name of one of ``fabrics``; so is a job's
-    workload one of ``workloads``."""
+    """Sections that make up one run.
+
+    ``fabric``: a fabric, or the name of one of ``fabrics``. Likewise a job's workload may be the name of one
+    of ``workloads``.
+    """
 
     parameters: dict[ParameterName, ParameterSpec] = Field(default_factory=dict)
     scale: Scale = Scale()
@@ -316,7 +324,9 @@ class Figure(Strict):
 
 
 def parse_figure(value: object) -> object:
-    """A number, or a text with a unit. Raises ValueError naming the expected form."""
+    """Return a number, or a text with a unit, as ``value`` and ``unit``. Raises ValueError naming the
+    expected form.
+    """
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise ValueError(f"{value!r} is no figure; write a number, or one with its unit, such as '109 s'")
     if not isinstance(value, str):
@@ -332,7 +342,7 @@ def parse_figure(value: object) -> object:
 
 
 def quantity(value: object) -> tuple[float, str] | None:
-    """A swept value as a number in SI units with its unit; None where it is none."""
+    """Return a swept value as a number in SI units with its unit; None if it is not a number."""
     try:
         found = parse_figure(value)
     except ValueError:
@@ -422,8 +432,10 @@ class SearchSpec(Strict):
 
 
 class FileSpec(Strict):
-    """What a file says of all its runs. ``arms``: dotted paths with their values, besides ``title`` and
-    ``like``."""
+    """Keys of a file that are the same for all its runs.
+
+    ``arms``: dotted paths with their values, in addition to ``title`` and ``like``.
+    """
 
     name: LongName
     description: str = ""
@@ -439,7 +451,7 @@ class FileSpec(Strict):
     search: SearchSpec | None = None
 
     def fitted_by(self, figure: PublishedSpec) -> tuple[str, ...]:
-        """Names of the parameters that were derived from a published figure."""
+        """Return the names of the parameters that were derived from a published figure."""
         if figure.standing == "free":
             return ()
         key = f"{figure.arm}.{figure.metric}"
@@ -460,12 +472,12 @@ EITHER = {
 
 
 def keys_of(kind: Any) -> tuple[str, ...]:
-    """The keys that a section of this type may have; empty where they are names of its own."""
+    """Return the keys that a section of this type may have; () if they are names of its own."""
     return tuple(dict.fromkeys(key for one in _models(kind) for key in one.model_fields))
 
 
 def inside(kind: Any, key: str | int) -> Any:
-    """The type of what stands under a key of a section; None where nothing can."""
+    """Return the type of the value under a key of a section; None if nothing can be there."""
     if key == "training" and JobSpec in _types(kind):
         return TrainingSpec
     for one in _types(kind):
@@ -479,7 +491,7 @@ def inside(kind: Any, key: str | int) -> Any:
 
 
 def may_be_made(kind: Any, key: str) -> bool:
-    """Whether a section may be left out of another and is made when something is put into it."""
+    """Return whether a section may be left out of another and is made when something is put into it."""
     return bool(_models(kind)) and bool(_models(inside(kind, key)))
 
 
@@ -493,7 +505,7 @@ def _is_model(kind: Any) -> bool:
 
 
 def _types(kind: Any) -> list[Any]:
-    """What something may be, without Annotated."""
+    """Return the types that a value may have, without Annotated."""
     if get_origin(kind) is Annotated:
         return _types(get_args(kind)[0])
     if get_origin(kind) in (Union, UnionType):
@@ -502,7 +514,10 @@ def _types(kind: Any) -> list[Any]:
 
 
 def references(section: BaseModel, where: str = "") -> Iterator[tuple[str, str, str]]:
-    """Names of other entries in a section (``Names``): the key of each, what it names, and the name."""
+    """Yield the names of other entries in a section (``Names``): each with its key and what it names.
+
+    The order is key, kind of the named entry, name.
+    """
     for key, field in type(section).model_fields.items():
         value, here = getattr(section, key), f"{where}.{key}" if where else key
         inner = [mark for kind in get_args(field.annotation) for mark in getattr(kind, "__metadata__", ())]

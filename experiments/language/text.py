@@ -26,7 +26,7 @@ class ScenarioError(ValueError):
 
 @contextmanager
 def at(where: str) -> Iterator[None]:
-    """Names the place of what is wrong inside: a ValueError gets ``where: `` in front."""
+    """Put ``where: `` in front of the message of a ValueError raised in the block. Yields nothing."""
     try:
         yield
     except ValueError as error:
@@ -35,7 +35,10 @@ def at(where: str) -> Iterator[None]:
 
 @contextmanager
 def within(section: str) -> Iterator[None]:
-    """The same where what is wrong inside may name a key of the section (``fabric.schema.under``)."""
+    """Put the section in front of the message of a ValueError raised in the block (``fabric.schema.under``).
+
+    For blocks whose message may name a key of the section. Yields nothing.
+    """
     try:
         yield
     except ValueError as error:
@@ -47,7 +50,9 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
     twice: YAML itself would silently keep the last."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        """Construct a value; one that is impossible, such as 31 February, is reported by its line."""
+        """Return a node's value. Raises ScenarioError naming the line of an impossible value, such as 31
+        February.
+        """
         if isinstance(node, yaml.ScalarNode) and not is_text(node.value):
             raise ScenarioError(
                 f"line {node.start_mark.line + 1}: {node.value!r:.60} has half of a character, "
@@ -118,7 +123,9 @@ _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping
 
 
 def read_text(path: str | Path, limit: int = FILE_LIMIT) -> str:
-    """What is in a file or pipe, at most ``limit`` bytes. Raises ScenarioError, one line naming the file."""
+    """Return the text in a file or pipe, at most ``limit`` bytes. Raises ScenarioError, one line naming the
+    file.
+    """
     try:
         data = read_bytes(Path(path), limit=limit, pipe=True)
     except ValueError as error:
@@ -132,7 +139,7 @@ def read_text(path: str | Path, limit: int = FILE_LIMIT) -> str:
 
 
 def parse_yaml(text: str, path: str) -> dict[str, Any]:
-    """The mapping that a scenario file is. Raises ScenarioError."""
+    """Return the mapping in a scenario file's text. Raises ScenarioError."""
     try:
         raw = _read(text)
         count = _values_in(raw, {})
@@ -158,8 +165,10 @@ def _read(text: str, not_yaml: str = "") -> Any:
 
 
 def read_sets(texts: Iterable[str]) -> dict[str, Any]:
-    """Values by dotted path of ``PATH=VALUE``, each value read as YAML reads it. Raises ValueError, which
-    begins with ``--set``, the option of commands that gives them."""
+    """Return the values of ``PATH=VALUE`` by dotted path, each value read as YAML reads it.
+
+    Raises ValueError, which begins with ``--set``, the option of commands that gives them.
+    """
     found: dict[str, Any] = {}
     for text in texts:
         path, equals, value = text.partition("=")
@@ -171,9 +180,9 @@ def read_sets(texts: Iterable[str]) -> dict[str, Any]:
 
 
 def _values_in(value: Any, counted: dict[int, int]) -> int:
-    """How many values there are in one, those that an alias (``*name``) repeats counted each time.
+    """Return the number of values in a value, with those that an alias (``*name``) repeats counted each time.
 
-    Raises ValueError for one that is within itself.
+    Raises ValueError for a value that is within itself.
     """
     if not isinstance(value, dict | list):
         return 1
@@ -188,8 +197,7 @@ def _values_in(value: Any, counted: dict[int, int]) -> int:
 
 
 def resolved(value: Any, where: str, parameters: Any) -> Any:
-    """``value``, which stands at ``where``, with every ``$name`` replaced. Raises ValueError naming the
-    key."""
+    """Return ``value``, at ``where``, with every ``$name`` replaced. Raises ValueError naming the key."""
     if isinstance(value, dict):
         return {k: resolved(v, f"{where}.{k}", parameters) for k, v in value.items()}
     if isinstance(value, list):
@@ -204,7 +212,7 @@ def resolved(value: Any, where: str, parameters: Any) -> Any:
 
 
 def references_in(value: Any) -> set[str]:
-    """The parameters that a value refers to."""
+    """Return the names of the parameters that a value refers to."""
     if isinstance(value, dict):
         return {name for inner in value.values() for name in references_in(inner)}
     if isinstance(value, list):
@@ -219,7 +227,7 @@ def _yaml_problem(error: yaml.YAMLError) -> str:
 
 
 def joined(steps: Iterable[str | int]) -> str:
-    """A dotted path from its keys and positions."""
+    """Return a dotted path from its keys and positions."""
     path = ""
     for step in steps:
         path += f"[{step}]" if isinstance(step, int) else f"{'.' if path else ''}{step}"
@@ -250,10 +258,11 @@ def first_problem(
     where: str = "",
     near: Callable[[Sequence[str | int]], str | None] = lambda _: None,
 ) -> str:
-    """The first problem of a section as ``key: what is wrong``, and the parameter that the value came from.
+    """Return the first problem of a section as ``key: what is wrong``, and the parameter that the value came
+    from.
 
-    ``written``: the section before ``$name`` was replaced; ``where``: its own key; ``near``: the key most
-    like an unknown one.
+    ``written``: the section before ``$name`` was replaced; ``where``: its own key; ``near``: returns the key
+    most like an unknown one.
     """
     problems = error.errors(include_url=False)
     # An unknown key is most often a misspelt one: say so rather than that the right one is missing. But

@@ -83,8 +83,10 @@ class GenerateSpec(Strict):
 
 
 class SendingSpec(Strict):
-    """What jobs of up to ``up_to`` GPUs send (without it, all larger ones): ``share`` of an iteration at
-    ideal speed in which each GPU sends at its full rate, and the ``pattern``."""
+    """Traffic of jobs of up to ``up_to`` GPUs (without it, of all larger ones).
+
+    ``share`` of an iteration at ideal speed in which each GPU sends at its full rate, and the ``pattern``.
+    """
 
     up_to: Count | None = None
     share: Annotated[float, Field(ge=0, lt=1)]
@@ -92,8 +94,10 @@ class SendingSpec(Strict):
 
 
 class TrainsSpec(Strict):
-    """What jobs are where they are emulated: training loops whose ``iteration`` lasts so long at ideal speed.
-    ``recovery``: in a replay, from the loss of a GPU until its job goes on."""
+    """Training loops of a trace's jobs if they are emulated. ``iteration``: duration of one at ideal speed.
+
+    ``recovery``: in a replay, from the loss of a GPU until its job resumes.
+    """
 
     iteration: Annotated[Duration, Field(gt=0)]
     batch: Count = 16
@@ -117,7 +121,9 @@ class FaultsSpec(Strict):
     slice: Count = 64
 
     def plan(self, trace: FaultTrace, leaves: Sequence[int]) -> FaultsPlan:
-        """Raises ValueError, ``key: what is wrong``. ``leaves``: GPUs of each switch."""
+        """Return the plan of a fault trace. ``leaves``: GPUs of each switch. Raises ValueError, ``key: what
+        is wrong``.
+        """
         unit = self.unit or self.server_gpus
         if unit % self.server_gpus or any(own % unit for own in leaves):
             raise ValueError(f"unit: {unit} GPUs are no whole servers, or no whole part of each switch")
@@ -186,8 +192,10 @@ class TraceSpec(Strict):
         mtu_bytes: int = LARGEST_MTU_BYTES,
         lost: tuple[LostGpu, ...] = (),
     ) -> TracePlan:
-        """The trace in emulated seconds. ``lost``: GPUs that events lose. Raises ValueError, ``key: what is
-        wrong``, where it does not fit the fabric or the scale."""
+        """Return the trace in emulated seconds. ``lost``: GPUs that events lose.
+
+        Raises ValueError, ``key: what is wrong``, if the trace does not fit the fabric or the scale.
+        """
         try:
             cluster = _plane_of_all(fabric).cluster()
         except ValueError as error:
@@ -263,22 +271,22 @@ class TraceSpec(Strict):
 
 
 def is_trace(jobs: Any) -> bool:
-    """Whether a file's jobs, as written, are a trace's; a job may have that name."""
+    """Return whether a file's jobs, as written, are those of a trace; a job may have that name."""
     one = jobs.get(TRACE) if isinstance(jobs, Mapping) else None
     return isinstance(one, Mapping) and not one.keys().isdisjoint(("file", "generate"))
 
 
 def iterations_of(duration_s: FloatArray, trains: TrainsPlan) -> IntArray:
-    """The iterations that come nearest to each duration, at least one."""
+    """Return the number of iterations nearest to each duration, at least one."""
     return np.maximum(1, np.rint(duration_s / trains.iteration_s)).astype(np.int64)
 
 
 def trained(plan: TracePlan) -> tuple[JobPlan, ...]:
-    """A trace's jobs as training jobs: ``j0``, ``j1``, … in the order of their arrival.
+    """Return a trace's jobs as training jobs: ``j0``, ``j1``, … in the order of their arrival.
 
-    In an iteration a GPU computes for what is left of it beside the share in which it sends at its full rate:
-    of a ring's gradient 2 (n - 1) / n times. Raises ValueError where there are too many, or a gradient is too
-    small for a worker.
+    In an iteration a GPU computes for the part that is left next to the share in which it sends at its full
+    rate: of a ring's gradient 2 (n - 1) / n times. Raises ValueError if there are too many, or a gradient is
+    too small for a worker.
     """
     trains = plan.trains
     assert trains is not None
@@ -324,8 +332,10 @@ def trained(plan: TracePlan) -> tuple[JobPlan, ...]:
 
 
 def regroupings(plan: TracePlan, jobs: Sequence[JobPlan]) -> tuple[EventPlan, ...]:
-    """What the controller is asked for where its own regrouping is the policy: once for each job that has
-    its GPUs."""
+    """Return the events that request regrouping, one for each job once it has its GPUs.
+
+    Return () unless the controller's own regrouping is the policy.
+    """
     if plan.policies.light != "controller":
         return ()
     return tuple(EventPlan(f"regroup-{job.name}", When(granted=job.name), "regroup") for job in jobs)
@@ -377,7 +387,7 @@ def _fits_cluster(policies: Policies, cluster: Cluster, has_faults: bool) -> Non
 
 
 def jobs_of(plan: TracePlan, seed: int) -> JobTrace:
-    """The jobs of a run, scaled to its cluster, in emulated seconds. Raises ValueError.
+    """Return the jobs of a run, scaled to its cluster, in emulated seconds. Raises ValueError.
 
     Jobs that train last a whole number of iterations.
     """

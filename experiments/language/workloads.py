@@ -46,7 +46,7 @@ def _beside(name: str) -> str:
 
 
 def _is_table(device: str | None) -> bool:
-    """Whether this is no device's name, but a file of measured times."""
+    """Return whether ``device`` is a file of measured times and not the name of a device."""
     return device is not None and device.endswith(".csv")
 
 
@@ -56,7 +56,7 @@ Computes = Annotated[str, AfterValidator(lambda found: _beside(found) if _is_tab
 
 
 class SplitSpec(Strict):
-    """How unequally tokens divide over experts: ``workloads.graph.Split``."""
+    """Inequality of the division of tokens over experts: ``workloads.graph.Split``."""
 
     skew: Annotated[float, Field(ge=0, le=16)] = 0.0
     seed: Annotated[int, Field(ge=0)] = 0
@@ -174,9 +174,9 @@ _KEYS = {
 
 
 def workload_of(found: WorkloadSpec, ranks: int, directory: Path) -> Workload:
-    """What the job of so many ranks does in an iteration, in seconds and bytes of the real fabric.
+    """Return the work of a job of so many ranks in an iteration, in seconds and bytes of the real fabric.
 
-    ``directory``: of the scenario file. Raises ValueError, ``key: reason`` where it is one key's fault.
+    ``directory``: of the scenario file. Raises ValueError, ``key: reason`` if one key is at fault.
     """
     found = _filling(found, ranks)
     # Before thousands of ranks are made for nothing.
@@ -206,7 +206,9 @@ def _spread(found: WorkloadSpec, ranks: int) -> int:
 
 
 def files_of(found: WorkloadSpec, ranks: int, directory: Path) -> list[Path]:
-    """All files that :func:`workload_of` reads. Raises ValueError as it does."""
+    """Return all files that :func:`workload_of` reads. Raises ValueError, ``key: reason`` if one key is at
+    fault.
+    """
     tables = [directory / found.device] if found.device is not None and _is_table(found.device) else []
     if isinstance(found.collective, AlgorithmSpec):
         return [directory / found.collective.file]
@@ -220,7 +222,7 @@ def files_of(found: WorkloadSpec, ranks: int, directory: Path) -> list[Path]:
 
 
 def emulated(workload: Workload, scale: Scale) -> Workload:
-    """A workload as emulated: computation takes D times as long, and payload is 1/S."""
+    """Return a workload as emulated: computation takes D times as long, and payload is 1/S."""
     from ringlight.workloads.devices import scaled
 
     found: Workload = scaled(workload, scale.time, scale.payload)
@@ -228,7 +230,7 @@ def emulated(workload: Workload, scale: Scale) -> Workload:
 
 
 def problem_of(where: str, error: ValueError) -> str:
-    """An error of a workload under the key where it stands, of those of the section ``where``."""
+    """Return an error of a workload with its key, one of those of the section ``where``, in front."""
     key = str(error).partition(":")[0].partition(".")[0]
     return f"{where}{'.' if key in WorkloadSpec.model_fields else ': '}{error}"
 
@@ -289,7 +291,10 @@ def _placed(found: WorkloadSpec) -> Workload:
 
 
 def _timing(found: WorkloadSpec, directory: Path) -> Callable[[Workload], Workload]:
-    """What gives operations that state no time one: a device's rate or a table, where there is either."""
+    """Return the function that gives a time to operations that state none: from a device's rate or a table.
+
+    Without a device the function returns the workload unchanged.
+    """
     from ringlight.workloads.devices import measured, timed
 
     if found.device is None:
@@ -358,7 +363,7 @@ def _collective(found: WorkloadSpec, ranks: int, directory: Path) -> Workload:
 
 
 def algorithm_of_file(path: Path) -> Collective:
-    """The algorithm of an MSCCL file. Raises ValueError, one line naming the file and the line in it."""
+    """Return the algorithm of an MSCCL file. Raises ValueError, one line naming the file and its line."""
     from ringlight.workloads.formats.msccl.reader import read_msccl
 
     found = read_msccl(path)

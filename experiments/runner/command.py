@@ -62,11 +62,12 @@ def load_checked(
     auto: bool = False,
     most_gpus: float = math.inf,
 ) -> Experiment:
-    """A scenario file that names only metrics and parts of a page that there are.
+    """Return the experiment of a scenario file, after a check that its metrics, report parts and paper model
+    exist.
 
-    ``repeat``: in place of the file's, and ``sets``: values in place of its own; else those of a run folder
-    to ``resume``. ``scale_for``: chooses the scale where the file leaves it to the machine,
-    and with ``auto`` where it states none. ``most_gpus``: as of :func:`load`. Raises ScenarioError.
+    ``repeat`` and ``sets``: number of repeats and values in place of the file's; else those of the run folder
+    ``resume``. ``scale_for``: chooses the scale if the file leaves it to the machine, and with ``auto`` also
+    if the file states no scale. ``most_gpus``: is passed to :func:`load`. Raises ScenarioError.
     """
     before: Mapping[str, Any] = {}
     if resume is not None:
@@ -112,16 +113,17 @@ def carry_out_experiment(
     at: Callable[[ChosenScale], Experiment] | None = None,
     early: Callable[[dict[str, Any]], None] | None = None,
 ) -> tuple[Done, dict[str, Any]]:
-    """Make an experiment's runs, then its result and report; where, and the object of result.json.
+    """Make an experiment's runs, then its result and report. Return the outcome with the folder, and
+    result.json's object.
 
-    ``resume``: a folder that was left, in which what has ended stays. ``watched``: as of :func:`finish`;
-    ``facts``: further ones for environment.json, which are there before the first run. ``again``: the command
-    that goes on with runs of no file of the user's. ``early`` is called with the result before the report is
-    drawn, which takes longer.
+    ``resume``: an unfinished folder, in which finished runs stay. ``watched``: is passed to :func:`finish`.
+    ``facts``: further facts for environment.json, which are there before the first run. ``again``: the
+    command that resumes runs that come from no file of the user. ``early`` is called with the result before
+    the report is drawn, which takes longer.
 
-    Where the machine does not carry the scale that was chosen for it, all runs are made again at a larger
-    one, in another folder. ``at``: gives the experiment at that.
-    Raises ScenarioError, BackendError, WriteError and what the backend raises.
+    If the machine does not carry the scale that was chosen for it, all runs are made again at a larger scale,
+    in another folder. ``at``: returns the experiment at that scale. Raises ScenarioError, BackendError,
+    WriteError and what the backend raises.
     """
     told = reporter or Reporter()
 
@@ -289,10 +291,11 @@ def finish(
 def view_of_folder(
     path: Path, experiment: Experiment | None = None, foretell: Foreteller | None = None
 ) -> tuple[View, dict[str, Any]]:
-    """What a run folder's report is made from, and the object of its result.json; nothing is written.
+    """Return the data that a run folder's report is made from, and the object of its result.json. Nothing is
+    written.
 
     Both follow from the scenario, environment, records and rates alone. Raises ScenarioError, one line naming
-    the file, when one of these is missing or broken.
+    the file, if one of these is missing or broken.
     """
     environment = environment_of(path)
     experiment = as_simulated(experiment or experiment_of(path), environment)
@@ -310,9 +313,9 @@ def view_of_folder(
 
 
 def joined(folders: Iterable[Path]) -> list[Row]:
-    """The rows of many run folders; where there are several, a row's point also has its ``run``.
+    """Return the rows of many run folders; if there are several, a row's point also has its ``run``.
 
-    Raises ScenarioError naming a folder without a result, or with one of another version.
+    Raises ScenarioError naming a folder without a result, or with a result of another version.
     """
     paths = list(folders)
     found: list[Row] = []
@@ -325,7 +328,7 @@ def joined(folders: Iterable[Path]) -> list[Row]:
 
 
 def backend_named(name: str) -> Backend:
-    """The backend ``simulation``, or ``emulation`` with its usual settings. Raises ValueError."""
+    """Return the backend ``simulation``, or ``emulation`` with its usual settings. Raises ValueError."""
     if name == "simulation":
         return SimulationBackend()
     if name == "emulation":

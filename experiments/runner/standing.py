@@ -1,6 +1,8 @@
-"""Labs that stand on hosts, for hands: a process of the first host builds each, and ends it when told to.
+"""Labs on hosts that stay up for interactive use. A process of the first host builds each and ends it on
+request.
 
-It goes on without its worker and without the scheduler, as that of a run of a lab over several hosts.
+The process continues without its worker and without the scheduler, like that of a run of a lab over several
+hosts.
 """
 
 from __future__ import annotations
@@ -31,8 +33,11 @@ _ASK_S, _LOOK_S = 0.3, 0.2
 
 
 def stand(backend: HostsBackend, setting: Setting, scenario: str) -> tuple[dict[str, Any], Any]:
-    """Have a lab built that stands until somebody ends it: what is known of it, ``host`` being its first, and
-    Dask's future, with which it ends unless it is left. Raises BackendError, LabError."""
+    """Have a lab built that stays up until a user ends it. Return the lab's facts and its Dask future.
+
+    ``host`` of the facts is the lab's first host. The lab ends with the future, unless it is left standing.
+    Raises BackendError, LabError.
+    """
     lots, left = backend.lots(), backend.cluster.places_left()
     lot = next((lot for lot in lots if all(left[host.name] >= 1 for host in lot)), lots[0])
     key = f"{KIND}{secrets.token_hex(8)}"
@@ -91,13 +96,15 @@ def _build(
 
 
 def standing_here(key: str = KIND) -> list[dict[str, Any]]:
-    """What is known of labs that stand and begin here; ``key``: of the process of one."""
+    """Return the facts of labs that stay up and begin on this host. ``key``: of the process of one lab."""
     files = [lab.state_dir / STANDS for lab in kept(key)]
     return [json.loads(file.read_text(encoding="utf-8")) for file in files if file.exists()]
 
 
 def end_standing_here(lab_id: str | None) -> list[str]:
-    """End the lab with this id that stands and begins here, or all; their ids."""
+    """End the lab with this id that stays up and begins on this host, or all for None. Return the ids of
+    ended labs.
+    """
     ended = []
 
     def wanted(state: Lab) -> bool:

@@ -1,4 +1,4 @@
-"""What the fixture ``ringlight_lab`` gives: a lab that stands while a test measures in it."""
+"""Lab that the fixture ``ringlight_lab`` gives: it stays up while a test measures in it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,9 @@ _PROGRAMS = {"mnexec": "mininet", "tc": "iproute2", "ovs-vsctl": "openvswitch-sw
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a test asks for. ``plans``: those of one setting; ``key``: tells it from another."""
+    """Request of a test for a lab. ``plans``: plans of one setting. ``key``: distinguishes the request from
+    others.
+    """
 
     experiment: Experiment
     plans: tuple[RunPlan, ...]
@@ -74,9 +76,9 @@ class Figures:
     rows: tuple[Row, ...]
 
     def value(self, metric: str, **where: Any) -> Value:
-        """The one value of a metric, such as ``value("jct", subject="job red", arm="regrouped")``.
+        """Return the only value of a metric, such as ``value("jct", subject="job red", arm="regrouped")``.
 
-        Raises LookupError that says which rows there are, unless there is exactly one.
+        Raises LookupError listing the rows that there are, unless exactly one row matches.
         """
         of_metric = [row for row in self.rows if row.metric == metric]
         found = [row for row in of_metric if all(getattr(row, key) == at for key, at in where.items())]
@@ -102,7 +104,9 @@ class Bench:
         return f"Bench({self.collective}, {len(self.sizes)} sizes)"
 
     def at(self, size: str) -> Measured:
-        """Measurement of one size, such as ``4 MiB``. Raises LookupError naming the sizes."""
+        """Return the measurement of one size, such as ``4 MiB``. Raises LookupError naming the measured
+        sizes.
+        """
         for one in self.sizes:
             if one.size_bytes == parse_size(size):
                 return one
@@ -131,7 +135,7 @@ class Bench:
 
 
 def why_not(runtime: str) -> str | None:
-    """Why this machine cannot build a lab now, in one line with the remedy; None when it can."""
+    """Return why this machine cannot build a lab now, in one line with the remedy; None if it can."""
     if sys.platform != "linux":
         return f"needs Linux, and this is {sys.platform}"
     if os.geteuid() == 0:
@@ -164,10 +168,12 @@ def wanted(
     runtime: str = "docker",
     slowed: Mapping[str, float] | None = None,
 ) -> Wanted:
-    """What a test in the file ``test`` of the project ``root`` asks for. Raises ScenarioError, one line.
+    """Return what a test in the file ``test`` of the project ``root`` requests. Raises ScenarioError, one
+    line.
 
-    ``scenario``: a file, beside the test or below ``root``; or what such a file says, of which ``fabric`` is
-    enough; or that fabric. ``slowed``: shares of their stated rate at which links at some ports are built.
+    ``scenario``: a file, next to the test or below ``root``; or the content of such a file, of which
+    ``fabric`` is enough; or that fabric alone. ``slowed``: shares of their stated rate at which links at some
+    ports are built.
     """
     if isinstance(scenario, Mapping):
         whole = scenario if {"fabric", "fabrics"} & scenario.keys() else {"fabric": dict(scenario)}
@@ -238,10 +244,12 @@ class RinglightLab:
         algorithm: str = "",
         skew: float = 0.0,
     ) -> Bench:
-        """Time, algorithm and bus bandwidth of a collective among all GPUs of the scenario's jobs, size by
-        size, as ``ringlight bench``. Every result is compared with what it must be.
+        """Measure a collective among all GPUs of the scenario's jobs like ``ringlight bench``. Return the
+        measurements.
 
-        Raises ScenarioError for what there is not, BackendError where it does not come about.
+        The measurements are time, algorithm bandwidth and bus bandwidth of each size. Every result is
+        compared with the expected one. Raises ScenarioError for unknown values, BackendError if the run
+        fails.
         """
         __tracebackhide__ = True
         try:
@@ -257,9 +265,11 @@ class RinglightLab:
         return found
 
     def run(self, arm: str | None = None) -> Figures:
-        """The scenario's own runs in this lab, or those of an arm; their rows, as of a run folder.
+        """Make the scenario's own runs in this lab, or those of an arm. Return their rows, as those of a run
+        folder.
 
-        Raises BackendError when a job fails that was not meant to.
+        Raises ScenarioError for an unknown arm or if there is nothing to run, BackendError if a job fails
+        that was not meant to.
         """
         __tracebackhide__ = True
         plans = [plan for plan in self._plans if arm is None or plan.arm == arm]
@@ -284,17 +294,22 @@ class RinglightLab:
 
     @property
     def links(self) -> tuple[LinkRate, ...]:
-        """What each direction of the links gave when the lab came up. Where others had the processors then,
-        it is measured once more here. Raises BackendError."""
+        """Return the rate that each direction of the links gave when the lab came up.
+
+        A link that was measured while other processes used the processors is measured again first. Raises
+        BackendError.
+        """
         self._there.measure_links_again()
         return tuple(record for record in self._links if type(record) is LinkRate)
 
     def slow_links(self, below: float = SLOW) -> list[str]:
-        """A line for each direction of a link that gave less than this share of its stated rate."""
+        """Return a line for each direction of a link that gave less than the share ``below`` of its stated
+        rate.
+        """
         return [words_of(link) for link in slow_links(self.links, below)]
 
     def told(self) -> str:
-        """What is shown beside a failure: tables so far, and what links lack."""
+        """Return the text that is shown with a failure: the tables so far, and the slow links."""
         slow = [words_of(link) for link in slow_links(self._links)]
         return "\n".join([*self._told, *(slow or ["no link below its stated rate"]), f"logs: {self.logs}"])
 
@@ -334,7 +349,7 @@ class Labs:
         self._key: tuple[Any, ...] = ()
 
     def take(self, asked: Wanted) -> RinglightLab:
-        """The lab that was kept, if it is of the same, or a new one. Raises one of ``FORESEEN``."""
+        """Return the lab that was kept, if it fits the request, or a new one. Raises one of ``FORESEEN``."""
         if self._lab is None or self._lab.broken or self._key != asked.key:
             self.close()
             self._lab, self._key = _opened(asked, self._logs()), asked.key

@@ -62,7 +62,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Add what the lab measured, and slow links, to the report of a failure."""
+    """Add the lab's measurements and slow links to the report of a failure. Return the report."""
     report = yield
     lab: Any = getattr(item, "funcargs", {}).get("ringlight_lab")
     if report.when == "call" and report.failed and hasattr(lab, "told"):
@@ -82,7 +82,7 @@ def _cannot(config: pytest.Config, reason: str) -> None:
 
 @contextmanager
 def _in_one_line() -> Iterator[None]:
-    """What is foreseen to go wrong inside fails the test with its line alone."""
+    """Fail the test with one line if one of the foreseen errors is raised in the block. Yields nothing."""
     from ringlight.experiments.testing.fixture_lab import FORESEEN
 
     try:
@@ -97,9 +97,9 @@ def _in_one_line() -> Iterator[None]:
 
 @pytest.fixture
 def ringlight_scenario(request: pytest.FixtureRequest) -> str | Path | Mapping[str, Any]:
-    """What ``ringlight_lab`` is built from: of the marker ``ringlight``, else of the configuration.
+    """Return the scenario for ``ringlight_lab``: from the marker ``ringlight``, else from the configuration.
 
-    A test's parameter or a project's fixture of this name takes its place.
+    A test's parameter or a project's fixture of this name replaces it.
     """
     marker = request.node.get_closest_marker("ringlight")
     if marker is not None and marker.args:
@@ -143,7 +143,7 @@ def ringlight_lab(
 
 
 def _marked(request: pytest.FixtureRequest) -> tuple[bool, dict[str, Any]]:
-    """Whether the next test may have the same lab, and keywords for ``wanted``."""
+    """Return whether the next test may have the same lab, and keywords for ``wanted``."""
     marker = request.node.get_closest_marker("ringlight")
     said = dict(marker.kwargs) if marker is not None else {}
     for key in said:

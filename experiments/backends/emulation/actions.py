@@ -62,15 +62,15 @@ class Actions:
         return begun
 
     def over(self) -> list[ActionEnded]:
-        """The ends of those that are over since the last call."""
+        """Return the ends of the actions that have ended since the last call."""
         done = {future for future in self._under_way if future.done()}
         self._under_way -= done
         return [future.result() for future in done]
 
     def settle(self, tend: Callable[[], None]) -> list[ActionEnded]:
-        """The run is over: end what is under way and undo all that it broke. Raises BackendError.
+        """End what is in progress after the run, and undo all faults. Return the ends of the actions.
 
-        ``tend`` is called meanwhile.
+        ``tend`` is called while actions end. Raises BackendError.
         """
         self._hurry.set()
         # Each has deadlines of its own.

@@ -1,4 +1,4 @@
-"""What a lab's averagers did during a run, as their processes tell it."""
+"""Count the work of a lab's averagers during a run, from the status of their processes."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class AveragerLog:
         self._before = {name: _read(path) for name, path in self._files.items()}
 
     def counted(self, clock: Callable[[], float] = time.time) -> dict[str, dict[str, Any]]:
-        """Latest status of each averager, with counters since this log began.
+        """Return the latest status of each averager, with counters since this log began.
 
-        Counters of one that was restarted begin at its restart, which ``restarted`` tells. One that is not
-        back is left out.
+        The counters of an averager that was restarted begin at its restart, which ``restarted`` shows. An
+        averager that is not back is left out.
         """
         asked = clock()
         found = {}
@@ -44,7 +44,9 @@ class AveragerLog:
         return found
 
     def records(self, **where: Any) -> list[Record]:
-        """What :meth:`counted` finds, if there are averagers. ``where``: time and run of the record."""
+        """Return one record of :meth:`counted`, or [] if there are no averagers. ``where``: time and run of
+        the record.
+        """
         found = self.counted()
         return [AveragersCounted(averagers=found, **where)] if found else []
 

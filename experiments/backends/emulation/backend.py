@@ -89,7 +89,7 @@ class EmulationBackend:
         )
 
     def _cannot_run(self, plan: RunPlan) -> str | None:
-        """What a job's container needs and this machine has not, ``key: reason``."""
+        """Return what a job's container needs and this machine lacks, ``key: reason``; None if nothing."""
         for job in plan.jobs:
             if (wanted := job.container) is None:
                 continue
@@ -127,7 +127,10 @@ class EmulationBackend:
         self._labs = list(earlier.get("labs", ()))
 
     def open(self, setting: Setting, emit: Callable[[Record], None]) -> EmulatedLab:
-        """Raises BackendError, WriteError; then nothing is left."""
+        """Build a lab of the setting and measure its links. Return the lab.
+
+        Raises BackendError and WriteError; then nothing is left of the lab.
+        """
         setting = replace(setting, fabric=plugged(setting.fabric))
         spread = None if self._spread is None else self._spread(setting)
         processes = processes_of(

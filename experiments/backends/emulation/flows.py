@@ -25,14 +25,14 @@ class FlowLog:
         self._next = 0.0
 
     def look(self) -> list[Record]:
-        """Read new flows, at most once every FLOWS_S seconds."""
+        """Return the records of new flows, read at most once every FLOWS_S seconds; else []."""
         if time.monotonic() < self._next:
             return []
         self._next = time.monotonic() + FLOWS_S
         return self.read()
 
     def read(self) -> list[Record]:
-        """Read the new flows of all agents."""
+        """Return the records of the new flows of all agents."""
         return [record for gpu in self._cursors for record in self._of(gpu)]
 
     def _of(self, gpu: str) -> list[Record]:

@@ -100,11 +100,11 @@ class _Job:
 
     @property
     def awaited(self) -> bool:
-        """Whether somebody waits for its next state."""
+        """Return whether the run waits for the job's next state."""
         return not self.released and not self.ended
 
     def triggers(self, events: Iterable[EventPlan]) -> bool:
-        """Whether any of the events waits for one of its iterations."""
+        """Return whether an event waits for an iteration of this job; False once the job has ended."""
         name = self.plan.name
         return not self.ended and any(event.when.job == name for event in events)
 
@@ -424,7 +424,11 @@ class EmulatedLab:
         self._note(JobState, t=t, job=job.plan.name, state=job.state, gpus=job.gpus, reason=reason)
 
     def _events(self, job: _Job, *, fresh: bool = False) -> bool:
-        """Whether the controller has all that was heard of the job before. ``fresh``: it listens first."""
+        """Read the new events of a job. Return whether the controller has all events that were read of the
+        job before.
+
+        ``fresh``: the controller first reads from the workers.
+        """
         answer = self._api.get(f"/v1/jobs/{job.id}/events", cursor=job.cursor, fresh=fresh)
         if answer["cursor"] < job.cursor:
             # One that was started again is still catching up with the workers.
@@ -476,7 +480,7 @@ class EmulatedLab:
                 self._note(Released, jobs=[job.plan.name for job in jobs], at=at)
 
     def _count_before(self, jobs: Sequence[_Job]) -> None:
-        """What links have carried before jobs of containers start."""
+        """Read the byte counters of links before jobs of containers start."""
         run = self._run
         for job in jobs:
             if job.plan.container is not None:
@@ -490,7 +494,7 @@ class EmulatedLab:
         return {(one["switch"], one["port"]): (one["rx_bytes"], one["tx_bytes"]) for one in found}
 
     def _keep_of_containers(self, job: _Job) -> None:
-        """What links carried, and what every rank's command said, into the logs."""
+        """Record the bytes that links carried, and write the output of every rank's command to the logs."""
         after = self._port_bytes() if job.before else {}
         folder = self.processes.logs / "output" / self._run.plan.name
         with writing(folder):
@@ -533,7 +537,7 @@ class EmulatedLab:
         self._note(LightCounters, moment=moment, kernel=kernel, agents=agents)
 
     def _divisions(self) -> None:
-        """How the controller divided the light of each job, where it does."""
+        """Record how the controller divided the light of each job, if the job's light is divided."""
         fabric = self.setting.fabric
         for job in self._run.jobs.values():
             plane = job.plan.plane(fabric)
@@ -585,14 +589,17 @@ _TARGETS = {"optical switch": "switch {}", "O-NIC agent": "agent {}", "averager"
 
 
 def is_planned(plan: RunPlan, death: Death) -> bool:
-    """Whether a run has an event that kills this process."""
+    """Return whether a run has an event that kills this process."""
     target = _TARGETS.get(death.kind, death.kind).format(death.name)
     return any(event.do == "kill" and str(event.target) == target for event in plan.events)
 
 
 def carried(link: Link, before: PortBytes, after: PortBytes) -> list[dict[str, Any]]:
-    """Bytes in each direction of a link with a packet switch at an end, as its port counted them; of one
-    between two the sender counts. A switch that was started again meanwhile counts for nothing."""
+    """Return the bytes in each direction of a link with a packet switch at an end, as the switch's port
+    counted them.
+
+    Of a link between two switches the sender counts. A switch that was restarted meanwhile is left out.
+    """
     found: dict[tuple[str, str], int] = {}
     for near in (link.a, link.b):
         key, far = (near.node, near.number), link.other(near)
@@ -606,7 +613,7 @@ def carried(link: Link, before: PortBytes, after: PortBytes) -> list[dict[str, A
 
 
 def since(now: Sequence[Mapping[str, Any]], before: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """What impaired links did to frames since then, where any came."""
+    """Return what impaired links did to frames since ``before``, only for links that frames arrived at."""
     known = {(one["from"], one["to"]): one for one in before}
     found = []
     for one in now:
@@ -620,9 +627,10 @@ def since(now: Sequence[Mapping[str, Any]], before: Sequence[Mapping[str, Any]])
 
 
 def goes_on(segments: Sequence[tuple[int, int]], ranks: int, first: int) -> list[tuple[int, int]]:
-    """Numbers of ranks, each from an iteration on, of a job that goes on with ``ranks`` from ``first`` on.
+    """Return the numbers of ranks, each from an iteration on, of a job that resumes with ``ranks`` at
+    ``first``.
 
-    What it did from that iteration on before, it does anew.
+    Iterations that the job did from ``first`` on before are done again.
     """
     kept = [segment for segment in segments if segment[1] < first]
     return kept if kept and kept[-1][0] == ranks else [*kept, (ranks, first)]

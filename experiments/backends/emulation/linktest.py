@@ -298,10 +298,11 @@ def _only(part: Part, links: Container[tuple[str, str]]) -> Part:
 
 
 def parts(fabric: Fabric, circuits: Circuits) -> tuple[list[Part], list[Port]]:
-    """Parts to measure with ``circuits`` lit, and the ports of links that no pair of GPUs uses.
+    """Return the parts to measure with ``circuits`` lit, and the ports of links that no pair of GPUs uses.
 
-    NICs at once along rings inside each packet switch, both directions full; then each direction of each link
-    between packet switches, those at once that share no link; then the O-NICs of each plane with light.
+    First NICs, at the same time along rings inside each packet switch, both directions full. Then each
+    direction of each link between packet switches, at the same time those that share no link. Then the O-NICs
+    of each plane with light.
     """
     ports = [(Port.parse(a), Port.parse(b)) for a, b in circuits]
     graph = electrical_graph(fabric, circuit_cross_connects(fabric, ports))
@@ -391,10 +392,11 @@ _STREAMS: Mapping[str, Callable[[Any], Iterator[list[Stream]]]] = {
 
 
 def trunk_tests(fabric: Fabric, router: Router) -> tuple[list[list[Stream]], list[Port]]:
-    """Which GPUs send to which to fill each direction of each link between packet switches once.
+    """Return batches of streams between GPUs that fill each direction of each link between packet switches
+    once.
 
-    In a batch no GPU sends or receives twice, and no link is used twice, nor in both directions. Also the
-    ports of links over which no pair of GPUs sends.
+    In a batch no GPU sends or receives twice, and no link is used twice, nor in both directions. Also return
+    the ports of links over which no pair of GPUs sends.
     """
     left = {
         port

@@ -35,11 +35,11 @@ class References:
     def outcome_of(
         self, lab: Lab, request: Mapping[str, Any], segments: Sequence[tuple[int, int]]
     ) -> dict[str, Any]:
-        """``sha256`` of the parameters after the training of a ``POST /v1/jobs`` request, and where averagers
-        work ``unlike``, the share of their answers that are not the mean. Raises BackendError.
+        """Return the outcome of the training of a ``POST /v1/jobs`` request: ``sha256`` of the parameters.
 
-        ``segments``: with how many ranks it went on, each from an iteration on; more than one where it lost
-        GPUs.
+        If averagers work, it also has ``unlike``, the share of their answers that are not the mean.
+        ``segments``: the number of ranks, each from an iteration on; more than one if the job lost GPUs.
+        Raises BackendError.
         """
         key = (*segments, json.dumps(_decisive(request)))
         if key not in self._known:

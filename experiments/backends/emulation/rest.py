@@ -1,4 +1,4 @@
-"""What a run asks of the controller, through the REST API and read back, and what ends a run there."""
+"""Send a run's requests to the controller's REST API, and end the run if one is refused."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Circuits = Sequence[tuple[str, str]]
 
 @contextmanager
 def ending_runs() -> Iterator[None]:
-    """What is refused inside is the end of the run, in one line: a BackendError."""
+    """Turn a refusal raised in the block into a one-line BackendError, which ends the run. Yields nothing."""
     try:
         yield
     except Refusals as error:

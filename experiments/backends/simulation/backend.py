@@ -129,7 +129,7 @@ class SimulationBackend:
         return SimulatedLab(setting, share, self.latency_s, self._count, self.most_events)
 
     def batches(self, plans: Sequence[RunPlan]) -> tuple[list[Batch | TraceBatch], list[RunPlan]]:
-        """Divide plans into batches that need no lab, and the plans that need one."""
+        """Return batches of plans that need no lab, and the plans that need a lab."""
         traces: list[Batch | TraceBatch] = [trace_batch(plan) for plan in plans if plan.trace is not None]
         plans = [plan for plan in plans if plan.trace is None]
         single = [plan for plan in plans if alone(plan)]
@@ -140,7 +140,7 @@ class SimulationBackend:
         return [*traces, *found], [plan for plan in plans if not alone(plan)]
 
     def compute(self, batch: Batch | TraceBatch, told: Told = untold) -> list[Record]:
-        """The records of a batch's runs."""
+        """Return the records of a batch's runs. ``told`` is called with the progress of a trace's runs."""
         return replayed(batch, told) if isinstance(batch, TraceBatch) else compute(batch)
 
     def _count(self, events: int) -> None:
@@ -205,7 +205,7 @@ class SimulationBackend:
 
 
 def _unmodelled(plan: RunPlan, planes: Mapping[str, Plane]) -> str | None:
-    """What links do to frames in a plan that has no model, ``key: reason``."""
+    """Return which effect of links on frames has no model in a plan, ``key: reason``; None if none."""
     setting = plan.setting
     said = [
         (f"fabric.links: {link.a} - {link.b}", link.impairments)
@@ -255,7 +255,10 @@ def _weak_light(setting: Setting) -> Iterator[tuple[str, Impairments]]:
 
 
 def _apart(plan: RunPlan, planes: Mapping[str, Plane]) -> str | None:
-    """Which job is not where the others are: a simulation is of one plane, or of links that packets share."""
+    """Return which job is not where the others are, ``key: reason``; None if all are together.
+
+    A simulation covers one plane, or links that packets share.
+    """
     if not planes:
         return None
     found = sorted(planes.values(), key=lambda plane: plane.shared)[0]

@@ -72,7 +72,7 @@ class Batch:
 
 
 def alone(plan: RunPlan) -> bool:
-    """Whether a run is one all-reduce in step, of all GPUs, and nothing else."""
+    """Return whether a run is one all-reduce in step, of all GPUs, and nothing else."""
     if len(plan.jobs) != 1 or plan.events or plan.control != ControlFaults():
         return False
     (job,), fabric = plan.jobs, plan.setting.fabric
@@ -88,8 +88,11 @@ def alone(plan: RunPlan) -> bool:
 
 
 def batches(plans: Iterable[RunPlan], share: float, latency_s: float) -> list[Batch]:
-    """Runs that are :func:`alone`, by what they have in common; those with the most lightpaths first.
-    ``latency_s``: of every transfer, besides what a plan says."""
+    """Return the runs, each of them :func:`alone`, in batches that share a network; first those with most
+    lightpaths.
+
+    ``latency_s``: seconds that every transfer takes longer than a plan states.
+    """
     found: dict[Hashable, Batch] = {}
     for plan in plans:
         (job,) = plan.jobs
@@ -106,7 +109,7 @@ def batches(plans: Iterable[RunPlan], share: float, latency_s: float) -> list[Ba
 
 
 def _medium(plan: RunPlan) -> tuple[Hashable, Callable[[], Around | Fabric], StepCost]:
-    """What tells a run's network from others, how to make it, and what a step costs on it."""
+    """Return (cache key, constructor, step cost) of the run's network."""
     setting, plane = plan.setting, plan.on(RingPlane)
     fabric, costs = setting.fabric, plan.costs
     reduce_s = 0.0 if costs.add_bps is None else 8 / costs.add_bps
@@ -129,7 +132,7 @@ def _weight(batch: Batch) -> int:
 
 
 def run_started(plan: RunPlan) -> RunStarted:
-    """The first record of a run that is computed as a whole."""
+    """Return the first record of a run that is computed as a whole."""
     return RunStarted(
         t=0.0,
         run=plan.name,
@@ -158,12 +161,14 @@ def _all_reduce(plan: RunPlan, cost: StepCost, share: float, latency_s: float) -
 
 
 def payload_part(plan: RunPlan, share: float) -> float:
-    """Payload's part of a link's rate: ``share`` where headers count, less what TCP gives away."""
+    """Return the payload's share of a link's rate: ``share``, less the share that TCP gives away; 1 without
+    headers.
+    """
     return share * left_by_tcp(plan) if plan.costs.headers else 1.0
 
 
 def compute(batch: Batch) -> list[Record]:
-    """The records of a batch's runs; one that cannot be made has a record that says why."""
+    """Return the records of a batch's runs; a run that cannot be made has a record with the reason."""
     phases = cache(lambda *how: _phases(batch, *how))
     found: list[Record] = []
     for one in batch.runs:

@@ -263,7 +263,7 @@ class SimulatedLab:
         return replace(self._rates, onics=onics, interconnect=slower, links=links)
 
     def _network(self) -> Network:
-        """What transfers see of the fabric as it is lit and plugged now."""
+        """Return the network for transfers, from the fabric as it is lit and plugged now."""
         fabric = self._fabric
         for ends in self._cut:
             fabric = without_link(fabric, next(iter(ends)))
@@ -404,7 +404,7 @@ class SimulatedLab:
             flap.wake()
 
     def _impair(self, names: Sequence[str], wanted: Impairments | None) -> None:
-        """What a link does to frames from now on; None for what the fabric says."""
+        """Set what a link does to frames from now on; None restores what the fabric states."""
         ends = frozenset(Port.parse(name) for name in names)
         own = next(one for one in self._tuned(self._plan).links if frozenset((one.a, one.b)) == ends)
         now = own if wanted is None else replace(own, impairments=wanted)

@@ -1,4 +1,4 @@
-"""What passed the links of a simulation: when each GPU stood still, and what each switch port carried."""
+"""Measure the traffic of a simulation: idle times of each GPU, and the rates of each switch port."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Interval = tuple[float, float]
 
 
 def merged(intervals: Iterable[Interval]) -> list[Interval]:
-    """The union of intervals, as intervals in order that do not touch."""
+    """Return the union of intervals, as intervals in order that do not touch."""
     union: list[Interval] = []
     for begin, end in sorted(intervals):
         if union and begin <= union[-1][1]:
@@ -27,7 +27,7 @@ def merged(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def idle_within(busy: Sequence[Interval], begin: float, end: float) -> list[Interval]:
-    """The parts of ``begin`` to ``end`` that are in no interval of ``busy`` (in order, not touching)."""
+    """Return the parts of ``begin`` to ``end`` outside all intervals of ``busy`` (in order, not touching)."""
     idle, at = [], begin
     for start, stop in busy:
         if stop <= begin:
@@ -49,7 +49,7 @@ def _ends(key: Hashable) -> tuple[Port, Port]:
 
 
 class Stillness:
-    """When bytes moved at each GPU, either way, read from an engine's trace as it grows."""
+    """Intervals in which bytes moved at each GPU, either way, read from an engine's trace as it grows."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -57,7 +57,7 @@ class Stillness:
         self._moved: dict[str, list[Interval]] = defaultdict(list)
 
     def stalls(self, gpu: str, begin_s: float, end_s: float) -> list[Interval]:
-        """The parts of ``begin_s`` to ``end_s`` in which nothing moved at a GPU."""
+        """Return the parts of ``begin_s`` to ``end_s`` in which nothing moved at a GPU."""
         passed = self._engine.passed or []
         for entry in passed[self._read :]:
             self._moved[_ends(self._engine.key(entry.links[0]))[0].node].append((entry.begin_s, entry.end_s))
@@ -75,10 +75,11 @@ class Stillness:
 def port_rates(
     engine: Engine, switches: Collection[str], gpus: Collection[str], run: str, end_s: float, share: float
 ) -> list[PortRate]:
-    """What each packet switch's ports received and sent, headers included, from 0 to ``end_s``.
+    """Return the rates at which each packet switch's ports received and sent, headers included, from 0 to
+    ``end_s``.
 
-    A row for each port and step; where light moved, ``gpu`` and ``peer`` are those with which most was
-    exchanged in it, or last. ``share``: payload's share of a link's rate.
+    A row for each port and step. If light moved, ``gpu`` and ``peer`` are those with which most was exchanged
+    in the step, or last. ``share``: payload's share of a link's rate.
     """
     step_s = max(SERIES_STEP_S, end_s / MOST_STEPS)
     steps = int(end_s / step_s) + 1

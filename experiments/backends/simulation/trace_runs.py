@@ -53,7 +53,7 @@ class TraceBatch:
 
 
 def not_replayed(plan: RunPlan) -> str | None:
-    """Why a trace's run cannot be replayed, ``key: reason``; None where it can."""
+    """Return why a trace's run cannot be replayed, ``key: reason``; None if it can."""
     assert plan.trace is not None
     lost = {(one.at_s, one.gpu) for one in plan.trace.lost}
     for event in plan.events:
@@ -83,8 +83,10 @@ def trace_batch(plan: RunPlan) -> TraceBatch:
 
 
 def replayed(batch: TraceBatch, told: Told = untold) -> list[Record]:
-    """The records of a batch's runs; one that cannot be made has a record that says why. ``told``: as
-    ``BatchBackend.compute`` has it."""
+    """Return the records of a batch's runs; a run that cannot be made has a record with the reason.
+
+    ``told`` is called with the title of a long run and its done share, as in ``BatchBackend.compute``.
+    """
     found: list[Record] = []
     for one in batch.runs:
         try:
@@ -153,7 +155,9 @@ def _losses(plan: TracePlan) -> Losses:
 
 
 def _moments(one: TraceRun, trace: JobTrace, made: Replay) -> dict[str, list[float | None]]:
-    """When each job came, had its GPUs, began and ended, by the names of those that have some."""
+    """Return the seconds at which each named job arrived, had its GPUs, began and ended; None for a missing
+    time.
+    """
     if not one.names:
         return {}
     columns = (trace.arrival_s, made.start_s, made.start_s + np.array(one.start_up_s), made.end_s)

@@ -46,12 +46,12 @@ MOST_RECORDED = 100_000
 
 
 def fidelity_of(job: JobPlan) -> Fidelity:
-    """Whether a job's workload is simulated rank by rank (exact) or by classes of ranks."""
+    """Return "exact" if a job's workload is simulated rank by rank, "classes" if by classes of ranks."""
     return "exact" if job.gpus <= MOST_RANKS else "classes"
 
 
 def demand_of_jobs(jobs: Sequence[JobPlan], gpus: Sequence[str]) -> Demand:
-    """Demand of one iteration of each job that names its GPUs, bytes."""
+    """Return the demand of one iteration of each job that names its GPUs, in bytes."""
     number = {gpu: index for index, gpu in enumerate(gpus)}
     found = []
     for job in jobs:
@@ -100,7 +100,7 @@ class WorkloadRun:
 
     @property
     def over(self) -> bool:
-        """Whether all ranks have ended, or nothing will happen any more."""
+        """Return whether all ranks have ended, or nothing will happen any more."""
         return self._failed or self._execution.over
 
     def divide(self, one: Interconnect, when: Division, share: float) -> None:
@@ -117,7 +117,7 @@ class WorkloadRun:
 
     @property
     def phased(self) -> bool:
-        """Whether light follows the job's phases."""
+        """Return whether light follows the job's phases."""
         return self._job.phases
 
     def follow_phases(self, fabric: Fabric, takes: PhaseLight | None, share: float) -> None:
