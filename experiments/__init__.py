@@ -71,16 +71,16 @@ def run(
     from ringlight.experiments.analysis.rows import from_json
     from ringlight.experiments.runner.command import backend_named, carry_out_experiment
 
-    found = load(experiment) if isinstance(experiment, str | Path) else experiment
+    loaded = load(experiment) if isinstance(experiment, str | Path) else experiment
     if backend == "emulation" and dask is not None:
         from ringlight.experiments.runner.hosts import HostsBackend
         from ringlight.testbed.hosts.cluster import hosts_of
 
         with hosts_of(dask) as cluster:
             on_hosts = HostsBackend("docker", cluster)
-            done, result = carry_out_experiment(found, on_hosts, Path(runs), arms=arms, processes=processes)
+            done, result = carry_out_experiment(loaded, on_hosts, Path(runs), arms=arms, processes=processes)
     else:
         done, result = carry_out_experiment(
-            found, backend_named(backend), Path(runs), arms=arms, processes=processes, dask=dask
+            loaded, backend_named(backend), Path(runs), arms=arms, processes=processes, dask=dask
         )
     return Results(done.path, from_json(result), done.failures, result)

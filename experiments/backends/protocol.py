@@ -140,11 +140,11 @@ class BatchBackend(Backend, Protocol):
         """Return batches of plans that other processes can compute, and the plans that need a lab."""
         ...
 
-    def compute(self, batch: Any, told: Told = untold) -> list[Record]:
+    def compute(self, batch: Any, report: Told = untold) -> list[Record]:
         """Return all records of the runs of a batch, one run after the other; a ``RunFailed`` for a run that
         fails.
 
-        ``told`` is called now and then with the title of a long run and its done share (0 to 1).
+        ``report`` is called now and then with the title of a long run and its done share (0 to 1).
         """
         ...
 

@@ -111,9 +111,9 @@ def main() -> None:
             raise
         if type(error).__name__ != "NoArgsIsHelpError":
             # For a wrong option, only this text names it.
-            said = error.format_message() if hasattr(error, "format_message") else str(error)
-            said = said.replace("Value error, ", "")
-            say(" ".join(said.split()) or type(error).__name__)
+            message = error.format_message() if hasattr(error, "format_message") else str(error)
+            message = message.replace("Value error, ", "")
+            say(" ".join(message.split()) or type(error).__name__)
         code = 2 if type(error).__name__ == "ScenarioError" else getattr(error, "exit_code", 1)
     raise SystemExit(code if isinstance(code, int) else 0)
 

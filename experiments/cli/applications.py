@@ -69,8 +69,8 @@ def _for_applications(scenario: Path, settings: Sequence[Setting], lab: OpenLab)
         fail("--app-all: which application? name its file with --app", 2)
     if lab.observe_links and not lab.app:
         fail("--observe-links: for which application? name its file with --app", 2)
-    found = [all_for_applications(setting) if lab.app_all else setting for setting in settings]
-    waiting = next((why for setting in found if (why := for_applications(setting.fabric))), None)
+    copies = [all_for_applications(setting) if lab.app_all else setting for setting in settings]
+    waiting = next((why for setting in copies if (why := for_applications(setting.fabric))), None)
     if waiting is not None and not lab.app:
         fail(f"{scenario}: {waiting}", 2)
     if lab.app and waiting is None:
@@ -80,4 +80,4 @@ def _for_applications(scenario: Path, settings: Sequence[Setting], lab: OpenLab)
             else "say 'controller: app' of it in the fabric, or give them all with --app-all"
         )
         fail(f"--app: no packet switch of {scenario} is for applications; {remedy}", 2)
-    return found
+    return copies

@@ -56,7 +56,7 @@ def list_of(path: str, as_json: bool, *columns: Column, of: str | None = None) -
     """GET a list and print it as a table, or as JSON. ``of``: key of the list in the reply, if the reply is
     an object.
     """
-    answer(get(path), as_json, lambda found: listing(found[of] if of else found, *columns))
+    answer(get(path), as_json, lambda reply: listing(reply[of] if of else reply, *columns))
 
 
 def arrow(xc: Mapping[str, Any] | None) -> str:
@@ -67,8 +67,8 @@ def arrow(xc: Mapping[str, Any] | None) -> str:
     return f"{xc['ingress']} → {xc['egress']}{colour}"
 
 
-def write_plan(found: Mapping[str, Any]) -> None:
+def write_plan(change: Mapping[str, Any]) -> None:
     """Print the change of one switch: the cross-connects that it removes, adds and keeps."""
-    rows = [[what, arrow(xc)] for what in ("remove", "add", "keep") for xc in found["plan"][what]]
+    rows = [[what, arrow(xc)] for what in ("remove", "add", "keep") for xc in change["plan"][what]]
     table(["", "cross-connect"], rows)
-    echo("done" if found["applied"] else "nothing was changed (dry run)")
+    echo("done" if change["applied"] else "nothing was changed (dry run)")

@@ -61,12 +61,12 @@ def show_json(value: Any) -> None:
     echo(json.dumps(value, indent=2))
 
 
-def answer(found: Any, as_json: bool, write: Callable[[Any], None]) -> None:
+def answer(reply: Any, as_json: bool, write: Callable[[Any], None]) -> None:
     """Print a reply as JSON, or for a person by means of ``write``."""
     if as_json:
-        show_json(found)
+        show_json(reply)
     else:
-        write(found)
+        write(reply)
 
 
 #: A key of entries, which is also the column's head; or a head, and a key or what makes a cell of an entry.

@@ -30,7 +30,7 @@ def converse(cluster: Cluster, host: str, lab: str, lines: Iterable[str] | None)
     """
     from ringlight.testbed.hosts.sessions import begin_session, end_session, tell_session
 
-    (there,) = (one for one in cluster.hosts if one.name == host)
+    (there,) = (candidate for candidate in cluster.hosts if candidate.name == host)
     command = [sys.executable, "-m", "ringlight.experiments.cli.app", "shell", lab, "--file", "-"]
     session = _asked(cluster, there, begin_session, command)
     heard = _Heard(cluster, there, session)
@@ -38,8 +38,8 @@ def converse(cluster: Cluster, host: str, lab: str, lines: Iterable[str] | None)
         if lines is not None:
             text = "".join(f"{line.rstrip()}\n" for line in lines)
             _asked(cluster, there, tell_session, session, text, True)
-            for said in heard.more(None):
-                typer.echo(said, nl=False)
+            for output in heard.more(None):
+                typer.echo(output, nl=False)
         else:
             _ask(heard)
         return heard.code or 0
@@ -64,8 +64,8 @@ def _ask(heard: _Heard) -> None:
         mark = f"# {secrets.token_hex(8)}"
         _asked(heard.cluster, heard.host, tell_session, heard.session, f"{line}\n{mark}\n", False)
         echo = f"{_PROMPT}{line.rstrip()}\n"
-        for said in heard.more(f"{_PROMPT}{mark}\n"):
-            typer.echo(said.removeprefix(echo), nl=False)
+        for output in heard.more(f"{_PROMPT}{mark}\n"):
+            typer.echo(output.removeprefix(echo), nl=False)
             echo = ""
 
 
@@ -87,9 +87,9 @@ class _Heard:
 
         rest = ""
         while True:
-            said, self.code = _asked(self.cluster, self.host, hear_session, self.session, self._known)
-            self._known += len(said)
-            rest += self._decode(said)
+            data, self.code = _asked(self.cluster, self.host, hear_session, self.session, self._known)
+            self._known += len(data)
+            rest += self._decode(data)
             if until is not None and until in rest:
                 yield rest.partition(until)[0]
                 return
@@ -100,10 +100,10 @@ class _Heard:
             if self.code is not None:
                 yield rest
                 return
-            if not said:
+            if not data:
                 time.sleep(_EVERY_S)
 
 
 def _asked(cluster: Cluster, host: Host, function: Callable[..., Answer], *arguments: Any) -> Answer:
-    (found,) = cluster.ask(function, *arguments, hosts=[host]).values()
-    return found
+    (reply,) = cluster.ask(function, *arguments, hosts=[host]).values()
+    return reply

@@ -205,7 +205,7 @@ def crosscheck(
     if random is not None:
         refuse(context, ("scenario", "arm", "iterations", "emulated"), "not with --random")
         with emulation(lab, context, dask, (), over) as backend:
-            folder, found = run_blind(
+            folder, document = run_blind(
                 random,
                 seed,
                 backend,
@@ -215,8 +215,8 @@ def crosscheck(
                 resume=resume,
                 limit_percent=limit,
             )
-        answer(found, as_json, lambda found: show(found, folder))
-        if not found["within_limit"]:
+        answer(document, as_json, lambda document: show(document, folder))
+        if not document["within_limit"]:
             raise typer.Exit(1)
         return
     refuse(context, ("seed", "resume"), "only with --random")
@@ -227,7 +227,7 @@ def crosscheck(
         names = ("arm", "iterations", "runtime", "rest", "openflow", "dask", *OVER_HOSTS)
         refuse(context, names, "without effect on a run made before (--emulated)")
     with emulation(lab, context, dask, (), over) as backend:
-        folder, found = run_crosscheck(
+        folder, document = run_crosscheck(
             scenario,
             backend,
             _simulation(mtu, latency),
@@ -239,8 +239,8 @@ def crosscheck(
             limit_percent=limit,
             scale_for=options.machine(lab),
         )
-    answer(found, as_json, lambda found: show(found, folder))
-    if not found["within_limit"]:
+    answer(document, as_json, lambda document: show(document, folder))
+    if not document["within_limit"]:
         raise typer.Exit(1)
 
 
@@ -269,10 +269,10 @@ def check(
         scale_for=functools.partial(scale_here, fast_path=fast_path),
         most_gpus=MOST_RANKS,
     )
-    found = check_document(experiment)
+    document = check_document(experiment)
     if hosts is not None:
-        add_cuts(found, experiment, hosts)
-    answer(found, as_json, show_check)
+        add_cuts(document, experiment, hosts)
+    answer(document, as_json, show_check)
 
 
 def report(

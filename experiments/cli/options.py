@@ -30,15 +30,15 @@ _SHIPPED = dict.fromkeys(
 )
 
 
-def _for_json_alone(wanted: bool) -> bool:
+def _for_json_alone(requested: bool) -> bool:
     """Keep standard output for what Python prints. Libraries of C print past it, and often only at the end:
     the solver HiGHS has a line that no option turns off. Theirs goes to standard error."""
     out, err = sys.stdout, sys.stderr
-    if wanted and out is sys.__stdout__ and out and err:
+    if requested and out is sys.__stdout__ and out and err:
         own = os.dup(out.fileno())
         os.dup2(err.fileno(), out.fileno())
         sys.stdout = os.fdopen(own, "w", encoding=out.encoding, errors=out.errors)
-    return wanted
+    return requested
 
 
 def _application_files(chosen: list[Path] | None) -> list[Path] | None:
@@ -162,8 +162,8 @@ class Place:
         from ringlight.fabric.planes.divided.plugged import plugged
         from ringlight.fabric.schema import under
 
-        found = load(scenario, sets=self.sets or (), scale_for=scale_for or scale_here)
-        setting = found.one_setting(self.arm, self.point)
+        experiment = load(scenario, sets=self.sets or (), scale_for=scale_for or scale_here)
+        setting = experiment.one_setting(self.arm, self.point)
         try:
             plugged(setting.fabric)
         except ValueError as error:
@@ -334,6 +334,6 @@ def with_groups(command: Callable[..., None]) -> Callable[..., None]:
 
     # What is left of annotations names the groups.
     called.__annotations__ = {}
-    only_names = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters]
+    only_names = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
     called.__dict__["__signature__"] = inspect.Signature(only_names)
     return called

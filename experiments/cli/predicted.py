@@ -32,30 +32,30 @@ def points_of(plans: Iterable[RunPlan]) -> dict[str, list[Point]]:
     # As a simulation of the whole file does.
     mtu_bytes = min((plan.setting.frames.mtu_bytes for plan in plans), default=None)
     foretell, squares = Foreteller(MOST_EVENTS, SimulationBackend(mtu_bytes)), 0
-    found: dict[str, dict[str, Point]] = {}
+    predictions: dict[str, dict[str, Point]] = {}
     simulated_of: dict[tuple[str, str], RunPlan] = {}
     for plan in plans:
-        points, key = found.setdefault(plan.arm, {}), json.dumps(dict(plan.point), default=str)
+        points, key = predictions.setdefault(plan.arm, {}), json.dumps(dict(plan.point), default=str)
         if key in points:
             continue
         if any(job.gpus > MOST_RANKS for job in plan.jobs):
-            said: Mapping[str, Any] = {"why_not": f"a job has more than {MOST_RANKS} GPUs"}
+            prediction: Mapping[str, Any] = {"why_not": f"a job has more than {MOST_RANKS} GPUs"}
         elif modelled(plan):
             cost = sum(job.gpus**2 for job in plan.jobs)
-            said = _model(plan) if squares + cost <= MOST_SQUARES else {"why_not": _MANY}
-            squares += cost if "how" in said else 0
+            prediction = _model(plan) if squares + cost <= MOST_SQUARES else {"why_not": _MANY}
+            squares += cost if "how" in prediction else 0
         else:
             simulated = foretell(plan)
-            said = {"how": "simulated", "jct_s": simulated.jct_s}
+            prediction = {"how": "simulated", "jct_s": simulated.jct_s}
             if simulated.why_not is not None:
-                said = {"why_not": simulated.why_not}
-        points[key] = {"point": dict(plan.point), **said}
+                prediction = {"why_not": simulated.why_not}
+        points[key] = {"point": dict(plan.point), **prediction}
         simulated_of[plan.arm, key] = plan
     # Last, so that no point goes without a figure for others' ranges.
     for (arm, key), plan in simulated_of.items():
-        if found[arm][key].get("how") == "simulated" and (phases := by_phase(plan, foretell)):
-            found[arm][key]["phases"] = phases
-    return {arm: list(points.values()) for arm, points in found.items()}
+        if predictions[arm][key].get("how") == "simulated" and (phases := by_phase(plan, foretell)):
+            predictions[arm][key]["phases"] = phases
+    return {arm: list(points.values()) for arm, points in predictions.items()}
 
 
 _MANY = "so many points would take long"
@@ -107,9 +107,11 @@ def left_out(arms: Mapping[str, Sequence[Point]]) -> list[str]:
     """Return a line for each reason why points are not predicted, with the arms and the number of their
     points.
     """
-    found: dict[str, list[str]] = {}
+    arms_of: dict[str, list[str]] = {}
     for arm, points in arms.items():
         for why in dict.fromkeys(point["why_not"] for point in points if "why_not" in point):
             count = sum(point.get("why_not") == why for point in points)
-            found.setdefault(why, []).append(arm if len(points) == 1 else f"{arm} ({count} of {len(points)})")
-    return [f"not predicted: {', '.join(names)}: {why}" for why, names in found.items()]
+            arms_of.setdefault(why, []).append(
+                arm if len(points) == 1 else f"{arm} ({count} of {len(points)})"
+            )
+    return [f"not predicted: {', '.join(names)}: {why}" for why, names in arms_of.items()]

@@ -35,7 +35,7 @@ def whole(run: Run, cache: Path, say: Callable[[str], None]) -> int:
             return code
     # Each file's tests in one process, in the file's order: what a test meets is as without xdist.
     in_order = ("--dist", "loadfile", "--no-loadscope-reorder")
-    others = "--ignore=tests/unit"
+    no_unit_tests = "--ignore=tests/unit"
     # What runs at the same time; the first of them is shown as it goes.
     stages: tuple[tuple[tuple[str, ...], ...], ...] = (
         # Collecting compiles what all later processes import; at once, each of them would compile it anew.
@@ -43,13 +43,13 @@ def whole(run: Run, cache: Path, say: Callable[[str], None]) -> int:
         (
             # One process more than there are processors, as some tests wait. Only `labs` builds labs.
             ("pytest", "tests/unit", "-n", str((os.cpu_count() or 1) + 1), *in_order),
-            ("pytest", others, "-m", "labs"),
-            ("pytest", others, "-m", "drivers"),
+            ("pytest", no_unit_tests, "-m", "labs"),
+            ("pytest", no_unit_tests, "-m", "drivers"),
         ),
         # They wait, too: four side by side, each with labs of its own. Six keep two processors so busy that
         # what waits for another process does so for half a minute.
-        (("pytest", others, "-m", "not alone and not labs and not drivers", "-n", "4", *in_order),),
-        (("pytest", others, "-m", "alone"),),
+        (("pytest", no_unit_tests, "-m", "not alone and not labs and not drivers", "-n", "4", *in_order),),
+        (("pytest", no_unit_tests, "-m", "alone"),),
     )
     second: list[str] = []
     for stage in stages:
@@ -102,7 +102,7 @@ def _step(run: Run, cache: Path, place: int, step: tuple[str, ...]) -> tuple[int
 def _failed(remembered: Path) -> Sequence[str]:
     """Ids of the tests that failed; nothing where pytest has not said."""
     try:
-        found = json.loads(remembered.read_text())
+        failures = json.loads(remembered.read_text())
     except (OSError, ValueError):
         return []
-    return sorted(found)
+    return sorted(failures)

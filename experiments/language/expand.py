@@ -97,7 +97,7 @@ class Experiment:
         if len(settings) == 1:
             return plans[0].setting
         of_arms = {plan.arm: {id(p.setting) for p in plans if p.arm == plan.arm} for plan in plans}
-        if all(len(found) == 1 for found in of_arms.values()):
+        if all(len(identities) == 1 for identities in of_arms.values()):
             raise ScenarioError(
                 f"{self.path}: it has several fabrics; name one by its arm with --arm: {', '.join(of_arms)}"
             )
@@ -121,10 +121,10 @@ def places(plans: Sequence[RunPlan], most: int = 12) -> str:
     """Return points of some runs with their values, as one line; of more than ``most`` the first ones and the
     last.
     """
-    found = list(dict.fromkeys(plan.place for plan in plans))
-    if len(found) > most:
-        found = [*found[: most - 2], f"… ({len(found)} in all)", found[-1]]
-    return ", ".join(found)
+    names = list(dict.fromkeys(plan.place for plan in plans))
+    if len(names) > most:
+        names = [*names[: most - 2], f"… ({len(names)} in all)", names[-1]]
+    return ", ".join(names)
 
 
 @dataclass(frozen=True)
@@ -254,13 +254,13 @@ def _file_spec(raw: Mapping[str, Any]) -> FileSpec:
     parameters = raw.get("parameters") or {}
     if not isinstance(parameters, Mapping):
         raise ValueError(f"parameters: should be a mapping, not {parameters!r:.60}")
-    said = {key: value for key, value in raw.items() if key in keys_of(FileSpec)}
-    if "sweep" in said:
-        said["sweep"] = _sweeps(said["sweep"], parameters)
+    sections = {key: value for key, value in raw.items() if key in keys_of(FileSpec)}
+    if "sweep" in sections:
+        sections["sweep"] = _sweeps(sections["sweep"], parameters)
     # Arms and points are put into the file before its references are followed.
     later = ("parameters", "arms", "sweep")
-    value = {key: v if key in later else resolved(v, key, parameters) for key, v in said.items()}
-    spec: FileSpec = checked(FileSpec, value, said, parameters)
+    value = {key: v if key in later else resolved(v, key, parameters) for key, v in sections.items()}
+    spec: FileSpec = checked(FileSpec, value, sections, parameters)
     return spec
 
 
@@ -273,14 +273,14 @@ def _sweeps(written: Any, parameters: Mapping[str, Any]) -> Any:
         return listed
     return [
         {
-            **one,
+            **sweep,
             "over": {
-                path: resolved(values, f"sweep.{path}", parameters) for path, values in one["over"].items()
+                path: resolved(values, f"sweep.{path}", parameters) for path, values in sweep["over"].items()
             },
         }
-        if isinstance(one, Mapping) and isinstance(one.get("over"), Mapping)
-        else one
-        for one in listed
+        if isinstance(sweep, Mapping) and isinstance(sweep.get("over"), Mapping)
+        else sweep
+        for sweep in listed
     ]
 
 
@@ -300,7 +300,7 @@ def _plans(
         for arm in sweep.arms or ():
             if arm not in arms:
                 raise ValueError(f"sweep[{number}].arms: there is no arm {arm}; there are {', '.join(arms)}")
-    found: list[RunPlan] = []
+    plans: list[RunPlan] = []
     unread: dict[str, int] = {}
     put_once = _Put(raw)
     last = [_Override(path, value, f"--set {path}") for path, value in sets.items()]
@@ -308,21 +308,21 @@ def _plans(
         points = _points(spec, arm, sets)
         for number, point in enumerate(points, start=1):
             name = arm if len(points) == 1 and not point else f"{arm}-{number}"
-            found.append(_plan(builder, put_once, spec, arm, name, [*overrides, *point, *last]))
-            if number < len(points) and any(job.gpus > most_gpus for job in found[-1].jobs):
+            plans.append(_plan(builder, put_once, spec, arm, name, [*overrides, *point, *last]))
+            if number < len(points) and any(job.gpus > most_gpus for job in plans[-1].jobs):
                 unread[arm] = (len(points) - 1) * repeat
                 break
     names: dict[str, str] = {}
-    for plan in found:
+    for plan in plans:
         if plan.name in names:
             other = names[plan.name] if plan.arm == plan.name else plan.arm
             raise ValueError(f"arms.{plan.name}: a point of arm {other} has that name")
         names[plan.name] = plan.arm
-    found = _with_one_setting_each(found)
+    plans = _with_one_setting_each(plans)
     repeated = (
         plan if number == 1 else replace(plan, name=f"{plan.name}-r{number}", repeat=number)
         for number in range(1, repeat + 1)
-        for plan in found
+        for plan in plans
     )
     return tuple(repeated), unread
 
@@ -353,12 +353,12 @@ def _plan(
 ) -> RunPlan:
     changed = put_once(overrides)
     point = {override.path: override.value for override in overrides if override.of_point}
-    said = spec.arms.get(arm, {})
-    title = str(said.get("title", arm))
+    arm_keys = spec.arms.get(arm, {})
+    title = str(arm_keys.get("title", arm))
     try:
         plan = builder.plan(Concrete(arm, title, point, changed), name)
         # An arm that is nothing but a fabric is called as that is.
-        return replace(plan, title=plan.setting.title) if said.keys() == {"fabric"} else plan
+        return replace(plan, title=plan.setting.title) if arm_keys.keys() == {"fabric"} else plan
     except ValueError as error:
         problem = str(error)
     try:
@@ -388,9 +388,13 @@ def _of_override(
     for override in reversed(overrides):
         if _is_set(key, [override.path]):
             return f"{override.where}{key.removeprefix(override.path)}: {what}"
-    at = ", ".join(f"{path} = {value}" for path, value in point.items())
+    values = ", ".join(f"{path} = {value}" for path, value in point.items())
     run = f"arm {arm}" if spec.arms else "a run"
-    return f"{problem} (in {run}{f' where sweep has {at}' if at else ''})" if at or spec.arms else problem
+    return (
+        f"{problem} (in {run}{f' where sweep has {values}' if values else ''})"
+        if values or spec.arms
+        else problem
+    )
 
 
 def _arms(spec: FileSpec) -> dict[str, list[_Override]]:
@@ -424,7 +428,7 @@ def _arms(spec: FileSpec) -> dict[str, list[_Override]]:
 def _points(spec: FileSpec, arm: str, sets: Collection[str]) -> list[list[_Override]]:
     """The points of an arm's sweeps; one without anything where it is not swept. Nothing is swept over what
     is set."""
-    found: list[list[_Override]] = []
+    overrides: list[list[_Override]] = []
     for number, sweep in enumerate(spec.sweep):
         over = [path for path in sweep.over if not _is_set(path, sets)]
         if over and (sweep.arms is None or arm in sweep.arms):
@@ -435,23 +439,23 @@ def _points(spec: FileSpec, arm: str, sets: Collection[str]) -> list[list[_Overr
                 ]
                 for path in over
             ]
-            found += [list(point) for point in itertools.product(*axes)]
-    return found or [[]]
+            overrides += [list(point) for point in itertools.product(*axes)]
+    return overrides or [[]]
 
 
 def _is_set(path: str, sets: Collection[str]) -> bool:
     """Return whether a value for one of ``sets`` also sets ``path``."""
-    return any(path == one or path.startswith((f"{one}.", f"{one}[")) for one in sets)
+    return any(path == other or path.startswith((f"{other}.", f"{other}[")) for other in sets)
 
 
 def _with_one_setting_each(plans: Sequence[RunPlan]) -> list[RunPlan]:
     """One object for each setting, which says what some run of it does to O-NICs and links."""
-    found = {id(plan.setting): plan.setting for plan in plans}
+    settings_by_id = {id(plan.setting): plan.setting for plan in plans}
     disturbed = {id(plan.setting) for plan in plans if _disturbs(plan)}
     delayed = {id(plan.setting) for plan in plans if any(_delays(event.impairments) for event in plan.events)}
     settings = {
         number: replace(setting, onic_faults=number in disturbed, delays=number in delayed)
-        for number, setting in found.items()
+        for number, setting in settings_by_id.items()
     }
     return [replace(plan, setting=settings[id(plan.setting)]) for plan in plans]
 

@@ -94,27 +94,27 @@ def nearest(raw: Mapping[str, Any], steps: Sequence[str | int]) -> str:
     """Return the path most like a wrong one: at each step the key itself, or the one most like it."""
     here: Any = raw
     kind: Any = RunSpec
-    found: list[str | int] = []
+    right: list[str | int] = []
     for step in steps:
         if isinstance(here, list) and isinstance(step, int):
             if not here:
                 break
-            found.append(min(step, len(here) - 1))
-            here, kind = here[found[-1]], inside(kind, 0)  # type: ignore[index]
+            right.append(min(step, len(here) - 1))
+            here, kind = here[right[-1]], inside(kind, 0)  # type: ignore[index]
             continue
-        names = names_of(here) if isinstance(here, list) and found == ["events"] else []
+        names = names_of(here) if isinstance(here, list) and right == ["events"] else []
         keys = names or [*(here if isinstance(here, Mapping) else ()), *keys_of(kind)]
-        if found == []:
+        if right == []:
             keys = list(keys_of(RunSpec))
         key = like(str(step), keys)
         if key is None:
             break
-        found.append(key)
+        right.append(key)
         if names:
             here, kind = here[names.index(key)], inside(kind, 0)
         else:
             here, kind = here.get(key) if isinstance(here, Mapping) else None, inside(kind, key)
-    return joined(found)
+    return joined(right)
 
 
 def like(word: str, words: Iterable[str]) -> str | None:

@@ -405,5 +405,5 @@ class RunPlan:
     @property
     def place(self) -> str:
         """The same for a person, with the values of its point."""
-        at = ", ".join(f"{path} = {value}" for path, value in self.point.items())
-        return f"{self.point_name} ({at})" if at else self.point_name
+        values = ", ".join(f"{path} = {value}" for path, value in self.point.items())
+        return f"{self.point_name} ({values})" if values else self.point_name

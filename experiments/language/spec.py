@@ -51,12 +51,12 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Factor = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-def _no_file(found: object) -> object:
-    if isinstance(found, Mapping):
+def _no_file(value: object) -> object:
+    if isinstance(value, Mapping):
         raise ValueError(
             "an algorithm of a file is a job's workload: workload: {collective: {file: FILE}, size: SIZE}"
         )
-    return found
+    return value
 
 
 def _known_collective(name: str) -> str:
@@ -170,7 +170,7 @@ class JobSpec(ContainerKeys):
     ) = None
     gpus: Annotated[int, Field(ge=2)] | None = None
     start: Annotated[
-        StartSpec, BeforeValidator(lambda found: {"event": True} if found == "event" else found)
+        StartSpec, BeforeValidator(lambda value: {"event": True} if value == "event" else value)
     ] = StartSpec()
     training: dict[str, Any] = Field(default_factory=dict)
     workload: WorkloadSpec | None = None
@@ -211,7 +211,7 @@ class WhenSpec(Strict):
         if (self.job is None) != (self.iteration is None):
             raise ValueError("job and iteration go together")
         given = [self.start or None, self.at, self.job, self.granted, self.started, self.ended, self.after]
-        if sum(one is not None for one in given) != 1:
+        if sum(value is not None for value in given) != 1:
             raise ValueError("give one of start, at, job with iteration, granted, started, ended, after")
         return self
 
@@ -344,12 +344,12 @@ def parse_figure(value: object) -> object:
 def quantity(value: object) -> tuple[float, str] | None:
     """Return a swept value as a number in SI units with its unit; None if it is not a number."""
     try:
-        found = parse_figure(value)
+        figure = parse_figure(value)
     except ValueError:
         return None
-    assert isinstance(found, dict)
+    assert isinstance(figure, dict)
     try:
-        return float(found["value"]), str(found.get("unit", "1"))
+        return float(figure["value"]), str(figure.get("unit", "1"))
     except ValueError:
         return None
 
@@ -473,20 +473,20 @@ EITHER = {
 
 def keys_of(kind: Any) -> tuple[str, ...]:
     """Return the keys that a section of this type may have; () if they are names of its own."""
-    return tuple(dict.fromkeys(key for one in _models(kind) for key in one.model_fields))
+    return tuple(dict.fromkeys(key for model in _models(kind) for key in model.model_fields))
 
 
 def inside(kind: Any, key: str | int) -> Any:
     """Return the type of the value under a key of a section; None if nothing can be there."""
     if key == "training" and JobSpec in _types(kind):
         return TrainingSpec
-    for one in _types(kind):
-        if key == TRACE and get_origin(one) is dict and JobSpec in get_args(one):
+    for member in _types(kind):
+        if key == TRACE and get_origin(member) is dict and JobSpec in get_args(member):
             return JobSpec | TraceSpec
-        if get_origin(one) in (dict, tuple, list):
-            return get_args(one)[1 if get_origin(one) is dict else 0]
-        if _is_model(one) and key in one.model_fields:
-            return one.model_fields[key].annotation
+        if get_origin(member) in (dict, tuple, list):
+            return get_args(member)[1 if get_origin(member) is dict else 0]
+        if _is_model(member) and key in member.model_fields:
+            return member.model_fields[key].annotation
     return None
 
 
@@ -497,7 +497,7 @@ def may_be_made(kind: Any, key: str) -> bool:
 
 def _models(kind: Any) -> list[type[BaseModel]]:
     """The sections that something may be: several where its ``kind`` decides."""
-    return [one for one in _types(kind) if _is_model(one)]
+    return [member for member in _types(kind) if _is_model(member)]
 
 
 def _is_model(kind: Any) -> bool:
@@ -509,7 +509,7 @@ def _types(kind: Any) -> list[Any]:
     if get_origin(kind) is Annotated:
         return _types(get_args(kind)[0])
     if get_origin(kind) in (Union, UnionType):
-        return [found for one in get_args(kind) for found in _types(one)]
+        return [member for argument in get_args(kind) for member in _types(argument)]
     return [kind]
 
 

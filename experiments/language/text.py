@@ -77,7 +77,7 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
         if len(own) == len(node.value):
             return
         count = 0
-        found: dict[Any, tuple[yaml.Node, yaml.Node]] = {}
+        pairs: dict[Any, tuple[yaml.Node, yaml.Node]] = {}
         for key_node, value_node in reversed(node.value):
             if key_node.tag != _MERGE:
                 continue
@@ -91,9 +91,9 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
                 count += len(part.value)
                 if count > VALUES_LIMIT:
                     raise ScenarioError(f"{line}: << merges more than {VALUES_LIMIT} keys")
-                found.update((_key_of(pair[0]), pair) for pair in part.value)
+                pairs.update((_key_of(pair[0]), pair) for pair in part.value)
         mine = {_key_of(pair[0]) for pair in own}
-        node.value = [*(pair for key, pair in found.items() if key not in mine), *own]
+        node.value = [*(pair for key, pair in pairs.items() if key not in mine), *own]
 
 
 _MERGE = "tag:yaml.org,2002:merge"
@@ -115,8 +115,8 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
         if key in seen:
             raise ScenarioError(f"line {line}: the key {key!r} is also on line {seen[key]}")
         seen[key] = line
-    found: dict[Any, Any] = loader.construct_mapping(node, deep=True)
-    return found
+    mapping: dict[Any, Any] = loader.construct_mapping(node, deep=True)
+    return mapping
 
 
 _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
@@ -169,14 +169,14 @@ def read_sets(texts: Iterable[str]) -> dict[str, Any]:
 
     Raises ValueError, which begins with ``--set``, the option of commands that gives them.
     """
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for text in texts:
         path, equals, value = text.partition("=")
         if not (path and equals):
             raise ValueError(f"--set: {text!r} is not PATH=VALUE, such as training.iterations=5")
         with at(f"--set {path}"):
-            found[path] = _read(value, f"{value!r:.60} is not YAML: ")
-    return found
+            values[path] = _read(value, f"{value!r:.60} is not YAML: ")
+    return values
 
 
 def _values_in(value: Any, counted: dict[int, int]) -> int:
@@ -186,13 +186,13 @@ def _values_in(value: Any, counted: dict[int, int]) -> int:
     """
     if not isinstance(value, dict | list):
         return 1
-    if (found := counted.get(id(value))) is not None:
-        if not found:
+    if (count := counted.get(id(value))) is not None:
+        if not count:
             raise ValueError("an alias stands for what it is a part of")
-        return found
+        return count
     counted[id(value)] = 0
     inner = value.values() if isinstance(value, dict) else value
-    counted[id(value)] = total = 1 + sum(_values_in(one, counted) for one in inner)
+    counted[id(value)] = total = 1 + sum(_values_in(entry, counted) for entry in inner)
     return total
 
 

@@ -79,10 +79,10 @@ def what_of(kind: str, algorithm: str, skew: float = 0.0) -> Collective:
     Raises ValueError.
     """
     if is_file(algorithm):
-        found = algorithm_of_file(Path(algorithm))
-        if kind not in ("", found.kind):
-            raise ValueError(f"{algorithm} is an {found.kind}, and --collective says {kind}")
-        return found
+        collective = algorithm_of_file(Path(algorithm))
+        if kind not in ("", collective.kind):
+            raise ValueError(f"{algorithm} is an {collective.kind}, and --collective says {kind}")
+        return collective
     split = Split(skew=skew) if kind == "all-to-all-v" else None
     return Collective(kind or "all-reduce", algorithm, split=split)
 
@@ -137,10 +137,10 @@ def words_on(plan: RunPlan, made: RunPlan, experiment: Experiment, *, whose: boo
     gpus = made.jobs[0].ranks
     jobs = [job.name for job in plan.jobs if job.ranks]
     of = f"job{'s' if len(jobs) > 1 else ''} {', '.join(jobs)}" if jobs else "the fabric"
-    asked = f" (the order of {of}; another with --ranks)" if whose else ""
+    order = f" (the order of {of}; another with --ranks)" if whose else ""
     return [
         f"{_called(made)}, arm {plan.place} on {plan.setting.name}{more}{less}",
-        f"{len(gpus)} ranks in this order: {' '.join(gpus)}{asked}",
+        f"{len(gpus)} ranks in this order: {' '.join(gpus)}{order}",
     ]
 
 
@@ -162,7 +162,7 @@ def measured(
     job = plan.job(JOB)
     assert job.workload is not None
     timed = [record for record in records if isinstance(record, Operations)]
-    ends = np.max([[one.begin + end for _, end in one.times_s] for one in timed], axis=0)
+    ends = np.max([[operations.begin + end for _, end in operations.times_s] for operations in timed], axis=0)
     kind, dilation = job.workload.collectives[0].kind, plan.setting.scale.time
     for size, of_size in zip(sizes, ends.reshape(len(sizes), 1 + calls), strict=True):
         time_s = float(of_size[-1] - of_size[0]) / calls / dilation
@@ -190,7 +190,7 @@ def words_of(link: LinkRate) -> str:
     return f"link {link.link}, {link.direction}: {link.measured_bps / link.set_bps:.0%} of its stated rate"
 
 
-def lines_of(found: Iterable[Measured], checked: int | None) -> list[tuple[str, str, str, str, str]]:
+def lines_of(measurements: Iterable[Measured], checked: int | None) -> list[tuple[str, str, str, str, str]]:
     """Return the cells of the table: size, time, algorithm bandwidth, bus bandwidth, result.
 
     ``checked``: number of result parts that were right, None if nothing was computed. A wrong part ends the
@@ -199,11 +199,11 @@ def lines_of(found: Iterable[Measured], checked: int | None) -> list[tuple[str, 
     result = "not computed" if checked is None else "exact"
     return [
         (
-            format_size(one.size_bytes),
-            format_time(one.time_s),
-            format_rate(one.algbw_bps),
-            format_rate(one.busbw_bps),
+            format_size(measurement.size_bytes),
+            format_time(measurement.time_s),
+            format_rate(measurement.algbw_bps),
+            format_rate(measurement.busbw_bps),
             result,
         )
-        for one in found
+        for measurement in measurements
     ]

@@ -74,9 +74,9 @@ def load_checked(
         before = environment_of(resume)
         repeat = before.get("repeat") if repeat is None else repeat
         sets = sets or before.get("sets") or ()
-    units = {name: found.unit for name, found in metrics().items()}
+    units = {name: experiment.unit for name, experiment in metrics().items()}
     chosen = None if resume is None else chosen_scale(before)
-    found = load(
+    experiment = load(
         scenario,
         repeat=repeat,
         sets=sets,
@@ -86,12 +86,12 @@ def load_checked(
         auto=auto or chosen is not None,
         most_gpus=most_gpus,
     )
-    model = found.spec.paper.model if found.spec.paper is not None else None
+    model = experiment.spec.paper.model if experiment.spec.paper is not None else None
     if model is not None and model not in papers():
         raise ScenarioError(
             f"{scenario}: paper.model: there is no model {model}; there are {', '.join(papers())}"
         )
-    return found
+    return experiment
 
 
 def carry_out_experiment(
@@ -125,7 +125,7 @@ def carry_out_experiment(
     in another folder. ``at``: returns the experiment at that scale. Raises ScenarioError, BackendError,
     WriteError and what the backend raises.
     """
-    told = reporter or Reporter()
+    progress = reporter or Reporter()
 
     def once(experiment: Experiment, resume: Path | None) -> tuple[Done, dict[str, Any]]:
         fitted = backend
@@ -151,7 +151,9 @@ def carry_out_experiment(
                 check_resumed(resume, experiment, fitted)
                 ended = runs_in(resume)
                 folder = RunFolder.again(resume)
-                told.say(f"{experiment.spec.name}: going on in {resume}, {len(ended)} of its runs are there")
+                progress.say(
+                    f"{experiment.spec.name}: going on in {resume}, {len(ended)} of its runs are there"
+                )
             else:
                 folder = RunFolder.new(
                     parent,
@@ -160,18 +162,18 @@ def carry_out_experiment(
                     experiment.files,
                     experiment.directory,
                 )
-                told.say(f"{experiment.spec.name}: run folder {folder.path}")
+                progress.say(f"{experiment.spec.name}: run folder {folder.path}")
             chosen_by = [word for arm in arms for word in ("--arm", arm)]
             chosen_by += [word for point in points for word in ("--point", point)]
-            with folder, _resumable(folder, experiment, fitted, told, chosen_by, again):
+            with folder, _resumable(folder, experiment, fitted, progress, chosen_by, again):
                 repeat = max(plan.repeat for plan in experiment.plans)
                 folder.describe(
                     repeat=repeat, points=list(points), sets=list(experiment.sets), **(facts or {})
                 )
                 if experiment.scale is not None:
                     folder.describe(chosen_scale=experiment.scale.model_dump(mode="json"))
-                done = carry_out(experiment, chosen, fitted, folder, told, pool, ended, foretell)
-            told.say("drawing the report")
+                done = carry_out(experiment, chosen, fitted, folder, progress, pool, ended, foretell)
+            progress.say("drawing the report")
             if begin is None:
                 return done, end(done.path, early=early)
             wait = begin(done.path)
@@ -185,8 +187,8 @@ def carry_out_experiment(
         except TooFast as found:
             assert experiment.scale is not None
             scale = larger(experiment.scale, str(found))
-            told.say(f"this machine is too slow for time {experiment.scale.time:g}: {found}")
-            told.say(f"all runs are made again with time {scale.time:g}, in another folder")
+            progress.say(f"this machine is too slow for time {experiment.scale.time:g}: {found}")
+            progress.say(f"all runs are made again with time {scale.time:g}, in another folder")
             experiment, resume = (at or partial(at_scale, experiment))(scale), None
 
 
@@ -217,12 +219,12 @@ def _resumable(
 def _pool(
     runs: int, backend: Backend, processes: int | None, dask: str | None, executor: str | None
 ) -> AbstractContextManager[Executor] | None:
-    asked = [option for option in (processes, dask, executor) if option is not None]
+    options = [option for option in (processes, dask, executor) if option is not None]
     if not isinstance(backend, SimulationBackend):
-        if asked:
+        if options:
             raise ScenarioError("only a simulation is spread over processes: a host emulates in one")
         return nullcontext(backend.executor()) if isinstance(backend, RemoteBackend) else None
-    if len(asked) > 1:
+    if len(options) > 1:
         raise ScenarioError("--processes, --dask, --executor: give one of them")
     if dask is not None:
         return dask_executor(dask)
@@ -305,11 +307,11 @@ def view_of_folder(
     label = label_of(environment)
     if label == "simulated":
         foretell = Foreteller(backend=SimulationBackend(environment.get("mtu_bytes"), latency_s))
-    found = analyse(experiment, records, label, rates, latency_s, foretell or Foreteller())
+    analysis = analyse(experiment, records, label, rates, latency_s, foretell or Foreteller())
     if network := environment.get("network"):
-        found = replace(found, fidelity={**found.fidelity, "network": network})
-    result = document(found, records, environment)
-    return view_of(found, result, environment, rates, outputs(path)), result
+        analysis = replace(analysis, fidelity={**analysis.fidelity, "network": network})
+    result = document(analysis, records, environment)
+    return view_of(analysis, result, environment, rates, outputs(path)), result
 
 
 def joined(folders: Iterable[Path]) -> list[Row]:
@@ -318,13 +320,13 @@ def joined(folders: Iterable[Path]) -> list[Row]:
     Raises ScenarioError naming a folder without a result, or with a result of another version.
     """
     paths = list(folders)
-    found: list[Row] = []
+    joined_rows: list[Row] = []
     for path in paths:
         rows = from_json(read_result(path))
         if len(paths) > 1:
             rows = [replace(row, point={"run": path.name, **row.point}) for row in rows]
-        found += rows
-    return found
+        joined_rows += rows
+    return joined_rows
 
 
 def backend_named(name: str) -> Backend:

@@ -115,10 +115,10 @@ def beside(prepare: Callable[[], object], work: Callable[[A], R]) -> Iterator[Ca
 
             def wait() -> R:
                 try:
-                    found: R = future.result()
+                    result: R = future.result()
                 except BrokenExecutor:
-                    found = work(argument)
-                return found
+                    result = work(argument)
+                return result
 
             return wait
 

@@ -67,16 +67,16 @@ def choose(
     Raises ScenarioError for an unknown arm or point, for an arm that is named and refused, and if no run is
     left.
     """
-    wanted = experiment.plans_of(arms, points)
+    plans = experiment.plans_of(arms, points)
     refused: dict[str, str] = {}
-    for plan in wanted:
+    for plan in plans:
         if plan.arm not in refused and (why := nothing_to_run(plan) or backend.refuses(plan)) is not None:
             refused[plan.arm] = why
-    left = tuple(plan for plan in wanted if plan.arm not in refused)
+    left = tuple(plan for plan in plans if plan.arm not in refused)
     for arm, why in refused.items():
         if arm in arms or not left:
-            said = under(f"arms.{arm}", why) if len(experiment.arms) > 1 else why
-            raise ScenarioError(f"{experiment.path}: {said}")
+            reason = under(f"arms.{arm}", why) if len(experiment.arms) > 1 else why
+            raise ScenarioError(f"{experiment.path}: {reason}")
     return Chosen(left, refused)
 
 
@@ -170,14 +170,14 @@ def made_alone(backend: Backend, plan: RunPlan) -> tuple[list[Record], tuple[str
     return made.records, made.failures
 
 
-def _one(backend: Backend, task: Any, told: Told) -> Made:
+def _one(backend: Backend, task: Any, report: Told) -> Made:
     """The same of a plan, or of all runs of a batch."""
     if isinstance(backend, RemoteBackend):
         return backend.make(task)
     if isinstance(task, RunPlan):
         return Made(*one_alone(backend, task))
     assert isinstance(backend, BatchBackend)
-    records = backend.compute(task, told)
+    records = backend.compute(task, report)
     return Made(records, tuple(record.reason for record in records if isinstance(record, RunFailed)))
 
 

@@ -69,8 +69,8 @@ class Foreteller:
 
 def _replayed(plan: RunPlan) -> Mapping[str, Sequence[float | None]]:
     """The moments of a trace's jobs in its replay, by name; none where it cannot be made."""
-    found = (record.jobs for record in replayed(trace_batch(plan)) if isinstance(record, TraceReplayed))
-    return next(found, {})
+    moments = (record.jobs for record in replayed(trace_batch(plan)) if isinstance(record, TraceReplayed))
+    return next(moments, {})
 
 
 def _none(why: str) -> Foretold:

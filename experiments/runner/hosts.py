@@ -199,7 +199,12 @@ class HostsBackend(EmulationBackend):
             self._check_encrypted()
         cuts = [(setting, divided(setting.fabric, over.hosts)) for setting in settings]
         most_bps = max(
-            (_crossing_bps(*one, *pair) for one in cuts for pair in one[1].crossing_bps), default=0
+            (
+                _crossing_bps(*divided_setting, *pair)
+                for divided_setting in cuts
+                for pair in divided_setting[1].crossing_bps
+            ),
+            default=0,
         )
         lines: dict[str, None] = {}
         for lot in self.lots():
@@ -210,8 +215,8 @@ class HostsBackend(EmulationBackend):
                 if (why := first_taken(self.cluster, lot, over, len(where.fibres))) is not None:
                     lines[why] = None
         if lines:
-            *others, last = lines
-            for line in others:
+            *first_lines, last = lines
+            for line in first_lines:
                 self._say(line)
             raise BackendError(last)
         fitting = min(way.mtu_bytes for way in self._ways) - VXLAN_BYTES
@@ -224,7 +229,7 @@ class HostsBackend(EmulationBackend):
         try:
             return checked_ways(
                 partial(probed, self.cluster, lot, enough_bps),
-                lambda way: [needs_of(*one, lot, way) for one in cuts],
+                lambda way: [needs_of(*divided_setting, lot, way) for divided_setting in cuts],
             )
         except LabError as error:
             raise BackendError(str(error)) from None
@@ -266,9 +271,9 @@ class HostsBackend(EmulationBackend):
             try:
                 made: Made = pickle.loads((lab.state_dir / MADE).read_bytes())
             except OSError:
-                said = log_of(lab).decode(errors="replace").strip()
+                output = log_of(lab).decode(errors="replace").strip()
                 raise BackendError(
-                    f"host {worker.name}: the run's process was ended: {said[-500:]}"
+                    f"host {worker.name}: the run's process was ended: {output[-500:]}"
                 ) from None
         return made
 
@@ -380,7 +385,7 @@ def needs_of(setting: Setting, cut: Cut, hosts: Sequence[Host], way: Way) -> Nee
     These are whole frames of the smallest permitted MTU (bytes), and the rate of all fibres between these
     hosts, as emulated (bits per second).
     """
-    number = {host.name: at for at, host in enumerate(hosts)}
+    number = {host.name: index for index, host in enumerate(hosts)}
     a, b = sorted((number[way.a], number[way.b]))
     crossing_bps = _crossing_bps(setting, cut, a, b)
     return Needs(mtu_bytes=SMALLEST_MTU_BYTES + VXLAN_BYTES, rate_bps=crossing_bps)

@@ -44,8 +44,8 @@ def takes(plans: Sequence[RunPlan]) -> Takes:
     for setting in {id(plan.setting): plan.setting for plan in plans}.values():
         fabric = plugged(setting.fabric)
         gpus = len(fabric.gpus)
-        found, _ = parts(fabric, canonical((str(a), str(b)) for a, b in fabric.circuits))
-        batches = sum(len(part.batches) for part in found)
+        tests, _ = parts(fabric, canonical((str(a), str(b)) for a, b in fabric.circuits))
+        batches = sum(len(part.batches) for part in tests)
         bring_up += LAB_S[0] + LAB_S[1] * gpus
         links += batches * (setting.link_test_s + BATCH_S[0] + BATCH_S[1] * gpus)
     runs = sum(
@@ -107,32 +107,32 @@ def calibrate(say: Callable[[str], None]) -> Calibration:
     from ringlight.testbed.emulation.calibration import calibrate as measure
 
     measured = measure(say)
-    found = Calibration(asdict(measured), _machine(), _today())
-    if not found.counts:
+    calibration = Calibration(asdict(measured), _machine(), _today())
+    if not calibration.counts:
         disturbed = (
             f"others took {100 * measured.taken:.0f} % of the processors meanwhile: this does not count"
         )
         say(f"{disturbed}; again with: ringlight calibrate")
         if kept() is not None:
-            return found
+            return calibration
     path = _path()
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, asdict(found))
-    return found
+        write_json(path, asdict(calibration))
+    return calibration
 
 
 def kept() -> Calibration | None:
     """Return the calibration of this machine in its present state; None if there is none that counts."""
-    found = _last()
-    return found if found is not None and found.counts else None
+    calibration = _last()
+    return calibration if calibration is not None and calibration.counts else None
 
 
 def _last() -> Calibration | None:
     """The last calibration, unless it is of another machine."""
     try:
-        found = json.loads(_path().read_text(encoding="utf-8"))
-        kept_of = Calibration(found["measured"], found["machine"], found["when"])
+        document = json.loads(_path().read_text(encoding="utf-8"))
+        kept_of = Calibration(document["measured"], document["machine"], document["when"])
         # Computed here, as a file of another version may lack what they follow from.
         return (
             kept_of
@@ -179,11 +179,13 @@ def scale_here(
     that does not count is repeated at most once a day. Without ``measure``, or if no calibration counts, the
     costs of the reference machine are used. Raises NetworkError, LabError.
     """
-    found = _last()
-    if measure is not None and (found is None or not (found.counts or found.when == _today())):
+    calibration = _last()
+    if measure is not None and (
+        calibration is None or not (calibration.counts or calibration.when == _today())
+    ):
         measure("measuring what this machine carries, once")
-        found = calibrate(measure)
-    if found is not None and not found.counts:
-        found = None
-    costs, name = (MEASURED, REFERENCE) if found is None else (found.costs, found.name)
+        calibration = calibrate(measure)
+    if calibration is not None and not calibration.counts:
+        calibration = None
+    costs, name = (MEASURED, REFERENCE) if calibration is None else (calibration.costs, calibration.name)
     return choose_scale(plans, costs.fast() if fast_path else costs, os.cpu_count() or 1, name)

@@ -115,11 +115,11 @@ class Notes:
 
     def read(self) -> list[str]:
         """Return the title and progress in per cent of each run that is in progress."""
-        found = []
+        lines = []
         for path in sorted(self._folder.iterdir()):
             # A run may end meanwhile, and its note go.
             with suppress(FileNotFoundError):
                 if not path.suffix:
                     share, _, title = path.read_text().partition(" ")
-                    found.append(f"{title} {float(share):.0%}")
-        return found
+                    lines.append(f"{title} {float(share):.0%}")
+        return lines

@@ -46,9 +46,9 @@ def stand(backend: HostsBackend, setting: Setting, scenario: str) -> tuple[dict[
         if future.done():
             error = future.exception() if future.status == "error" else None
             raise BackendError(f"host {lot[0].name}: {error or 'its scheduler is gone'}")
-        (found,) = backend.cluster.ask(standing_here, key, hosts=lot[:1]).values()
-        if found:
-            return found[0] | {"host": lot[0].name}, future
+        (labs,) = backend.cluster.ask(standing_here, key, hosts=lot[:1]).values()
+        if labs:
+            return labs[0] | {"host": lot[0].name}, future
         time.sleep(_ASK_S)
 
 
@@ -65,8 +65,8 @@ def _keep(order: tuple[HostsBackend, tuple[Host, ...], Setting, str, str]) -> No
     work = partial(_build, backend, lot, setting, scenario)
     with looked_after(key, kept_by(work), OwnWorker()) as lab:
         if not (lab.state_dir / STANDS).exists():
-            said = log_of(lab).decode(errors="replace").strip().splitlines()
-            raise LabError(said[-1] if said else "its process was ended")
+            output = log_of(lab).decode(errors="replace").strip().splitlines()
+            raise LabError(output[-1] if output else "its process was ended")
 
 
 def _build(
@@ -87,8 +87,8 @@ def _build(
             spread=None if spread is None else spread(setting),
         )
         with processes:
-            found = processes.tell_standing(scenario=scenario, hosts=[host.name for host in lot])
-            write_whole(state / STANDS, json.dumps(found))
+            facts = processes.tell_standing(scenario=scenario, hosts=[host.name for host in lot])
+            write_whole(state / STANDS, json.dumps(facts))
             # Commands of this machine may end it, too.
             while not unwanted() and processes.is_standing():
                 processes.check()

@@ -149,8 +149,8 @@ class _State:
         elif isinstance(record, ProcessThawed):
             process = record.kind, record.name
             self.frozen = [
-                (one, since, record.t if one == process and until is None else until)
-                for one, since, until in self.frozen
+                (frozen_process, since, record.t if frozen_process == process and until is None else until)
+                for frozen_process, since, until in self.frozen
             ]
         elif isinstance(record, ProcessEnded) and record.kind == "controller":
             self.absences.append((record.t, None, record.planned))
@@ -174,16 +174,16 @@ class _State:
 
     def controller_away(self, since: float, until: float) -> tuple[float, bool]:
         """Return the seconds without a controller in an interval, and whether events killed it each time."""
-        found = [
+        absences = [
             (min(end or until, until) - max(begin, since), planned) for begin, end, planned in self.absences
         ]
-        within = [(away, planned) for away, planned in found if away > 0]
+        within = [(away, planned) for away, planned in absences if away > 0]
         return sum(away for away, _ in within), all(planned for _, planned in within)
 
     def stood_still(self, since: float, until: float) -> list[str]:
         """Return the processes that stood still in an interval, in words."""
-        found = [key for key, begin, end in self.frozen if begin < until and (end is None or end > since)]
-        return [process_called(*key) for key in dict.fromkeys(found)]
+        frozen = [key for key, begin, end in self.frozen if begin < until and (end is None or end > since)]
+        return [process_called(*key) for key in dict.fromkeys(frozen)]
 
     def said(self, job: str) -> str:
         """Return a job's state, with its reason if there is one, in words."""
@@ -305,12 +305,12 @@ class _Run:
             if self._finished():
                 return
             until_s = min(self._next_time_s(), self._zero_s + patience_s)
-            found = self._lab.next(until_s)
-            self._keep(found)
+            records = self._lab.next(until_s)
+            self._keep(records)
             self._reporter.advance(
                 lambda: {job.name: self._at.iterations(job.name) for job in self._plan.jobs}
             )
-            if not found and until_s == math.inf:
+            if not records and until_s == math.inf:
                 raise self._error(f"nothing happens any more; waiting: {self._left()}")
             if self._lab.now_s() >= self._zero_s + patience_s:
                 raise self._error(f"{self._left() or 'events'} had not ended after {patience_s:.0f} s")
@@ -353,14 +353,14 @@ class _Run:
 
     def _fire(self, due: Callable[[When], bool]) -> bool:
         """Begin the events that are due; whether there were some."""
-        found = [event for event in self._pending.values() if due(event.when)]
-        for event in found:
+        events = [event for event in self._pending.values() if due(event.when)]
+        for event in events:
             del self._pending[event.name]
             self._begun.add(event.name)
             if event.when.granted is not None:
                 self._begun_with_gpus.add(event.name)
             self._perform(event)
-        return bool(found)
+        return bool(events)
 
     def _perform(self, event: EventPlan) -> None:
         self._reporter.say(f"  {event.do} {event.target or ''}".rstrip())
@@ -387,23 +387,23 @@ class _Run:
         one that was begun in time takes as long as it takes, and is late where somebody was away."""
         if due is None or came - due < LATE_S:
             return
-        away_s, asked = self._at.controller_away(due, came)
+        away_s, planned_absence = self._at.controller_away(due, came)
         frozen = self._at.stood_still(due, came)
         if away_s < LATE_S and not frozen and not begun:
             return
-        asked = asked and away_s >= LATE_S and not frozen
+        planned_absence = planned_absence and away_s >= LATE_S and not frozen
         when = event.when
-        planned, at = f"{due - self._zero_s:.1f} s after the start", f"at {came - self._zero_s:.1f} s"
+        planned, came_text = f"{due - self._zero_s:.1f} s after the start", f"at {came - self._zero_s:.1f} s"
         if when.start:
-            planned, at = "the time before the start", "before the start"
+            planned, came_text = "the time before the start", "before the start"
         if when.iteration is not None and when.job is not None:
             planned = f"iteration {when.iteration} of {when.job}"
-            at = f"in iteration {self._at.iterations(when.job)}"
+            came_text = f"in iteration {self._at.iterations(when.job)}"
         self._late.add(event.name)
         how_late: dict[str, Any] = {
-            "due": due, "late_s": came - due, "away_s": away_s, "asked": asked, "frozen": frozen,
+            "due": due, "late_s": came - due, "away_s": away_s, "asked": planned_absence, "frozen": frozen,
         }  # fmt: skip
-        self._note(EventLate, t=came, **event.told, planned=planned, came=at, **how_late)
+        self._note(EventLate, t=came, **event.told, planned=planned, came=came_text, **how_late)
 
     def _begun_are_over(self) -> bool:
         return self._begun <= self._at.actions.keys()

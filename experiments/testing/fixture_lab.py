@@ -81,14 +81,16 @@ class Figures:
         Raises LookupError listing the rows that there are, unless exactly one row matches.
         """
         of_metric = [row for row in self.rows if row.metric == metric]
-        found = [row for row in of_metric if all(getattr(row, key) == at for key, at in where.items())]
-        if len(found) == 1:
-            return found[0].value
+        matches = [
+            row for row in of_metric if all(getattr(row, key) == value for key, value in where.items())
+        ]
+        if len(matches) == 1:
+            return matches[0].value
         if not of_metric:
             known = ", ".join(sorted({row.metric for row in self.rows}))
             raise LookupError(f"there is no metric {metric}; there are {known}")
         among = "; ".join(f"{row.arm or '-'}, {row.subject}, repeat {row.repeat}" for row in of_metric)
-        raise LookupError(f"{len(found)} rows of {metric} are as asked; there are: {among}")
+        raise LookupError(f"{len(matches)} rows of {metric} are as asked; there are: {among}")
 
 
 @dataclass(frozen=True, repr=False)
@@ -107,22 +109,29 @@ class Bench:
         """Return the measurement of one size, such as ``4 MiB``. Raises LookupError naming the measured
         sizes.
         """
-        for one in self.sizes:
-            if one.size_bytes == parse_size(size):
-                return one
-        known = ", ".join(format_size(one.size_bytes) for one in self.sizes)
+        for measurement in self.sizes:
+            if measurement.size_bytes == parse_size(size):
+                return measurement
+        known = ", ".join(format_size(measurement.size_bytes) for measurement in self.sizes)
         raise LookupError(f"{size} was not measured; there are {known}")
 
     @property
     def rows(self) -> tuple[Row, ...]:
         """The same as result rows: metrics ``time``, ``algbw`` and ``busbw`` of each size."""
         return tuple(
-            Row("", f"{self.collective} {format_size(one.size_bytes)}", metric, value, unit, "measured")
-            for one in self.sizes
+            Row(
+                "",
+                f"{self.collective} {format_size(measurement.size_bytes)}",
+                metric,
+                value,
+                unit,
+                "measured",
+            )
+            for measurement in self.sizes
             for metric, value, unit in (
-                ("time", one.time_s, "s"),
-                ("algbw", one.algbw_bps, "bit/s"),
-                ("busbw", one.busbw_bps, "bit/s"),
+                ("time", measurement.time_s, "s"),
+                ("algbw", measurement.algbw_bps, "bit/s"),
+                ("busbw", measurement.busbw_bps, "bit/s"),
             )
         )
 
@@ -152,10 +161,10 @@ def why_not(runtime: str) -> str | None:
 
 def _addresses() -> Addresses:
     """Two free ports, so that another lab on this machine is nobody's concern."""
-    with closing(socket.socket()) as one, closing(socket.socket()) as other:
-        for probe in (one, other):
+    with closing(socket.socket()) as rest_socket, closing(socket.socket()) as other:
+        for probe in (rest_socket, other):
             probe.bind(("127.0.0.1", 0))
-        rest, openflow = (f"127.0.0.1:{probe.getsockname()[1]}" for probe in (one, other))
+        rest, openflow = (f"127.0.0.1:{probe.getsockname()[1]}" for probe in (rest_socket, other))
         return Addresses(rest, openflow)
 
 
@@ -204,10 +213,10 @@ def _slowed(setting: Setting, shares: Mapping[str, float]) -> Mapping[str, Any]:
     for port, share in shares.items():
         if not 0 < share < 1:
             raise ValueError(f"slowed: {port}: {share} is no share between 0 and 1")
-        at = [link for link in links if port in link["ends"]]
-        if not at:
+        entries = [link for link in links if port in link["ends"]]
+        if not entries:
             raise ValueError(f"slowed: none of the links of the fabric ends at {port}")
-        for link in at:
+        for link in entries:
             link["rate"] = f"{parse_rate(link['rate']) * share:.0f} bit/s"
     return {**setting.section, "links": links} if shares else setting.section
 
@@ -258,11 +267,11 @@ class RinglightLab:
         except ValueError as error:
             raise ScenarioError(f"bench: {error}") from None
         records = self._carry_out(plan)
-        found = Bench(collective, tuple(measured(plan, records, chosen, calls)), checked(records))
-        self._told.append(str(found))
+        measurements = Bench(collective, tuple(measured(plan, records, chosen, calls)), checked(records))
+        self._told.append(str(measurements))
         # A test's own output: pytest shows it with a failure, and with -s at once, in the log of a CI, too.
-        print(found, flush=True)
-        return found
+        print(measurements, flush=True)
+        return measurements
 
     def run(self, arm: str | None = None) -> Figures:
         """Make the scenario's own runs in this lab, or those of an arm. Return their rows, as those of a run
@@ -282,8 +291,8 @@ class RinglightLab:
             raise ScenarioError(f"{self._experiment.path}: {why}")
         records = [record for plan in plans for record in self._carry_out(plan)]
         rates = [record for record in records if isinstance(record, PortRate)]
-        others = [*self._links, *(record for record in records if not isinstance(record, PortRate))]
-        return Figures(analyse(self._experiment, others, "measured", rates, foretell=Foreteller()).rows)
+        run_records = [*self._links, *(record for record in records if not isinstance(record, PortRate))]
+        return Figures(analyse(self._experiment, run_records, "measured", rates, foretell=Foreteller()).rows)
 
     @property
     def _there(self) -> Any:
@@ -317,7 +326,9 @@ class RinglightLab:
         __tracebackhide__ = True
         self._runs += 1
         name = (
-            f"{plan.name}-{self._runs}" if plan.name not in {one.name for one in self._plans} else plan.name
+            f"{plan.name}-{self._runs}"
+            if plan.name not in {other.name for other in self._plans}
+            else plan.name
         )
         try:
             outcome = run_in(self._there, replace(plan, name=name), lambda _: None, Reporter())
@@ -348,11 +359,11 @@ class Labs:
         self._lab: RinglightLab | None = None
         self._key: tuple[Any, ...] = ()
 
-    def take(self, asked: Wanted) -> RinglightLab:
+    def take(self, request: Wanted) -> RinglightLab:
         """Return the lab that was kept, if it fits the request, or a new one. Raises one of ``FORESEEN``."""
-        if self._lab is None or self._lab.broken or self._key != asked.key:
+        if self._lab is None or self._lab.broken or self._key != request.key:
             self.close()
-            self._lab, self._key = _opened(asked, self._logs()), asked.key
+            self._lab, self._key = _opened(request, self._logs()), request.key
         return self._lab
 
     def give_back(self, *, keep: bool) -> None:
@@ -366,18 +377,18 @@ class Labs:
             lab.close()
 
 
-def _opened(asked: Wanted, logs: Path) -> RinglightLab:
-    addresses, plan = _addresses(), asked.plans[0]
-    backend = EmulationBackend(asked.runtime, addresses)
-    for one in asked.plans:
-        if (why := backend.refuses(one)) is not None:
-            raise ScenarioError(f"{asked.experiment.path}: {why}")
-    found: list[Record] = []
+def _opened(request: Wanted, logs: Path) -> RinglightLab:
+    addresses, plan = _addresses(), request.plans[0]
+    backend = EmulationBackend(request.runtime, addresses)
+    for run_plan in request.plans:
+        if (why := backend.refuses(run_plan)) is not None:
+            raise ScenarioError(f"{request.experiment.path}: {why}")
+    records: list[Record] = []
     backend.prepare([plan.setting], logs, _say, {})
-    lab = backend.open(plan.setting, found.append)
+    lab = backend.open(plan.setting, records.append)
     api = Api(addresses.rest)
     return RinglightLab(
-        lab, asked.experiment, asked.plans, found, lab.setting.fabric, api, addresses.rest, logs,
+        lab, request.experiment, request.plans, records, lab.setting.fabric, api, addresses.rest, logs,
         lab.processes.lab.id,
     )  # fmt: skip
 

@@ -103,8 +103,8 @@ def ringlight_scenario(request: pytest.FixtureRequest) -> str | Path | Mapping[s
     """
     marker = request.node.get_closest_marker("ringlight")
     if marker is not None and marker.args:
-        found: str | Path | Mapping[str, Any] = marker.args[0]
-        return found
+        scenario: str | Path | Mapping[str, Any] = marker.args[0]
+        return scenario
     if named := request.config.getini("ringlight_scenario"):
         return request.config.rootpath / str(named)
     return pytest.fail("ringlight: name a scenario: @pytest.mark.ringlight('scenario.yaml')", pytrace=False)
@@ -131,11 +131,11 @@ def ringlight_lab(
 
     kept, words = _marked(request)
     with _in_one_line():
-        asked: Wanted = wanted(ringlight_scenario, request.path, request.config.rootpath, **words)
-    if (reason := why_not(asked.runtime)) is not None:
+        lab_request: Wanted = wanted(ringlight_scenario, request.path, request.config.rootpath, **words)
+    if (reason := why_not(lab_request.runtime)) is not None:
         _cannot(request.config, reason)
     with _in_one_line():
-        lab = _ringlight_labs.take(asked)
+        lab = _ringlight_labs.take(lab_request)
     try:
         yield lab
     finally:
@@ -145,13 +145,13 @@ def ringlight_lab(
 def _marked(request: pytest.FixtureRequest) -> tuple[bool, dict[str, Any]]:
     """Return whether the next test may have the same lab, and keywords for ``wanted``."""
     marker = request.node.get_closest_marker("ringlight")
-    said = dict(marker.kwargs) if marker is not None else {}
-    for key in said:
+    keywords = dict(marker.kwargs) if marker is not None else {}
+    for key in keywords:
         if key not in _KEYWORDS:
             pytest.fail(f"ringlight: the marker has no {key}; it has {', '.join(_KEYWORDS)}", pytrace=False)
-    lab = said.pop("lab", "test")
-    runtime = said.setdefault("runtime", request.config.getini("ringlight_runtime"))
+    lab = keywords.pop("lab", "test")
+    runtime = keywords.setdefault("runtime", request.config.getini("ringlight_runtime"))
     for key, value, known in (("lab", lab, _LABS), ("runtime", runtime, _RUNTIMES)):
         if value not in known:
             pytest.fail(f"ringlight: {key}: {value!r} is not one of {', '.join(known)}", pytrace=False)
-    return lab == "session", said
+    return lab == "session", keywords

@@ -203,21 +203,21 @@ def only_simulated(plan: RunPlan) -> str | None:
 
 def _beyond_workers(job: JobPlan) -> str | None:
     """The first figure that no worker takes, which the controller would say only when a lab is up."""
-    asked: list[tuple[str, float, float, float]] = [
+    limits: list[tuple[str, float, float, float]] = [
         ("beacon", job.beacon_s, 0, MOST_BEACON_S),
         ("iterations", job.iterations, 1, MOST_ITERATIONS),
     ]
-    asked += [(f"slower.{rank}", factor, 0, MOST_SLOWER) for rank, factor in job.stragglers.items()]
+    limits += [(f"slower.{rank}", factor, 0, MOST_SLOWER) for rank, factor in job.stragglers.items()]
     if job.training is not None:
         of = job.training
-        asked += [
+        limits += [
             ("training.gradient", of.gradient_bytes, 0, MOST_GRADIENT_BYTES),
             ("training.compute", of.compute_s, 0, MOST_COMPUTE_S),
             ("training.batch", of.batch, 1, MOST_BATCH),
             ("training.seed", of.seed, 0, MOST_SEED),
             ("training.learning_rate", of.learning_rate, 0, MOST_LEARNING_RATE),
         ]
-    for key, value, least, most in asked:
+    for key, value, least, most in limits:
         if not least <= value <= most:
             return f"jobs.{job.name}.{key}: {value:.10g} as emulated; a worker takes {least} to {most}"
     return None
@@ -232,17 +232,17 @@ def passes_no_packets(fabric: Fabric) -> str | None:
     return None
 
 
-def _too_fast(setting: Setting, one: Division) -> str | None:
+def _too_fast(setting: Setting, division: Division) -> str | None:
     """Return why a controller cannot divide light as often as planned, ``key: reason``; None if it can."""
     time = setting.scale.time
-    if one.decision_s:
+    if division.decision_s:
         return "fabric.interconnect.decision: the emulated controller decides in its own time; leave it out"
-    if one.interval_s * time < LEAST_INTERVAL_S:
+    if division.interval_s * time < LEAST_INTERVAL_S:
         return (
-            f"fabric.interconnect.interval: {format_time(one.interval_s * time)} as emulated; a controller "
-            f"divides light at most every {format_time(LEAST_INTERVAL_S)}; raise scale.time"
+            f"fabric.interconnect.interval: {format_time(division.interval_s * time)} as emulated; a "
+            f"controller divides light at most every {format_time(LEAST_INTERVAL_S)}; raise scale.time"
         )
-    return _taken_for_lost(setting, one.dark_s)
+    return _taken_for_lost(setting, division.dark_s)
 
 
 def _taken_for_lost(setting: Setting, dark_s: float) -> str | None:

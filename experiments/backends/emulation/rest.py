@@ -34,9 +34,9 @@ def ending_runs() -> Iterator[None]:
 def set_circuits(api: Api, circuits: Circuits) -> None:
     """Light exactly these circuits and read them back. Raises BackendError where they do not stand."""
     answer = api.put("/v1/circuits", {"circuits": [list(pair) for pair in circuits], "dry_run": False})
-    lit, wanted = lit_circuits(api), canonical(circuits)
-    if lit != wanted:
-        missing = [f"{a}-{b}" for a, b in wanted if (a, b) not in lit]
+    present, requested = lit_circuits(api), canonical(circuits)
+    if present != requested:
+        missing = [f"{a}-{b}" for a, b in requested if (a, b) not in present]
         problems = answer.get("problems") or [f"missing {', '.join(missing) or 'none, but more is lit'}"]
         raise BackendError(f"circuits do not stand as asked: {problems[0]}")
 

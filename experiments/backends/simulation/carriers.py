@@ -148,8 +148,8 @@ class Carrier:
     def end(self, circuits: Sequence[tuple[str, str]]) -> None:
         """Notes what a run leaves on record."""
         if circuit_switches(self.plane.fabric):
-            lit = [[a, b] for a, b in circuits]
-            self.note(Circuits(t=self.engine.now_s, run=self.plan.name, circuits=lit))
+            pairs = [[a, b] for a, b in circuits]
+            self.note(Circuits(t=self.engine.now_s, run=self.plan.name, circuits=pairs))
 
 
 @dataclass
@@ -230,11 +230,11 @@ class GridCarrier(Carrier):
         """Return the number of requests for light of each rank, by rank: one for each transfer that the rank
         sends.
         """
-        found: dict[int, int] = {}
+        requests: dict[int, int] = {}
         for step in steps:
             for source in step.sources.tolist():
-                found[source] = found.get(source, 0) + 1
-        return found
+                requests[source] = requests.get(source, 0) + 1
+        return requests
 
     def _flow_done(self, gpu: str, flow: Finished) -> None:
         self.keep(
@@ -358,12 +358,12 @@ class WholeCarrier(Carrier):
         )
 
     def cost(self) -> StepCost:
-        found, set_up_s = super().cost(), self.plane.interconnect.set_up_s
-        return replace(found, set_up_s=set_up_s, when="changed-only") if set_up_s else found
+        base_cost, set_up_s = super().cost(), self.plane.interconnect.set_up_s
+        return replace(base_cost, set_up_s=set_up_s, when="changed-only") if set_up_s else base_cost
 
     def standing(self, job: JobPlan) -> bool:
-        one = self.plane.interconnect
-        return not (one.asked or job.phases or self.plane.division is not None)
+        interconnect = self.plane.interconnect
+        return not (interconnect.asked or job.phases or self.plane.division is not None)
 
     def divide(self, run: WorkloadRun) -> None:
         if self.plane.division is not None:
@@ -375,9 +375,9 @@ class WholeCarrier(Carrier):
 def networks_tried(fabric: Fabric, **where: Any) -> Iterator[NetworkTried]:
     """Yield the results of the networks of a fabric's averagers. ``where``: time and run of the records."""
     for name, averager in fabric.averagers.items():
-        if (found := errors_of(averager)) is not None:
+        if (errors := errors_of(averager)) is not None:
             yield NetworkTried(
-                averager=name, inputs=found.inputs, wrong=found.wrong, worst=found.worst, **where
+                averager=name, inputs=errors.inputs, wrong=errors.wrong, worst=errors.worst, **where
             )
 
 

@@ -28,17 +28,17 @@ def merged(intervals: Iterable[Interval]) -> list[Interval]:
 
 def idle_within(busy: Sequence[Interval], begin: float, end: float) -> list[Interval]:
     """Return the parts of ``begin`` to ``end`` outside all intervals of ``busy`` (in order, not touching)."""
-    idle, at = [], begin
+    idle, idle_since = [], begin
     for start, stop in busy:
         if stop <= begin:
             continue
         if start >= end:
             break
-        if start > at:
-            idle.append((at, start))
-        at = max(at, stop)
-    if at < end:
-        idle.append((at, end))
+        if start > idle_since:
+            idle.append((idle_since, start))
+        idle_since = max(idle_since, stop)
+    if idle_since < end:
+        idle.append((idle_since, end))
     return idle
 
 
@@ -100,11 +100,11 @@ def port_rates(
         if head.node in switches:
             received[head, tail] = series
     wire = 8 / (step_s * share)
-    others: dict[Port, list[Port]] = defaultdict(list)
+    peers_of: dict[Port, list[Port]] = defaultdict(list)
     for port, other in sorted({*received, *sent}):
-        others[port].append(other)
+        peers_of[port].append(other)
     rows = []
-    for port, ends in others.items():
+    for port, ends in peers_of.items():
         peers = _peers({end: (received[port, end], sent[port, end]) for end in ends})
         for k, peer in enumerate(peers):
             rows.append(
@@ -130,11 +130,11 @@ def _peers(carried: Mapping[Port, tuple[Sequence[float], Sequence[float]]]) -> l
     busy = [[rx + tx for rx, tx in zip(*both, strict=True)] for both in carried.values()]
     busiest = [max(zip(step, carried, strict=True)) for step in zip(*busy, strict=True)]
     peer = next((end for most, end in busiest if most > 0), next(iter(carried)))
-    found = []
+    peers = []
     for most, end in busiest:
         peer = end if most > 0 else peer
-        found.append(peer)
-    return found
+        peers.append(peer)
+    return peers
 
 
 def _sizes(passed: Passed, step_s: float, steps: int) -> Iterator[tuple[int, float]]:
