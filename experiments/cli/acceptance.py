@@ -158,7 +158,7 @@ def compare(
 
 
 def _make(out: Path) -> None:
-    """The folder of --out, before minutes of checks. Raises UserError."""
+    """Make the folder of --out, before minutes of checks. Raises UserError."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=out):
@@ -290,7 +290,7 @@ def _sum_of(switch: Mapping[str, Any]) -> str:
 
 
 def write(document: Mapping[str, Any]) -> None:
-    """The table of items by switch, what failed, and what each lacks."""
+    """Print the table of items by switch, what failed, and what each switch lacks."""
     switches = document["switches"]
     rows = []
     for number, item in enumerate(switches[0]["items"]):

@@ -59,10 +59,7 @@ def with_applications(experiment: Experiment, lab: OpenLab) -> Experiment:
 
 
 def _for_applications(scenario: Path, settings: Sequence[Setting], lab: OpenLab) -> list[Setting]:
-    """The settings, with all packet switches for applications where that was asked for.
-
-    Raises UserError where there are switches for applications and none of these, or the other way round.
-    """
+    """Return the settings, with all packet switches left to applications if the options say so."""
     from ringlight.experiments.backends.emulation.lab_of_setting import all_for_applications, for_applications
 
     if lab.app_all and not lab.app:

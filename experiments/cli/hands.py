@@ -186,7 +186,7 @@ def _lines(file: Path | None) -> Iterable[str] | None:
 
 @contextmanager
 def _own_lab(scenario: Path, place: options.Place, built: options.OpenLab) -> Iterator[Attached]:
-    """A lab of its own, removed afterwards."""
+    """Yield a lab of the command's own, which is removed afterwards."""
     from ringlight.testbed.emulation.console.attached import of_lab
 
     with forking(PROGRAMS), processes_of_lab(scenario, place, built, follow=True) as processes:

@@ -240,7 +240,7 @@ def _process_of(lab: Attached, name: str) -> tuple[str, bool | None]:
 
 @contextmanager
 def _asking() -> Iterator[Api | None]:
-    """The controller, or None when it does not answer."""
+    """Yield the controller, or None if it does not answer."""
     from ringlight.experiments.client import Unreachable
 
     with calls.connection() as api:

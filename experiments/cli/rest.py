@@ -128,7 +128,7 @@ def switches(as_json: Json = False) -> None:
 
 
 def flows(switch: Switch, as_json: Json = False) -> None:
-    """The flow table of a packet switch."""
+    """Show the flow table of a packet switch."""
     match: Column = ("match", lambda flow: " ".join(f"{k}={v}" for k, v in flow["match"].items()) or "any")
     out: Column = ("out", lambda flow: " ".join(map(str, flow["out_ports"])) or "drop")
     path = f"/v1/packet-switches/{switch}/flows"
@@ -321,14 +321,14 @@ def _way(peer: str, how: Mapping[str, int]) -> str:
 
 @job.command("list")
 def job_list(as_json: Json = False) -> None:
-    """All jobs that the controller knows."""
+    """List all jobs that the controller knows."""
     gpus: Column = ("GPUs", lambda document: " ".join(rank["gpu"] for rank in document["ranks"]))
     list_of("/v1/jobs", as_json, ("job", "id"), "state", gpus, "error")
 
 
 @job.command("show")
 def job_show(job_id: JobId, as_json: Json = False) -> None:
-    """One job and its ranks."""
+    """Show one job and its ranks."""
     answer(get(f"/v1/jobs/{job_id}"), as_json, _write_job)
 
 

@@ -68,7 +68,7 @@ def check_document(experiment: Experiment) -> dict[str, Any]:
 
 
 def _scale_document(experiment: Experiment) -> dict[str, Any]:
-    """The scale that was chosen, and how long the runs will take with it."""
+    """Return the scale that was chosen, and how long the runs will take with it."""
     from ringlight.experiments.runner.machine import takes
 
     assert experiment.scale is not None
@@ -253,7 +253,7 @@ def fabric_document(fabric: Fabric) -> dict[str, Any]:
 
 
 def show_check(document: Mapping[str, Any]) -> None:
-    """The same for a person."""
+    """Print the document of :func:`check_document` for a person."""
     arms, fabrics = _counted(len(document["arms"]), "arm"), _counted(len(document["fabrics"]), "fabric")
     idle = not any(arm["jobs"] or "trace" in arm for arm in document["arms"].values())
     runs = "no jobs, so nothing to run;" if idle else f"{_counted(document['runs'], 'run')} of {arms} on"

@@ -325,11 +325,7 @@ def _check_most(ranks: int) -> None:
 
 
 def _grids(recorded: Workload, recorded_as: str, given: Mapping[str, int]) -> tuple[Grid, Grid]:
-    """The grid of a recording, and that to widen it to.
-
-    Where operations are not named and nothing is stated, all that is given but dp is the recording's. Raises
-    ValueError.
-    """
+    """Return the grid of a recording, and the grid to widen it to."""
     from ringlight.workloads.widening import Grid, checked, grid_of
 
     try:
@@ -500,7 +496,7 @@ def _show(document: Mapping[str, Any], files: Sequence[Path], options: Options, 
 
 
 def _job(document: Mapping[str, Any], files: Sequence[Path], options: Options, device: str | None) -> str:
-    """The section of a scenario beside the files that executes them."""
+    """Return the section of a scenario next to the files that executes them."""
     names = [path.name for path in files]
     keys = {
         "files": names[0] if len(names) == 1 else f"[{', '.join(names)}]",

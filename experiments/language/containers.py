@@ -67,7 +67,7 @@ class MountSpec(Strict):
 Mounted = Annotated[
     MountSpec, BeforeValidator(lambda value: {"path": value} if isinstance(value, str) else value)
 ]
-Text = Annotated[str, BeforeValidator(lambda found: str(found) if type(found) in (int, float) else found)]
+Text = Annotated[str, BeforeValidator(lambda value: str(value) if type(value) in (int, float) else value)]
 VariableName = Annotated[str, AfterValidator(guest_keys.variable)]
 
 

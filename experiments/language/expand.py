@@ -220,7 +220,7 @@ def is_only_fabric(raw: Mapping[str, Any], sets: Collection[str] = ()) -> bool:
 
 
 def _name_of(path: str) -> str:
-    """A name for a file that has none, of its own name."""
+    """Return a name for a file that has none, made from its file name."""
     name = re.sub(r"[^a-z0-9]+", "-", Path(path).stem.lower()).strip("-")[:40]
     return name if name[:1].isalpha() else f"fabric-{name}"[:40].rstrip("-")
 

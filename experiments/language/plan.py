@@ -198,7 +198,7 @@ class JobPlan:
 
     @property
     def loop(self) -> Loop:
-        """The training of a job that has one. Raises ValueError for another."""
+        """Return the training of a job that has one. Raises ValueError for another."""
         if self.training is None:
             raise ValueError(f"job {self.name} has no training loop")
         return self.training

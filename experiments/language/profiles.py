@@ -27,7 +27,7 @@ class ModelProfile:
 
     @property
     def gradient_bytes(self) -> int:
-        """Bytes of one FP32 gradient."""
+        """Return the bytes of one FP32 gradient."""
         return self.parameters * ELEMENT_BYTES
 
 

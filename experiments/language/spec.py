@@ -249,7 +249,7 @@ class EventSpec(Strict):
     """Something that is made to happen; see docs/experiments.md for its keys."""
 
     name: LongName | None = None
-    when: Annotated[WhenSpec, BeforeValidator(lambda found: {"start": True} if found == "start" else found)]
+    when: Annotated[WhenSpec, BeforeValidator(lambda value: {"start": True} if value == "start" else value)]
     do: Do
     target: Annotated[Any, AfterValidator(parse_target)] = None
     back_after: Duration = 0.0
@@ -460,14 +460,14 @@ class FileSpec(Strict):
 
 #: Keys of one mapping that say the same in two ways: who writes the one over the other means it instead.
 EITHER = {
-    one: other
+    key: other
     for a, b in (
         ("gpu", "compute"),
         ("samples", "iterations"),
         ("ranks", "gpus"),
         ("uplink_rate", "oversubscription"),
     )
-    for one, other in ((a, b), (b, a))
+    for key, other in ((a, b), (b, a))
 }
 
 

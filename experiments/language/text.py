@@ -153,7 +153,7 @@ def parse_yaml(text: str, path: str) -> dict[str, Any]:
 
 
 def _read(text: str, not_yaml: str = "") -> Any:
-    """The value that a text is in YAML. Raises ValueError."""
+    """Return the value that a text is in YAML. Raises ValueError."""
     if not is_text(text):
         raise ValueError(f"{not_yaml}half of a character, which UTF-8 cannot encode")
     try:

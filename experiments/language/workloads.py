@@ -110,7 +110,7 @@ class WorkloadSpec(Strict):
     device: Computes | None = None
     efficiency: Annotated[float, Field(gt=0, le=1)] | None = None
     files: Annotated[
-        tuple[FileName, ...], BeforeValidator(lambda found: [found] if isinstance(found, str) else found)
+        tuple[FileName, ...], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
     ] = ()
     groups: FileName | None = None
     model_ranks: Count | None = None
@@ -236,7 +236,7 @@ def problem_of(where: str, error: ValueError) -> str:
 
 
 def _untimed(workload: Workload) -> str | None:
-    """The name of the first operation that takes time and states none."""
+    """Return the name of the first operation that takes time and states none."""
     for program in workload.programs:
         takes_time = np.isin(program.kind, (Kind.COMPUTE, Kind.MEMORY))
         missing = np.flatnonzero(takes_time & np.isnan(program.seconds))
@@ -319,7 +319,7 @@ def _device(spec: WorkloadSpec, element_bytes: int) -> Device:
 
 
 def _table(path: Path) -> dict[str, float]:
-    """Seconds by operation. Raises ValueError naming the file and the line that is wrong."""
+    """Return the seconds by operation. Raises ValueError naming the file and the line that is wrong."""
     from ringlight.workloads.devices import seconds_table
     from ringlight.workloads.formats.files import read_text
 

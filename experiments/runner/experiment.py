@@ -148,7 +148,7 @@ def carry_out(
 
 
 def _settings(plans: Sequence[RunPlan]) -> list[Setting]:
-    """The labs of some plans, in the order in which they are first needed."""
+    """Return the labs of some plans, in the order in which they are first needed."""
     return list({id(plan.setting): plan.setting for plan in plans}.values())
 
 

@@ -89,7 +89,7 @@ class HostsBackend(EmulationBackend):
 
     @property
     def cluster(self) -> Cluster:
-        """Raises BackendError on a host."""
+        """Return the cluster. Raises BackendError on a host, which has none."""
         if self._cluster is None:
             raise BackendError("a host knows no other hosts")
         return self._cluster

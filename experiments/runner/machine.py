@@ -129,7 +129,7 @@ def kept() -> Calibration | None:
 
 
 def _last() -> Calibration | None:
-    """The last calibration, unless it is of another machine."""
+    """Return the last calibration, unless it is of another machine."""
     try:
         document = json.loads(_path().read_text(encoding="utf-8"))
         kept_of = Calibration(document["measured"], document["machine"], document["when"])

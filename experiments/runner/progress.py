@@ -36,7 +36,7 @@ class Reporter:
         self._last_line = 0.0
 
     def say(self, text: str, style: str | None = None) -> None:
-        """One line, with the seconds since the start in front."""
+        """Print one line, with the seconds since the start in front."""
         elapsed = time.monotonic() - self._started
         # In one piece: a bar is drawn anew after each, over a line that has not ended.
         self.console.print(Text.assemble((f"{elapsed:6.1f} s", "dim"), "  ", (visible(text), style or "")))

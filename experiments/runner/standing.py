@@ -102,12 +102,13 @@ def standing_here(key: str = KIND) -> list[dict[str, Any]]:
 
 
 def end_standing_here(lab_id: str | None) -> list[str]:
-    """End the lab with this id that stays up and begins on this host, or all for None. Return the ids of
-    ended labs.
+    """End the lab with this id that stays up and begins on this host, or all for None.
+
+    Return the ids of the ended labs.
     """
     ended = []
 
-    def wanted(state: Lab) -> bool:
+    def is_meant(state: Lab) -> bool:
         try:
             lab = str(json.loads((state.state_dir / STANDS).read_text(encoding="utf-8"))["lab"])
         except OSError:
@@ -118,5 +119,5 @@ def end_standing_here(lab_id: str | None) -> list[str]:
             return True
         return False
 
-    end_all(KIND, wanted)
+    end_all(KIND, is_meant)
     return ended

@@ -296,7 +296,7 @@ class RinglightLab:
 
     @property
     def _there(self) -> Any:
-        """The lab. Raises BackendError when a test has closed it."""
+        """Return the lab. Raises BackendError when a test has closed it."""
         if self._lab is None:
             raise BackendError(f"lab {self.id} was closed by the test")
         return self._lab

@@ -126,7 +126,7 @@ def _ringlight_labs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Labs]:
 def ringlight_lab(
     request: pytest.FixtureRequest, ringlight_scenario: Any, _ringlight_labs: Labs
 ) -> Iterator[RinglightLab]:
-    """A lab of the scenario, up and its links measured; removed whatever happens."""
+    """Yield a lab of the scenario, up and its links measured; removed whatever happens."""
     from ringlight.experiments.testing.fixture_lab import wanted, why_not
 
     kept, words = _marked(request)

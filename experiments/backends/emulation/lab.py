@@ -558,7 +558,7 @@ class EmulatedLab:
                 self._note(LightTurns, job=job.plan.name, turns=[*_turns(made)])
 
     def _moved(self, plane: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """A plane as the controller shows it, and each change of its light in the last job."""
+        """Return a plane as the controller shows it, and each change of its light in the last job."""
         return self._api.get(f"/v1/planes/{plane}"), self._api.get(f"/v1/planes/{plane}/changes")
 
     def _cancel(self) -> None:
@@ -579,7 +579,7 @@ class EmulatedLab:
 
 
 def _turns(decisions: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The turns for which the controller set light while the job ran."""
+    """Yield the turns for which the controller set light while the job ran."""
     for decision in decisions:
         lit_s = decision["t"] + decision["decide_s"] + decision["hold_s"] + decision["dark_s"]
         for iteration, phase in decision["turns"]:

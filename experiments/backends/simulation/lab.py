@@ -246,7 +246,7 @@ class SimulatedLab:
     # What the fabric is.
 
     def _tuned(self, plan: RunPlan) -> Fabric:
-        """The fabric at the emulation's rates and tuning times."""
+        """Return the fabric at the emulation's rates and tuning times."""
         onics = {
             name: replace(onic, tuning_s=plan.tuning_s.get(name, onic.tuning_s * self._setting.scale.time))
             for name, onic in self._rates.onics.items()
@@ -287,11 +287,11 @@ class SimulatedLab:
         return reserve(plane.nodes, holders, self._switch_of(), job.ranks or job.gpus)
 
     def _held(self, name: str) -> tuple[str, ...]:
-        """The GPUs that a job has now."""
+        """Return the GPUs that a job has now."""
         return () if self._sim.runs[name].over else self._ranks[name]
 
     def _switch_of(self) -> dict[str, str | None]:
-        """The packet switch that each GPU is lit to now."""
+        """Return the packet switch that each GPU is lit to now, by GPU."""
         known = self._switches
         if known is None or known[0] is not self._fabric or known[1] != self._circuits:
             graph = electrical_graph(self._fabric, light(self._fabric, self._circuits))
@@ -501,7 +501,7 @@ class SimulatedLab:
         self._over(event)
 
     def _spare(self, job: JobPlan) -> str | None:
-        """The GPU that takes a lost one's place: the first free one of the job's spares, or of all."""
+        """Return the GPU that replaces a lost one: the first free one of the job's spares, or of all."""
         taken = {gpu for name in self._ranks for gpu in self._held(name)}
         free = [gpu for gpu in job.spares or self._carrier.plane.nodes if gpu not in taken | self._lost_gpus]
         return free[0] if free else None

@@ -138,7 +138,7 @@ def _peers(carried: Mapping[Port, tuple[Sequence[float], Sequence[float]]]) -> l
 
 
 def _sizes(passed: Passed, step_s: float, steps: int) -> Iterator[tuple[int, float]]:
-    """Bytes that passed during each step in which any did."""
+    """Yield the bytes that passed during each step in which any did."""
     for k in range(int(passed.begin_s / step_s), min(math.floor(passed.end_s / step_s) + 1, steps)):
         overlap = min(passed.end_s, (k + 1) * step_s) - max(passed.begin_s, k * step_s)
         yield k, max(0.0, overlap) * passed.rate

@@ -104,7 +104,7 @@ class WorkloadRun:
         return self._failed or self._execution.over
 
     def divide(self, interconnect: Interconnect, when: Division, share: float) -> None:
-        """Use the network of ``interconnect``, whose light is divided again by the remaining traffic."""
+        """Divide the light of ``interconnect``, this run's network, again by the remaining traffic."""
         assert isinstance(self._network, CircuitNetwork)
         classes = fidelity_of(self._job) == "classes"
         division = LightDivision(interconnect, self._network, share, turns=classes)
