@@ -33,14 +33,15 @@ class Results:
     result: dict[str, Any]
 
     def frame(self) -> pd.DataFrame:
-        """The rows as a pandas frame. Raises ScenarioError where pandas is not installed."""
+        """Return the rows as a pandas frame. Raises ScenarioError if pandas is not installed."""
         from ringlight.experiments.analysis.rows import frame
 
         return frame(self.rows)
 
 
 def load(path: str | Path, *, repeat: int | None = None) -> Experiment:
-    """The experiment in a YAML file, with its run plans. ``repeat``: in place of the file's.
+    """Return the experiment in a YAML file, with its run plans. ``repeat``: number of repeats, in place of
+    the file's.
 
     Raises ScenarioError, one line.
     """
@@ -58,26 +59,28 @@ def run(
     processes: int | None = None,
     dask: str | None = None,
 ) -> Results:
-    """Make the runs of an experiment, or of a YAML file's, as ``ringlight simulate`` does, or ``run``
-    (backend ``emulation``). A script that makes many needs the usual ``if __name__ == "__main__":``, as they
-    are spread over processes, which read it again. ``dask``: a scheduler's address; its workers compute what
-    is simulated, and its hosts build the labs of what is emulated.
+    """Make the runs of an experiment, or of a YAML file. Return their results.
+
+    Like ``ringlight simulate``, or ``ringlight run`` with the backend ``emulation``. A script that makes many
+    runs needs the usual ``if __name__ == "__main__":``, because the runs are spread over processes that read
+    the script again. ``dask``: address of a scheduler, whose workers compute simulated runs and whose hosts
+    build the labs of emulated runs.
 
     Raises ValueError for another backend, ScenarioError, BackendError, LabError and WriteError with one line.
     """
     from ringlight.experiments.analysis.rows import from_json
     from ringlight.experiments.runner.command import backend_named, carry_out_experiment
 
-    found = load(experiment) if isinstance(experiment, str | Path) else experiment
+    loaded = load(experiment) if isinstance(experiment, str | Path) else experiment
     if backend == "emulation" and dask is not None:
         from ringlight.experiments.runner.hosts import HostsBackend
         from ringlight.testbed.hosts.cluster import hosts_of
 
         with hosts_of(dask) as cluster:
             on_hosts = HostsBackend("docker", cluster)
-            done, result = carry_out_experiment(found, on_hosts, Path(runs), arms=arms, processes=processes)
+            done, result = carry_out_experiment(loaded, on_hosts, Path(runs), arms=arms, processes=processes)
     else:
         done, result = carry_out_experiment(
-            found, backend_named(backend), Path(runs), arms=arms, processes=processes, dask=dask
+            loaded, backend_named(backend), Path(runs), arms=arms, processes=processes, dask=dask
         )
     return Results(done.path, from_json(result), done.failures, result)

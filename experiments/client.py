@@ -94,12 +94,20 @@ class Api:
         return self.call("DELETE", path)
 
     def send(self, path: str, data: bytes) -> Any:
-        """Put bytes that are no JSON. Answers and raises as :meth:`call`."""
+        """Put bytes that are not JSON. Return the decoded reply, or None if it is empty.
+
+        Raises ApiError if the controller refuses, Unreachable if there is no reply or another program
+        replies.
+        """
         kind = {"content-type": "application/octet-stream"}
         return self._answer("PUT", path, content=data, headers=kind)
 
     def call(self, method: str, path: str, body: Any = None, query: dict[str, Any] | None = None) -> Any:
-        """The decoded answer. Raises ApiError for a refusal, Unreachable for no answer or one of others."""
+        """Send a request. Return the decoded reply, or None if it is empty.
+
+        Raises ApiError if the controller refuses, Unreachable if there is no reply or another program
+        replies.
+        """
         parameters = {k: v for k, v in (query or {}).items() if v is not None}
         return self._answer(method, path, json=body, params=parameters)
 
@@ -110,11 +118,19 @@ class Api:
         return self._decoded(answer.content) if answer.content else None
 
     def events(self, after: int) -> list[dict[str, Any]]:
-        """The kept events with higher ids, as there are now. Raises as :meth:`call`."""
+        """Return the events that the controller has kept so far with an id above ``after``.
+
+        Raises ApiError if the controller refuses, Unreachable if there is no reply or another program
+        replies.
+        """
         return list(self.stream(f"/v1/events?after={after}&seconds=0"))
 
     def stream(self, path: str) -> Iterator[dict[str, Any]]:
-        """Server-sent events until the controller or the caller ends it. Raises as :meth:`call`."""
+        """Yield server-sent events until the controller or the caller ends the stream.
+
+        Raises ApiError if the controller refuses, Unreachable if there is no reply or another program
+        replies.
+        """
         patience = httpx.Timeout(CALL_TIMEOUT_S, read=None)
         with self._asking(), self._client.stream("GET", path, timeout=patience) as answer:
             _check(answer)
@@ -124,7 +140,7 @@ class Api:
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
-        """Turns the absence of an answer into Unreachable."""
+        """Turn the absence of a reply into Unreachable."""
         try:
             yield
         except _NO_ANSWER as error:
@@ -161,7 +177,7 @@ class Api:
 
 
 def _check(answer: httpx.Response) -> None:
-    """Raises ApiError for a refusal."""
+    """Check a reply. Raises ApiError if it is a refusal."""
     if not answer.is_error:
         return
     answer.read()

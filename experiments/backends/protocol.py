@@ -1,4 +1,4 @@
-"""What a backend is: something that a run plan can be carried out on. The runner knows no more of it.
+"""Interface of a backend, on which a run plan can be carried out. The runner knows no more of a backend.
 
     lab = backend.open(setting)            build it, measure it
     lab.begin(plan)                        circuits and control network as the plan has them at the start
@@ -61,13 +61,17 @@ class Lab(Protocol):
     real_time: bool
 
     def now_s(self) -> float:
-        """The lab's clock."""
+        """Return the time of the lab's clock in seconds."""
         ...
 
     def begin(self, plan: RunPlan) -> None: ...
 
     def submit(self, job: JobPlan) -> str | None:
-        """Why there is no room now, so that it is to be asked again later; None when it has its GPUs."""
+        """Request GPUs and workers for a job. Return why there is no room now, or None if the job has its
+        GPUs.
+
+        A job without room is to be submitted again later.
+        """
         ...
 
     def release(self, jobs: Sequence[str]) -> None: ...
@@ -75,7 +79,7 @@ class Lab(Protocol):
     def perform(self, event: EventPlan) -> None: ...
 
     def next(self, until_s: float) -> Sequence[Record]:
-        """Records in the order of their times, at the latest at ``until_s``; empty when that was reached."""
+        """Return records in the order of their times, at the latest at ``until_s``; [] if that time came."""
         ...
 
     def end(self) -> Sequence[Record]: ...
@@ -91,7 +95,7 @@ class Backend(Protocol):
     capabilities: frozenset[str]
 
     def refuses(self, plan: RunPlan) -> str | None:
-        """Why it cannot carry out a plan, ``key: reason``, or None."""
+        """Return why the backend cannot carry out a plan, ``key: reason``; None if it can."""
         ...
 
     def check_ready(self) -> None:
@@ -105,17 +109,19 @@ class Backend(Protocol):
         say: Callable[[str], None],
         earlier: Mapping[str, Any],
     ) -> None:
-        """What will be opened, here or by a copy of it elsewhere; where the output of its labs' processes
-        goes (None: with the lab), and whom to tell what a person should know. ``earlier``: what :meth:`facts`
-        said, where runs are gone on with."""
+        """Prepare for the settings that will be opened, here or by a copy of this backend on another host.
+
+        ``logs``: folder for the output of the labs' processes (None: with the lab). ``say``: called with each
+        line that a person should know. ``earlier``: what :meth:`facts` returned, if runs are resumed.
+        """
         ...
 
     def open(self, setting: Setting, emit: Callable[[Record], None]) -> Lab:
-        """A lab; what is measured of it before any run goes to ``emit``."""
+        """Build a lab and return it. Measurements of the lab from before any run are passed to ``emit``."""
         ...
 
     def facts(self) -> Mapping[str, Any]:
-        """For environment.json: what it ran on, what it takes for granted and leaves out."""
+        """Return the facts for environment.json: the machine, the assumptions, and what is left out."""
         ...
 
 
@@ -131,20 +137,24 @@ class BatchBackend(Backend, Protocol):
     """One that can do thousands of independent runs without a lab for each."""
 
     def batches(self, plans: Sequence[RunPlan]) -> tuple[Sequence[Any], Sequence[RunPlan]]:
-        """Divide plans into batches that other processes can compute, and the plans that need a lab."""
+        """Return batches of plans that other processes can compute, and the plans that need a lab."""
         ...
 
-    def compute(self, batch: Any, told: Told = untold) -> list[Record]:
-        """All records of the runs of a batch, one run after the other; of one that cannot be made, a
-        ``RunFailed``. ``told`` is called now and then with the title of a long run and the share of it that
-        is done."""
+    def compute(self, batch: Any, report: Told = untold) -> list[Record]:
+        """Return all records of the runs of a batch, one run after the other; a ``RunFailed`` for a run that
+        fails.
+
+        ``report`` is called now and then with the title of a long run and its done share (0 to 1).
+        """
         ...
 
 
 @dataclass(frozen=True)
 class Made:
-    """What became of a task: its records, and a line for each failure. Of a run on another host also facts of
-    its labs, and files that they left, by name."""
+    """Result of a task: its records, and a line for each failure.
+
+    A run on another host also has facts of its labs, and the files that they left, by name.
+    """
 
     records: list[Record]
     failures: tuple[str, ...]
@@ -157,11 +167,11 @@ class RemoteBackend(Backend, Protocol):
     """One whose runs are made by copies of it on other machines, in labs of their own."""
 
     def make(self, plan: RunPlan) -> Made:
-        """Make a run where this copy is."""
+        """Make a run on the host of this copy. Return its result."""
         ...
 
     def executor(self) -> Executor:
-        """What has copies of it make runs."""
+        """Return the executor in which copies of this backend make runs."""
         ...
 
     def watch(self) -> None:
@@ -169,7 +179,7 @@ class RemoteBackend(Backend, Protocol):
         ...
 
     def alone(self, plan: RunPlan) -> Made:
-        """Have one run made, of which no folder is kept."""
+        """Have one run made, of which no folder is kept. Return its result."""
         ...
 
     def take(self, plan: RunPlan, made: Made, folder: RunFolder) -> None:
@@ -190,7 +200,7 @@ class MachineGone(BackendError):
 
 
 def lacking(backend: Backend, plan: RunPlan) -> str | None:
-    """The first event that a backend has no capability for, as ``key: reason``; None when it has all."""
+    """Return the first event that a backend has no capability for, as ``key: reason``; None if it has all."""
     for event in plan.events:
         if event.capability not in backend.capabilities:
             what = CAPABILITIES.get(event.capability, event.capability)

@@ -92,7 +92,7 @@ def conformance(
     from ringlight.testbed.acceptance.measure import measured
     from ringlight.testbed.acceptance.runner import accept
 
-    known = {one.name: one for one in CHECKS}
+    known = {candidate.name: candidate for candidate in CHECKS}
     if strange := next((name for name in check or () if name not in known), None):
         fail(f"--check: there is no check {strange}; see --json", 2)
     checks = [known[name] for name in check] if check else CHECKS
@@ -104,23 +104,23 @@ def conformance(
         fail("--name: there are several; choose one with --driver", 2)
     if out is not None:
         _make(out)
-    found = []
+    switches = []
     for usual, make in rigs.items():
         called = name or usual
-        found.append(accept(called, partial(make, False), checks, _progress(called)))
-        say(f"{called}: {_sum_of(found[-1])}")
+        switches.append(accept(called, partial(make, False), checks, _progress(called)))
+        say(f"{called}: {_sum_of(switches[-1])}")
         if measure:
-            found[-1]["measured"] = measured(partial(make, True), _progress(called, 0.0))
+            switches[-1]["measured"] = measured(partial(make, True), _progress(called, 0.0))
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     machine = {"kernel": platform.release(), "processors": str(os.cpu_count()), "at": now}
-    document = {"acceptance": 1, "at": now, "machine": machine, "switches": found}
+    document = {"acceptance": 1, "at": now, "machine": machine, "switches": switches}
     if out is not None:
         _write(document, out)
     if as_json:
         show_json(document)
     else:
         write(document)
-    if any(one["state"] == "failed" for switch in found for one in switch["items"]):
+    if any(candidate["state"] == "failed" for switch in switches for candidate in switch["items"]):
         raise typer.Exit(1)
 
 
@@ -137,16 +137,16 @@ def compare(
     """Make one page that compares switches that were accepted one by one."""
     switches: list[Any] = []
     names: list[str] = []
-    at = machine = None
+    accepted_at = machine = None
     for folder in folders:
         path = folder / "acceptance.json" if folder.is_dir() else folder
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-            if found["acceptance"] != 1:
-                fail(f"{path}: of another version ({found['acceptance']})", 2)
-            names += [str(switch["name"]) for switch in found["switches"]]
-            switches += found["switches"]
-            at, machine = found["at"], found["machine"]
+            document = json.loads(path.read_text(encoding="utf-8"))
+            if document["acceptance"] != 1:
+                fail(f"{path}: of another version ({document['acceptance']})", 2)
+            names += [str(switch["name"]) for switch in document["switches"]]
+            switches += document["switches"]
+            accepted_at, machine = document["at"], document["machine"]
         except OSError as error:
             fail(f"{path}: {error.strerror}", 2)
         except (ValueError, KeyError, TypeError, RecursionError):
@@ -154,11 +154,11 @@ def compare(
     if twice := next((name for name in names if names.count(name) > 1), None):
         fail(f"two of them are called {twice}; name them apart with --name when they are accepted", 2)
     _make(out)
-    _write({"acceptance": 1, "at": at, "machine": machine, "switches": switches}, out)
+    _write({"acceptance": 1, "at": accepted_at, "machine": machine, "switches": switches}, out)
 
 
 def _make(out: Path) -> None:
-    """The folder of --out, before minutes of checks. Raises UserError."""
+    """Make the folder of --out, before minutes of checks. Raises UserError."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=out):
@@ -208,8 +208,8 @@ def _emulated(drivers: Sequence[str] | None, profile: str, size: int) -> Mapping
         return make
 
     called = f", {profile}" if profile else ""
-    found = {f"{name}{called}": making(rig) for name, rig in chosen.items()}
-    return found or fail("--driver: none of them can be tested on this machine")
+    makers = {f"{name}{called}": making(rig) for name, rig in chosen.items()}
+    return makers or fail("--driver: none of them can be tested on this machine")
 
 
 def _entry(
@@ -221,7 +221,7 @@ def _entry(
     settings: Sequence[str] | None,
     profile: str,
 ) -> dict[str, Any]:
-    """What an inventory would say of the target."""
+    """Return the inventory entry of the target, made from the options. Raises UserError."""
     from ringlight.fabric.optical_profiles import PROFILES
 
     if profile and profile not in PROFILES:
@@ -270,19 +270,19 @@ def _targets(
 
 
 def _progress(name: str, every_s: float = _SAY_EVERY_S) -> Callable[[str], None]:
-    said = time.monotonic()
+    last_said_s = time.monotonic()
 
     def progress(text: str) -> None:
-        nonlocal said
-        if time.monotonic() - said >= every_s:
-            said = time.monotonic()
+        nonlocal last_said_s
+        if time.monotonic() - last_said_s >= every_s:
+            last_said_s = time.monotonic()
             say(f"{name}: {text}")
 
     return progress
 
 
 def _sum_of(switch: Mapping[str, Any]) -> str:
-    states = [one["state"] for one in switch["items"]]
+    states = [item["state"] for item in switch["items"]]
     counts = (f"{states.count(state)} {state}" for state in ("green", "failed", "skipped"))
     return (
         f"{', '.join(counts)} of {len(states)} items, {len(switch['checks'])} checks in {switch['seconds']} s"
@@ -290,18 +290,18 @@ def _sum_of(switch: Mapping[str, Any]) -> str:
 
 
 def write(document: Mapping[str, Any]) -> None:
-    """The table of items by switch, what failed, and what each lacks."""
+    """Print the table of items by switch, what failed, and what each switch lacks."""
     switches = document["switches"]
     rows = []
-    for number, one in enumerate(switches[0]["items"]):
+    for number, item in enumerate(switches[0]["items"]):
         states = [_MARKS[switch["items"][number]["state"]] for switch in switches]
-        rows.append([one["item"], one["what"], *states])
+        rows.append([item["item"], item["what"], *states])
     table(["", "item", *(switch["name"] for switch in switches)], rows)
     for state, word in (("failed", "FAILED"), ("skipped", "lacks")):
-        told: dict[tuple[str, str], list[int]] = {}
+        item_numbers: dict[tuple[str, str], list[int]] = {}
         for switch in switches:
-            for one in switch["items"]:
-                if one["state"] == state:
-                    told.setdefault((switch["name"], one["text"]), []).append(one["item"])
-        for (name, text), numbers in told.items():
+            for item in switch["items"]:
+                if item["state"] == state:
+                    item_numbers.setdefault((switch["name"], item["text"]), []).append(item["item"])
+        for (name, text), numbers in item_numbers.items():
             echo(f"{name} {word} {text} (item {', '.join(map(str, numbers))})")

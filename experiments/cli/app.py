@@ -114,9 +114,9 @@ def main() -> None:
             raise
         if type(error).__name__ != "NoArgsIsHelpError":
             # For a wrong option, only this text names it.
-            said = error.format_message() if hasattr(error, "format_message") else str(error)
-            said = said.replace("Value error, ", "")
-            say(" ".join(said.split()) or type(error).__name__)
+            message = error.format_message() if hasattr(error, "format_message") else str(error)
+            message = message.replace("Value error, ", "")
+            say(" ".join(message.split()) or type(error).__name__)
         code = 2 if type(error).__name__ == "ScenarioError" else getattr(error, "exit_code", 1)
     raise SystemExit(code if isinstance(code, int) else 0)
 
@@ -138,7 +138,7 @@ def _with_all_streams() -> bool:
 
 
 def _discard_output() -> None:
-    """What is left of the output goes nowhere, so that the interpreter does not fail on it at its end."""
+    """Send the rest of the output to /dev/null, so that the interpreter does not fail on it when it ends."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 def processes_of_lab(
     scenario: Path, place: Place, lab: OpenLab, *, follow: bool, lends: bool = True
 ) -> LabProcesses:
-    """The processes, not started yet, of a lab that stands: the testbed keeps its controller running.
+    """Return the processes of a lab that stays up, not started yet. The testbed keeps the lab's controller
+    running.
 
-    ``follow``: they end when this process ends. ``lends``: as of ``LabProcesses``. Raises UserError and
-    ScenarioError.
+    ``follow``: the processes end when this process ends. ``lends``: is passed to ``LabProcesses``. Raises
+    UserError and ScenarioError.
     """
     from ringlight.experiments.backends.emulation import lab_of_setting
 
@@ -43,7 +44,8 @@ def processes_of_lab(
 
 
 def with_applications(experiment: Experiment, lab: OpenLab) -> Experiment:
-    """An experiment whose packet switches are left to applications where that was asked for.
+    """Return the experiment with its packet switches left to applications, or unchanged if the options name
+    none.
 
     Raises UserError.
     """
@@ -57,18 +59,15 @@ def with_applications(experiment: Experiment, lab: OpenLab) -> Experiment:
 
 
 def _for_applications(scenario: Path, settings: Sequence[Setting], lab: OpenLab) -> list[Setting]:
-    """The settings, with all packet switches for applications where that was asked for.
-
-    Raises UserError where there are switches for applications and none of these, or the other way round.
-    """
+    """Return the settings, with all packet switches left to applications if the options say so."""
     from ringlight.experiments.backends.emulation.lab_of_setting import all_for_applications, for_applications
 
     if lab.app_all and not lab.app:
         fail("--app-all: which application? name its file with --app", 2)
     if lab.observe_links and not lab.app:
         fail("--observe-links: for which application? name its file with --app", 2)
-    found = [all_for_applications(setting) if lab.app_all else setting for setting in settings]
-    waiting = next((why for setting in found if (why := for_applications(setting.fabric))), None)
+    copies = [all_for_applications(setting) if lab.app_all else setting for setting in settings]
+    waiting = next((why for setting in copies if (why := for_applications(setting.fabric))), None)
     if waiting is not None and not lab.app:
         fail(f"{scenario}: {waiting}", 2)
     if lab.app and waiting is None:
@@ -78,4 +77,4 @@ def _for_applications(scenario: Path, settings: Sequence[Setting], lab: OpenLab)
             else "say 'controller: app' of it in the fabric, or give them all with --app-all"
         )
         fail(f"--app: no packet switch of {scenario} is for applications; {remedy}", 2)
-    return found
+    return copies

@@ -1,4 +1,4 @@
-"""How commands call a running controller, and what they say of its answers."""
+"""Call a running controller and print its replies."""
 
 from __future__ import annotations
 
@@ -53,20 +53,22 @@ def get(path: str, **query: Any) -> Any:
 
 
 def list_of(path: str, as_json: bool, *columns: Column, of: str | None = None) -> None:
-    """GET a list, or an answer with a list ``of`` something, as a table."""
-    answer(get(path), as_json, lambda found: listing(found[of] if of else found, *columns))
+    """GET a list and print it as a table, or as JSON. ``of``: key of the list in the reply, if the reply is
+    an object.
+    """
+    answer(get(path), as_json, lambda reply: listing(reply[of] if of else reply, *columns))
 
 
 def arrow(xc: Mapping[str, Any] | None) -> str:
-    """A cross-connect in a cell."""
+    """Return a cross-connect as the text of a table cell; "" for None."""
     if xc is None:
         return ""
     colour = "" if xc.get("wavelength") is None else f" λ{xc['wavelength']}"
     return f"{xc['ingress']} → {xc['egress']}{colour}"
 
 
-def write_plan(found: Mapping[str, Any]) -> None:
-    """A change of one switch: what it removes, adds and keeps."""
-    rows = [[what, arrow(xc)] for what in ("remove", "add", "keep") for xc in found["plan"][what]]
+def write_plan(change: Mapping[str, Any]) -> None:
+    """Print the change of one switch: the cross-connects that it removes, adds and keeps."""
+    rows = [[what, arrow(xc)] for what in ("remove", "add", "keep") for xc in change["plan"][what]]
     table(["", "cross-connect"], rows)
-    echo("done" if found["applied"] else "nothing was changed (dry run)")
+    echo("done" if change["applied"] else "nothing was changed (dry run)")

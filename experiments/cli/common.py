@@ -1,4 +1,4 @@
-"""What all commands share: lines, tables, JSON, and ends."""
+"""Output shared by all commands: lines, tables, JSON, and errors with an exit code."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def echo(text: object = "", *, err: bool = False, nl: bool = True) -> None:
 
 
 def say(text: str) -> None:
-    """One line on standard error."""
+    """Print one line on standard error."""
     echo(f"ringlight: {text}", err=True)
 
 
@@ -46,7 +46,7 @@ def fail(text: str, code: int = 1) -> NoReturn:
 
 @contextmanager
 def patience(text: str, after_s: float = 2.0) -> Iterator[None]:
-    """Says what is going on, once that has taken so long."""
+    """Print ``text`` on standard error if the block takes longer than ``after_s`` seconds. Yields nothing."""
     timer = threading.Timer(after_s, say, [text])
     timer.daemon = True
     timer.start()
@@ -61,12 +61,12 @@ def show_json(value: Any) -> None:
     echo(json.dumps(value, indent=2))
 
 
-def answer(found: Any, as_json: bool, write: Callable[[Any], None]) -> None:
-    """An answer as JSON, or as ``write`` prints it for a person."""
+def answer(reply: Any, as_json: bool, write: Callable[[Any], None]) -> None:
+    """Print a reply as JSON, or for a person by means of ``write``."""
     if as_json:
-        show_json(found)
+        show_json(reply)
     else:
-        write(found)
+        write(reply)
 
 
 #: A key of entries, which is also the column's head; or a head, and a key or what makes a cell of an entry.

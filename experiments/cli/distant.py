@@ -23,13 +23,14 @@ _EVERY_S = 0.1
 
 
 def converse(cluster: Cluster, host: str, lab: str, lines: Iterable[str] | None) -> int:
-    """Carry out lines, or ask for them where there are none; exit code of the prompt on the host.
+    """Carry out lines on a host, or prompt for them if ``lines`` is None. Return the exit code of the host's
+    prompt.
 
     Raises LabError.
     """
     from ringlight.testbed.hosts.sessions import begin_session, end_session, tell_session
 
-    (there,) = (one for one in cluster.hosts if one.name == host)
+    (there,) = (candidate for candidate in cluster.hosts if candidate.name == host)
     command = [sys.executable, "-m", "ringlight.experiments.cli.app", "shell", lab, "--file", "-"]
     session = _asked(cluster, there, begin_session, command)
     heard = _Heard(cluster, there, session)
@@ -37,8 +38,8 @@ def converse(cluster: Cluster, host: str, lab: str, lines: Iterable[str] | None)
         if lines is not None:
             text = "".join(f"{line.rstrip()}\n" for line in lines)
             _asked(cluster, there, tell_session, session, text, True)
-            for said in heard.more(None):
-                typer.echo(said, nl=False)
+            for output in heard.more(None):
+                typer.echo(output, nl=False)
         else:
             _ask(heard)
         return heard.code or 0
@@ -63,13 +64,13 @@ def _ask(heard: _Heard) -> None:
         mark = f"# {secrets.token_hex(8)}"
         _asked(heard.cluster, heard.host, tell_session, heard.session, f"{line}\n{mark}\n", False)
         echo = f"{_PROMPT}{line.rstrip()}\n"
-        for said in heard.more(f"{_PROMPT}{mark}\n"):
-            typer.echo(said.removeprefix(echo), nl=False)
+        for output in heard.more(f"{_PROMPT}{mark}\n"):
+            typer.echo(output.removeprefix(echo), nl=False)
             echo = ""
 
 
 class _Heard:
-    """What the program on the host says. ``code``: its exit code, once it has ended."""
+    """Output of the program on the host. ``code``: the program's exit code, None until it has ended."""
 
     def __init__(self, cluster: Cluster, host: Host, session: str) -> None:
         self.cluster, self.host, self.session = cluster, host, session
@@ -78,14 +79,17 @@ class _Heard:
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
 
     def more(self, until: str | None) -> Iterator[str]:
-        """Whole lines, up to the one that is awaited, which is left out, or up to its end."""
+        """Yield new output in whole lines, until the text ``until`` arrives or the program ends.
+
+        ``until`` itself is left out. With None only the program's end stops the iteration.
+        """
         from ringlight.testbed.hosts.sessions import hear_session
 
         rest = ""
         while True:
-            said, self.code = _asked(self.cluster, self.host, hear_session, self.session, self._known)
-            self._known += len(said)
-            rest += self._decode(said)
+            data, self.code = _asked(self.cluster, self.host, hear_session, self.session, self._known)
+            self._known += len(data)
+            rest += self._decode(data)
             if until is not None and until in rest:
                 yield rest.partition(until)[0]
                 return
@@ -96,10 +100,10 @@ class _Heard:
             if self.code is not None:
                 yield rest
                 return
-            if not said:
+            if not data:
                 time.sleep(_EVERY_S)
 
 
 def _asked(cluster: Cluster, host: Host, function: Callable[..., Answer], *arguments: Any) -> Answer:
-    (found,) = cluster.ask(function, *arguments, hosts=[host]).values()
-    return found
+    (reply,) = cluster.ask(function, *arguments, hosts=[host]).values()
+    return reply

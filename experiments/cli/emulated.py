@@ -35,7 +35,10 @@ def emulation(
     apps: Sequence[Path] = (),
     over: options.OverHosts | None = None,
 ) -> Iterator[EmulationBackend]:
-    """Raises UserError, and LabError for hosts that cannot be had."""
+    """Yield the backend that emulates on this machine, or on the hosts of the Dask cluster ``dask``.
+
+    Raises UserError, and LabError if the hosts cannot be reached.
+    """
     if dask is None:
         refuse_hosts(context)
         # It imports what labs are made of while this process imports its own and reads the scenario.
@@ -66,9 +69,10 @@ def standing(
     dask: str,
     over: options.OverHosts,
 ) -> Iterator[tuple[Cluster, dict[str, Any], Any]]:
-    """A lab that stands on hosts: their cluster, what is known of it, and Dask's future, with which it ends.
+    """Build a lab on hosts that stays up. Yield the hosts' cluster, the lab's facts, and the lab's Dask
+    future.
 
-    Raises UserError, ScenarioError, BackendError, LabError.
+    The lab ends with its future. Raises UserError, ScenarioError, BackendError, LabError.
     """
     with emulation(lab, context, dask, (), over) as backend:
         from ringlight.experiments.backends.emulation.lab_of_setting import cannot_drive, for_applications

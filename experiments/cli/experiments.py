@@ -182,10 +182,10 @@ def check(
         scale_for=functools.partial(scale_here, fast_path=fast_path),
         most_gpus=MOST_RANKS,
     )
-    found = check_document(experiment)
+    document = check_document(experiment)
     if hosts is not None:
-        add_cuts(found, experiment, hosts)
-    answer(found, as_json, show_check)
+        add_cuts(document, experiment, hosts)
+    answer(document, as_json, show_check)
 
 
 def report(

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class _Asked:
-    """What the prompt asks the controller of a lab."""
+    """Calls of the prompt to the controller of a lab."""
 
     def __init__(self, lab: Attached) -> None:
         self._fabric = lab.fabric
@@ -41,19 +41,22 @@ class _Asked:
         rows = []
         for switch in fabric.optical_switches.values():
             if switch.name not in of_circuits:
-                for lit in calls.get(f"/v1/optical-switches/{switch.name}/cross-connects"):
-                    colour = "" if lit["wavelength"] is None else f"λ{lit['wavelength']}"
-                    ends = f"{switch.name}:{lit['ingress']}", f"{switch.name}:{lit['egress'] - switch.size}"
-                    rows.append([*ends, colour, lit["state"]])
+                for cross_connect in calls.get(f"/v1/optical-switches/{switch.name}/cross-connects"):
+                    colour = "" if cross_connect["wavelength"] is None else f"λ{cross_connect['wavelength']}"
+                    ends = (
+                        f"{switch.name}:{cross_connect['ingress']}",
+                        f"{switch.name}:{cross_connect['egress'] - switch.size}",
+                    )
+                    rows.append([*ends, colour, cross_connect["state"]])
         if rows:
             table(["in", "out", "on", "state"], rows)
         elif not of_circuits and fabric.optical_switches:
             echo("all optical switches are dark: light here belongs to jobs")
 
     def _circuits(self) -> None:
-        found = calls.get("/v1/circuits")["circuits"]
-        if found:
-            listing(found, *rest.CIRCUIT_COLUMNS)
+        circuits = calls.get("/v1/circuits")["circuits"]
+        if circuits:
+            listing(circuits, *rest.CIRCUIT_COLUMNS)
         else:
             echo("no circuit is lit")
 
@@ -67,7 +70,9 @@ class _Asked:
         rest.path(source, destination)
 
     def way(self, source: str, target: str) -> str:
-        """Every port that packets pass, from switch to switch; nothing where the controller cannot say."""
+        """Return every port that packets pass, from switch to switch; "" if the controller does not answer or
+        refuses.
+        """
         from ringlight.experiments.client import ApiError, Unreachable
 
         try:
@@ -159,7 +164,7 @@ def _of_hosts(cluster: Cluster, lab_id: str | None) -> tuple[str, str]:
     from ringlight.experiments.runner.standing import standing_here
 
     there = cluster.ask(standing_here)
-    labs = {str(one["lab"]): name for name, found in there.items() for one in found}
+    labs = {str(facts["lab"]): name for name, labs_of_host in there.items() for facts in labs_of_host}
     if lab_id is None and len(labs) == 1:
         (lab_id,) = labs
     if lab_id not in labs:
@@ -181,7 +186,7 @@ def _lines(file: Path | None) -> Iterable[str] | None:
 
 @contextmanager
 def _own_lab(scenario: Path, place: options.Place, built: options.OpenLab) -> Iterator[Attached]:
-    """A lab of its own, removed afterwards."""
+    """Yield a lab of the command's own, which is removed afterwards."""
     from ringlight.testbed.emulation.console.attached import of_lab
 
     with forking(PROGRAMS), processes_of_lab(scenario, place, built, follow=True) as processes:
@@ -193,7 +198,7 @@ def _own_lab(scenario: Path, place: options.Place, built: options.OpenLab) -> It
 
 
 def _prompt(lab: Attached, lines: Iterable[str] | None) -> int:
-    """How many commands were refused."""
+    """Run the prompt in a lab. Return the number of commands that were refused."""
     from ringlight.testbed.emulation.console.prompt import Prompt
     from ringlight.testbed.emulation.console.view import View
 
@@ -264,16 +269,16 @@ def ping(
         return
     pinged: dict[tuple[str, str], measures.Pinged] = {}
     for row in measures.ping_all(lab, list(lab.fabric.gpus), control=control):
-        pinged |= {(one.source, one.target): one for one in row}
+        pinged |= {(result.source, result.target): result for result in row}
         if row:
-            marks = [one.target if one.rtt_s is not None else "X" for one in row]
+            marks = [result.target if result.rtt_s is not None else "X" for result in row]
             echo(" ".join([row[0].source, "->", *marks]))
     echo(measures.results(pinged))
     if lab.fabric.onics and not control:
         echo(measures.by_light(pinged))
     if left := measures.untried(pinged, len(lab.fabric.gpus), measures.PING_ALL_S):
         fail(left)
-    if any(one.rtt_s is None for one in pinged.values()):
+    if any(result.rtt_s is None for result in pinged.values()):
         raise typer.Exit(1)
 
 
@@ -288,13 +293,13 @@ def _ping_one(lab: Attached, source: str, target: str, count: int, *, control: b
     lost = 0
     for _ in range(count):
         if by_light:
-            one = measures.ping_light(lab, places, source, target)
+            result = measures.ping_light(lab, places, source, target)
         else:
-            one = measures.ping(lab, places[source], source, target)
-        echo(measures.line(one))
-        lost += one.rtt_s is None
-    if one.rtt_s is None:
-        say(measures.no_answer(one) if by_light else _Asked(lab).why_not(source, target))
+            result = measures.ping(lab, places[source], source, target)
+        echo(measures.line(result))
+        lost += result.rtt_s is None
+    if result.rtt_s is None:
+        say(measures.no_answer(result) if by_light else _Asked(lab).why_not(source, target))
     elif source in lab.fabric.onics:
         echo("answers took the control network" if by_light else "over the control network")
     elif way := _Asked(lab).way(source, target):
@@ -318,22 +323,24 @@ def iperf(
     lab = attach(lab_id)
     _known(lab, client, server)
     say(f"iperf from {client} to {server}: {seconds:g} s")
-    found = measures.iperf(lab, client, server, seconds)
+    measurement = measures.iperf(lab, client, server, seconds)
     document = {
         "from": client,
         "to": server,
-        "received_bps": found.received_bps,
-        "sent_bps": found.sent_bps,
-        "real_received_bps": found.received_bps * lab.scale,
-        "over": found.over,
+        "received_bps": measurement.received_bps,
+        "sent_bps": measurement.sent_bps,
+        "real_received_bps": measurement.received_bps * lab.scale,
+        "over": measurement.over,
     }
 
     def write(_: object) -> None:
-        real = format_rate(found.received_bps * lab.scale)
-        emulated = f"{format_rate(found.received_bps)} received, {format_rate(found.sent_bps)} sent"
+        real = format_rate(measurement.received_bps * lab.scale)
+        emulated = (
+            f"{format_rate(measurement.received_bps)} received, {format_rate(measurement.sent_bps)} sent"
+        )
         echo(f"{client} -> {server}: {emulated}; as real, {real}")
-        if found.over is not None:
-            echo(f"over {found.over}")
+        if measurement.over is not None:
+            echo(f"over {measurement.over}")
 
     answer(document, as_json, write)
 

@@ -64,15 +64,15 @@ def check(
         cluster.ask(fork_from_now_on)
     problems = [f"host {name}: {why}" for name, why in lacking.items() if why is not None]
     problems += misfits
-    found = {
+    document = {
         "hosts": [{**asdict(host), "lacks": lacking[host.name]} for host in cluster.hosts],
         "ways": [asdict(way) for way in ways],
         "problems": problems,
     }
 
-    def show(found: dict[str, Any]) -> None:
+    def show(document: dict[str, Any]) -> None:
         ready: Column = ("ready", lambda host: host["lacks"] is None)
-        listing(found["hosts"], ("host", "name"), ("worker", "address"), ("labs at once", "labs"), ready)
+        listing(document["hosts"], ("host", "name"), ("worker", "address"), ("labs at once", "labs"), ready)
         rated: Column = ("rate", lambda way: format_rate(way["rate_bps"]))
         trip: Column = ("round trip", lambda way: format_time(way["round_trip_s"]))
         later: Column = (
@@ -80,10 +80,10 @@ def check(
             lambda way: f"{1000 * way['clock_s']:.3f} ms ± {1000 * way['clock_error_s']:.3f} ms",
         )
         listing(
-            found["ways"], ("from", "a"), ("to", "b"), ("MTU", "mtu_bytes"), rated, trip, later, numeric=2
+            document["ways"], ("from", "a"), ("to", "b"), ("MTU", "mtu_bytes"), rated, trip, later, numeric=2
         )
 
-    answer(found, as_json, show)
+    answer(document, as_json, show)
     for line in problems:
         say(line)
     if problems:

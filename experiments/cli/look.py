@@ -87,8 +87,8 @@ def capture(
     document = {
         "port": port,
         "file": str(write),
-        "packets": sum(one.packets for one in seen),
-        "bytes": sum(one.bytes for one in seen),
+        "packets": sum(interface.packets for interface in seen),
+        "bytes": sum(interface.bytes for interface in seen),
         "by_colour": [{"channel": s.channel, "packets": s.packets, "bytes": s.bytes} for s in seen],
     }
 
@@ -127,12 +127,12 @@ def graph(
         "dot": graphs.dot,
         "graphml": graphs.graphml,
     }
-    fabric, lit = _fabric_of(where, place)
-    echo(forms[form](graphs.plugged_graph(fabric, lit)), nl=False)
+    fabric, circuits = _fabric_of(where, place)
+    echo(forms[form](graphs.plugged_graph(fabric, circuits)), nl=False)
 
 
 def is_scenario(where: str | None) -> bool:
-    """Whether a file is meant, and not a lab."""
+    """Return whether ``where`` names a scenario file and not a lab; False for None."""
     return where is not None and (Path(where).suffix in (".yaml", ".yml") or "/" in where)
 
 
@@ -153,8 +153,8 @@ def _fabric_of(where: str | None, place: options.Place) -> tuple[Fabric, Iterabl
 def _lit() -> list[tuple[Port, Port]]:
     from ringlight.fabric.parts import Port
 
-    found = calls.get("/v1/circuits")["circuits"]
-    return [(Port.parse(circuit["ends"][0]), Port.parse(circuit["ends"][1])) for circuit in found]
+    circuits = calls.get("/v1/circuits")["circuits"]
+    return [(Port.parse(circuit["ends"][0]), Port.parse(circuit["ends"][1])) for circuit in circuits]
 
 
 # --- what there is
@@ -176,7 +176,7 @@ def inspect(
         if os.geteuid() != 0:
             fail(services.root_needed("look into a lab"))
         labs = [_about(of_lab(Lab(name))) for name in labs_up()]
-        answer(labs, as_json, lambda found: listing(found, "lab", "runtime", "scenario", "nodes", "rest"))
+        answer(labs, as_json, lambda entries: listing(entries, "lab", "runtime", "scenario", "nodes", "rest"))
         return
     lab = attach(where)
     controller_of(lab)
@@ -211,10 +211,10 @@ def _nodes(lab: Attached) -> Iterator[dict[str, Any]]:
         address, alive = _process_of(lab, name)
         if alive is None:
             reached = connected.get(name)
-            told = {True: "connected", False: "not connected", None: "controller does not say"}[reached]
+            status = {True: "connected", False: "not connected", None: "controller does not say"}[reached]
             if name in switches and not switches[name].is_ours:
-                told = f"left to {switches[name].controller}"
-            yield _node(name, kind, told, address, "")
+                status = f"left to {switches[name].controller}"
+            yield _node(name, kind, status, address, "")
         else:
             yield _node(name, kind, "running" if alive else "not running", address, lab.lab.namespace(name))
 
@@ -225,12 +225,12 @@ def _node(name: str, kind: str, state: str, address: str, namespace: str) -> dic
 
 def _process_of(lab: Attached, name: str) -> tuple[str, bool | None]:
     """A node's management address, and whether its process runs; None where it has none of its own."""
-    found = lab.inventory
-    if name in found["packet_switches"]:
-        return f"bridge {found['packet_switches'][name]['bridge']}", None
-    entry = found["optical_switches"].get(name) or found.get("averagers", {}).get(name)
+    inventory = lab.inventory
+    if name in inventory["packet_switches"]:
+        return f"bridge {inventory['packet_switches'][name]['bridge']}", None
+    entry = inventory["optical_switches"].get(name) or inventory.get("averagers", {}).get(name)
     if entry is None:
-        entry = found["onics"][name.removeprefix("onic-")]
+        entry = inventory["onics"][name.removeprefix("onic-")]
     address = entry.get("address") or entry.get("control") or ""
     if "bridge" in entry:
         return f"bridge {entry['bridge']}", None
@@ -240,7 +240,7 @@ def _process_of(lab: Attached, name: str) -> tuple[str, bool | None]:
 
 @contextmanager
 def _asking() -> Iterator[Api | None]:
-    """The controller, or None when it does not answer."""
+    """Yield the controller, or None if it does not answer."""
     from ringlight.experiments.client import Unreachable
 
     with calls.connection() as api:

@@ -35,12 +35,12 @@ def up(
 ) -> None:
     """Build an experiment's fabric, start its controller and leave both running for REST use."""
     if dask is not None:
-        with standing(scenario, place, lab, context, dask, over) as (cluster, found, future):
+        with standing(scenario, place, lab, context, dask, over) as (cluster, facts, future):
             cluster.leave(future)
-        there = f"{', '.join(found['hosts'])}; REST at {found['url']}/docs of {found['host']}"
-        ending = f"end it with: ringlight down {found['lab']} --dask {dask}"
-        said = f"lab {found['lab']} is up on {there}; {ending}"
-        answer(found, as_json, lambda _: echo(said))
+        there = f"{', '.join(facts['hosts'])}; REST at {facts['url']}/docs of {facts['host']}"
+        ending = f"end it with: ringlight down {facts['lab']} --dask {dask}"
+        message = f"lab {facts['lab']} is up on {there}; {ending}"
+        answer(facts, as_json, lambda _: echo(message))
         return
     refuse_hosts(context)
     with forking(TESTBED) as brief:
@@ -49,11 +49,11 @@ def up(
         processes = processes_of_lab(scenario, place, lab, follow=False, lends=not brief)
         with writing(processes.state):
             processes.start()
-            found = processes.leave_standing(scenario=str(scenario))
-    said = (
-        f"lab {found['lab']} is up; REST at {found['url']}/docs; end it with: ringlight down {found['lab']}"
+            facts = processes.leave_standing(scenario=str(scenario))
+    message = (
+        f"lab {facts['lab']} is up; REST at {facts['url']}/docs; end it with: ringlight down {facts['lab']}"
     )
-    answer(found, as_json, lambda _: echo(said))
+    answer(facts, as_json, lambda _: echo(message))
     lab.tell_view()
 
 
@@ -132,13 +132,13 @@ def test(context: typer.Context) -> None:
             say(" ".join(["$", *step]))
             # By force, as nothing else ends pytest for certain; its next run removes the labs of this one.
             command = [*dying_with_starter(signal.SIGKILL), sys.executable, "-m", *step]
-            with tempfile.TemporaryFile() if aside else nullcontext() as said:
+            with tempfile.TemporaryFile() if aside else nullcontext() as output:
                 done = subprocess.run(
-                    command, cwd=ROOT, env=environment, check=False, stdout=said, stderr=said
+                    command, cwd=ROOT, env=environment, check=False, stdout=output, stderr=output
                 )
-                if said is not None:
-                    said.seek(0)
-                    lines = said.read().decode(errors="replace").splitlines()
+                if output is not None:
+                    output.seek(0)
+                    lines = output.read().decode(errors="replace").splitlines()
                     sys.stdout.write("\n".join(["", *(lines if done.returncode else lines[-1:]), ""]))
             return done.returncode
 
@@ -175,7 +175,9 @@ def doctor(as_json: options.Json = False) -> None:
     checks = [dataclasses.asdict(check) for check in doctor_checks()]
     ok: Column = ("", lambda check: "yes" if check["ok"] else "NO")
     remedy: Column = ("remedy", lambda check: "" if check["ok"] else check["mend"])
-    answer(checks, as_json, lambda found: listing(found, ok, ("what", "name"), ("found", "detail"), remedy))
+    answer(
+        checks, as_json, lambda entries: listing(entries, ok, ("what", "name"), ("found", "detail"), remedy)
+    )
     if not all(check["ok"] for check in checks):
         raise typer.Exit(1)
 
@@ -189,11 +191,11 @@ def calibrate(as_json: options.Json = False) -> None:
 
     if os.geteuid() != 0:
         fail(services.root_needed("measure networks"))
-    found = measure(say)
+    calibration = measure(say)
     # The share that others took has no unit, and is said where it is too much.
-    rows = [{"what": what, "value": value} for what, value in found.measured.items() if what != "taken"]
+    rows = [{"what": what, "value": value} for what, value in calibration.measured.items() if what != "taken"]
     written: Column = ("seconds", lambda row: "" if row["value"] is None else f"{row['value']:.3g}")
-    answer(dataclasses.asdict(found), as_json, lambda _: listing(rows, "what", written))
+    answer(dataclasses.asdict(calibration), as_json, lambda _: listing(rows, "what", written))
 
 
 def clean(
@@ -210,10 +212,10 @@ def clean(
     if dask is None and os.geteuid() != 0:
         fail(services.root_needed("remove networks and containers"))
 
-    def write(found: dict[str, list[str]]) -> None:
-        for line in found["removed"]:
+    def write(paths_of: dict[str, list[str]]) -> None:
+        for line in paths_of["removed"]:
             echo(line)
-        count = len(found["removed"])
+        count = len(paths_of["removed"])
         echo(f"{count} things removed" if count else "nothing to remove")
 
     if dask is None:
@@ -222,8 +224,8 @@ def clean(
         from ringlight.testbed.hosts.cluster import hosts_of
 
         with hosts_of(dask) as cluster:
-            found = cluster.ask(clean_machine)
-        removed = [f"host {name}: {line}" for name, lines in found.items() for line in lines]
+            paths_of = cluster.ask(clean_machine)
+        removed = [f"host {name}: {line}" for name, lines in paths_of.items() for line in lines]
     answer({"removed": removed}, as_json, write)
 
 

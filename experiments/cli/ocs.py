@@ -47,11 +47,11 @@ def list_switches(as_json: Json = False) -> None:
 @commands.command()
 def show(switch: Switch, as_json: Json = False) -> None:
     """Cross-connects of an optical switch, read from it now."""
-    found = get(f"/v1/optical-switches/{switch}/cross-connects")
+    cross_connects = get(f"/v1/optical-switches/{switch}/cross-connects")
     if as_json:
-        show_json({**get(f"/v1/optical-switches/{switch}"), "cross_connects": found})
+        show_json({**get(f"/v1/optical-switches/{switch}"), "cross_connects": cross_connects})
     else:
-        listing(found, "ingress", "egress", "wavelength", "state", "name")
+        listing(cross_connects, "ingress", "egress", "wavelength", "state", "name")
 
 
 @commands.command()
@@ -61,8 +61,8 @@ def ports(switch: Switch, as_json: Json = False) -> None:
     power: Column = ("dBm", lambda port: "" if port["power_dbm"] is None else f"{port['power_dbm']:.1f}")
     xcs: Column = ("cross-connect", lambda port: ", ".join(map(arrow, port["cross_connects"])))
     keys = ("port", "side", "faceplate", "plugged", "state")
-    found = get(f"/v1/optical-switches/{switch}/ports", power=True)
-    answer(found, as_json, lambda found: listing(found, *keys, power, enabled, xcs))
+    reply = get(f"/v1/optical-switches/{switch}/ports", power=True)
+    answer(reply, as_json, lambda reply: listing(reply, *keys, power, enabled, xcs))
 
 
 @commands.command()
@@ -71,9 +71,9 @@ def alarms(
     as_json: Json = False,
 ) -> None:
     """Standing alarms."""
-    found = get(f"/v1/optical-switches/{switch}/alarms" if switch else "/v1/optical-alarms")
+    reply = get(f"/v1/optical-switches/{switch}/alarms" if switch else "/v1/optical-alarms")
     keys = (*(() if switch else ("switch",)), "kind", "port", "text")
-    answer(found, as_json, lambda found: listing(found, *keys) if found else echo("no alarms"))
+    answer(reply, as_json, lambda reply: listing(reply, *keys) if reply else echo("no alarms"))
 
 
 @commands.command()
@@ -83,33 +83,33 @@ def audit(
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Largest number of entries.")] = 30,
     as_json: Json = False,
 ) -> None:
-    """Who changed what, and when; the newest last."""
-    found = get("/v1/optical-audit", switch=switch, before=before, limit=limit)[::-1]
+    """Show who changed what, and when; the newest last."""
+    entries = get("/v1/optical-audit", switch=switch, before=before, limit=limit)[::-1]
     detail: Column = ("", _detail)
     keys = ("id", ("UTC", "at"), "who", "action", "switch", "outcome")
-    answer(found, as_json, lambda found: listing(found, *keys, detail))
+    answer(entries, as_json, lambda entries: listing(entries, *keys, detail))
 
 
 def _detail(entry: Mapping[str, Any]) -> str:
-    said = {key: value for key, value in entry["detail"].items() if value not in ([], None)}
+    fields = {key: value for key, value in entry["detail"].items() if value not in ([], None)}
     return "; ".join(
         f"{key} {' '.join(map(str, value)) if isinstance(value, list) else value}"
-        for key, value in said.items()
+        for key, value in fields.items()
     )
 
 
 @commands.command()
 def intent(switch: Switch, as_json: Json = False) -> None:
-    """What an optical switch should carry, and how it differs from that."""
+    """Show the cross-connects that an optical switch should carry, and the differences."""
     answer(get(f"/v1/optical-switches/{switch}/intent"), as_json, _write_intent)
 
 
-def _write_intent(found: Mapping[str, Any]) -> None:
-    differ = {arrow(xc): what for what, group in found["drift"].items() for xc in group}
-    rows = [[arrow(xc), xc["name"], differ.pop(arrow(xc), "")] for xc in found["cross_connects"]]
+def _write_intent(reply: Mapping[str, Any]) -> None:
+    differ = {arrow(xc): what for what, group in reply["drift"].items() for xc in group}
+    rows = [[arrow(xc), xc["name"], differ.pop(arrow(xc), "")] for xc in reply["cross_connects"]]
     table(["cross-connect", "name", ""], [*rows, *([xc, "", what] for xc, what in differ.items())])
-    kept = "" if found["job"] is None else f"; kept for job {found['job']}, whose light this does not show"
-    echo(f"policy: {found['policy']}{kept}")
+    kept = "" if reply["job"] is None else f"; kept for job {reply['job']}, whose light this does not show"
+    echo(f"policy: {reply['policy']}{kept}")
 
 
 # --- changing
@@ -147,13 +147,13 @@ def replace(
     as_json: Json = False,
 ) -> None:
     """Set exactly these cross-connects (such as 1-21 7-15); none at all clears the switch."""
-    wanted = []
+    cross_connects = []
     for text in pairs or []:
         ingress, _, egress = text.partition("-")
         if not (ingress.isdigit() and egress.isdigit()):
             fail(f"{text!r} is not INGRESS-EGRESS, such as 1-21", 2)
-        wanted.append({"ingress": int(ingress), "egress": int(egress)})
-    body = {"mode": mode, "cross_connects": wanted, "dry_run": dry_run}
+        cross_connects.append({"ingress": int(ingress), "egress": int(egress)})
+    body = {"mode": mode, "cross_connects": cross_connects, "dry_run": dry_run}
     path = f"/v1/optical-switches/{switch}/cross-connects"
     _change("PUT", path, body, as_json, _write_change)
 
@@ -185,8 +185,8 @@ def _apply(changes: list[str], mode: str, as_json: bool, *, dry_run: bool) -> No
             entry = {"ingress": int(ingress), "egress": int(egress), "wavelength": wavelength}
             target["cross_connects"].append(entry)
 
-    def write(found: Mapping[str, Any]) -> None:
-        for name, change in found["optical_switches"].items():
+    def write(reply: Mapping[str, Any]) -> None:
+        for name, change in reply["optical_switches"].items():
             echo(name)
             _write_change(change)
 
@@ -203,17 +203,17 @@ def _change(
     try:
         answer(call(method, path, body, **query), as_json, write)
     except ApiError as error:
-        found = error.document if isinstance(error.document, dict) else {}
-        if as_json and "undone" in found:
-            show_json(found)
-        elif found.get("left"):
-            listing(found["left"], "switch", ("cross-connect", arrow), "found", "reason")
+        reply = error.document if isinstance(error.document, dict) else {}
+        if as_json and "undone" in reply:
+            show_json(reply)
+        elif reply.get("left"):
+            listing(reply["left"], "switch", ("cross-connect", arrow), "found", "reason")
         raise
 
 
-def _write_change(found: Mapping[str, Any]) -> None:
-    write_plan(found)
-    for result in found["results"]:
+def _write_change(change: Mapping[str, Any]) -> None:
+    write_plan(change)
+    for result in change["results"]:
         if result.get("reason"):
             echo(f"{arrow(result)}: {result['state']} ({result['reason']})")
 
@@ -232,8 +232,8 @@ def disable(switch: Switch, ports: Ports, as_json: Json = False) -> None:
 
 def _set_ports(switch: str, ports: list[int], as_json: bool, *, enabled: bool) -> None:
     path = f"/v1/optical-switches/{switch}/ports"
-    found = [call("PUT", f"{path}/{port}", {"enabled": enabled}) for port in ports]
-    answer(found, as_json, lambda found: listing(found, "port", "state", "enabled"))
+    replies = [call("PUT", f"{path}/{port}", {"enabled": enabled}) for port in ports]
+    answer(replies, as_json, lambda replies: listing(replies, "port", "state", "enabled"))
 
 
 # --- changes that the controller did not make
@@ -257,20 +257,20 @@ def policy(
         fail("policy default: of which --switch?", 2)
     if new:
         path = f"/v1/optical-switches/{switch}/policy" if switch else "/v1/optical-policy"
-        found = call("PUT", path, {"policy": None if new == "default" else new})
+        reply = call("PUT", path, {"policy": None if new == "default" else new})
     else:
-        found = get("/v1/optical-policy")
+        reply = get("/v1/optical-policy")
 
-    def write(found: Mapping[str, Any]) -> None:
+    def write(reply: Mapping[str, Any]) -> None:
         rows = [
-            [name, policy, "its own" if name in found["own"] else ""]
-            for name, policy in found["optical_switches"].items()
+            [name, policy, "its own" if name in reply["own"] else ""]
+            for name, policy in reply["optical_switches"].items()
             if switch in ("", name)
         ]
         table(["switch", "policy", ""], rows)
-        echo(f"all others: {found['policy']}")
+        echo(f"all others: {reply['policy']}")
 
-    answer(found, as_json, write)
+    answer(reply, as_json, write)
 
 
 @commands.command()
@@ -280,5 +280,5 @@ def settle(
     as_json: Json = False,
 ) -> None:
     """Apply a policy once, now, to what differs on a switch."""
-    found = call("POST", f"/v1/optical-switches/{switch}/settle", {"how": how})
-    answer(found, as_json, _write_intent)
+    reply = call("POST", f"/v1/optical-switches/{switch}/settle", {"how": how})
+    answer(reply, as_json, _write_intent)

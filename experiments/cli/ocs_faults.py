@@ -34,20 +34,20 @@ def _call(where: str, method: str, path: str = "", body: Any = None) -> Any:
 
 
 def _detail(fault: Mapping[str, Any]) -> str:
-    told = ("protocol", "seconds", "port", "ingress", "egress", "wavelength")
+    keys = ("protocol", "seconds", "port", "ingress", "egress", "wavelength")
     return ", ".join(
         f"{key} {fault[key]:g}" if key == "seconds" else f"{key} {fault[key]}"
-        for key in told
+        for key in keys
         if fault[key] is not None
     )
 
 
-def _write(found: list[Mapping[str, Any]]) -> None:
-    if not found:
+def _write(faults: list[Mapping[str, Any]]) -> None:
+    if not faults:
         echo("no faults")
         return
     left = ("left", lambda fault: "until cleared" if fault["left"] is None else fault["left"])
-    listing(found, "id", "kind", "probability", "hits", left, ("", _detail))
+    listing(faults, "id", "kind", "probability", "hits", left, ("", _detail))
 
 
 @commands.command("list")
@@ -105,7 +105,7 @@ def add(
             fail(f"{connects!r} is not INGRESS-EGRESS, such as 1-21", 2)
         keys = ("ingress", "egress", "wavelength")
         body |= {key: int(text) for key, text in zip(keys, match.groups(), strict=True) if text is not None}
-    answer(_call(switch, "POST", "", body), as_json, lambda found: _write([found]))
+    answer(_call(switch, "POST", "", body), as_json, lambda reply: _write([reply]))
 
 
 @commands.command()
@@ -117,9 +117,9 @@ def clear(
     as_json: Json = False,
 ) -> None:
     """End a fault; what it has broken, or left without light, works again."""
-    found = _call(switch, "DELETE", "" if fault is None else f"/{fault}")
+    reply = _call(switch, "DELETE", "" if fault is None else f"/{fault}")
 
-    def write(found: Mapping[str, Any]) -> None:
-        echo(f"cleared: {', '.join(map(str, found['cleared'])) or 'there were none'}")
+    def write(reply: Mapping[str, Any]) -> None:
+        echo(f"cleared: {', '.join(map(str, reply['cleared'])) or 'there were none'}")
 
-    answer(found, as_json, write)
+    answer(reply, as_json, write)

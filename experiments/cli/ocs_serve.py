@@ -116,7 +116,7 @@ def serve(
 def _tell(
     addresses: dict[str, str], profile: str, ports: int, user: str, resumed: bool, as_json: bool
 ) -> None:
-    """What is served, on standard output."""
+    """Print the addresses that are served, on standard output."""
     from ringlight.testbed.emulation.optical.alone import example
 
     if as_json:
@@ -131,7 +131,7 @@ def _tell(
 
 
 def _other_port(error: Exception) -> str:
-    """What to do about a port that somebody has."""
+    """Return a remedy to append to the error if the port is in use; "" for any other error."""
     if getattr(error, "errno", None) != errno.EADDRINUSE:
         return ""
     name, _, address = _line(error).partition(" at ")

@@ -30,15 +30,15 @@ _SHIPPED = dict.fromkeys(
 )
 
 
-def _for_json_alone(wanted: bool) -> bool:
+def _for_json_alone(requested: bool) -> bool:
     """Keep standard output for what Python prints. Libraries of C print past it, and often only at the end:
     the solver HiGHS has a line that no option turns off. Theirs goes to standard error."""
     out, err = sys.stdout, sys.stderr
-    if wanted and out is sys.__stdout__ and out and err:
+    if requested and out is sys.__stdout__ and out and err:
         own = os.dup(out.fileno())
         os.dup2(err.fileno(), out.fileno())
         sys.stdout = os.fdopen(own, "w", encoding=out.encoding, errors=out.errors)
-    return wanted
+    return requested
 
 
 def _application_files(chosen: list[Path] | None) -> list[Path] | None:
@@ -101,7 +101,7 @@ Dask = Annotated[
 
 @dataclass(frozen=True)
 class Runs:
-    """Which runs of a file are made."""
+    """Options that select runs of a scenario file."""
 
     arm: Arms = None
     point: Annotated[
@@ -125,7 +125,10 @@ class Runs:
         return self.resume / "scenario.yaml"
 
     def load(self, scenario: Path, scale_for: ScaleFor | None = None) -> Experiment:
-        """``scale_for``: chooses the scale where the file leaves it to the machine. Raises ScenarioError."""
+        """Return the experiment of a scenario file, with the values that the options set.
+
+        ``scale_for``: chooses the scale if the file leaves it to the machine. Raises ScenarioError.
+        """
         from ringlight.experiments.runner.command import load_checked
         from ringlight.experiments.runner.machine import scale_here
 
@@ -136,7 +139,7 @@ class Runs:
 
 @dataclass(frozen=True)
 class Place:
-    """Which fabric of a file is meant."""
+    """Options that select one fabric of a scenario file."""
 
     arm: Annotated[
         str | None,
@@ -149,16 +152,18 @@ class Place:
     sets: Sets = None
 
     def setting(self, scenario: Path, scale_for: ScaleFor | None = None) -> Setting:
-        """The setting, whose parts can be plugged together. ``scale_for``: as of :meth:`Runs.load`.
+        """Return the selected setting, whose parts can be plugged together.
 
-        Raises UserError, and ScenarioError naming those to choose from."""
+        ``scale_for``: chooses the scale if the file leaves it to the machine. Raises UserError, and
+        ScenarioError naming the arms or points to choose from.
+        """
         from ringlight.experiments.language.expand import load
         from ringlight.experiments.runner.machine import scale_here
         from ringlight.fabric.planes.divided.plugged import plugged
         from ringlight.fabric.schema import under
 
-        found = load(scenario, sets=self.sets or (), scale_for=scale_for or scale_here)
-        setting = found.one_setting(self.arm, self.point)
+        experiment = load(scenario, sets=self.sets or (), scale_for=scale_for or scale_here)
+        setting = experiment.one_setting(self.arm, self.point)
         try:
             plugged(setting.fabric)
         except ValueError as error:
@@ -168,7 +173,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Lab:
-    """How a lab is built."""
+    """Options of a lab that is built for runs."""
 
     runtime: Runtime = "docker"
     rest: Annotated[str, typer.Option("--rest", help="HOST:PORT of the controller's REST API.")] = REST
@@ -178,7 +183,7 @@ class Lab:
     fast_path: FastPath = False
 
     def addresses(self) -> Addresses:
-        """Where the controller listens; its token is the environment's."""
+        """Return the listen addresses of the controller, with the environment's token (None without one)."""
         from ringlight.testbed.processes import Addresses
 
         return Addresses(self.rest, self.openflow, os.environ.get("RINGLIGHT_TOKEN") or None)
@@ -186,7 +191,7 @@ class Lab:
 
 @dataclass(frozen=True)
 class OpenLab(Lab):
-    """How a lab is built that others may reach, and in which their applications may run."""
+    """Options of a lab that other machines may reach, and in which the user's applications may run."""
 
     tls_cert: Annotated[
         Path | None,
@@ -239,7 +244,9 @@ class OpenLab(Lab):
             say(f"watch the light at {self.addresses().url}/view/")
 
     def addresses(self) -> Addresses:
-        """Where controller and applications listen. Raises UserError."""
+        """Return the listen addresses of the controller and of applications. Raises UserError if a TLS file
+        is missing.
+        """
         from dataclasses import replace
 
         if (self.tls_cert is None) != (self.tls_key is None):
@@ -258,7 +265,7 @@ class OpenLab(Lab):
 
 @dataclass(frozen=True)
 class OverHosts:
-    """How one lab is over several hosts."""
+    """Options of one lab over several hosts."""
 
     hosts: Annotated[
         int | None,
@@ -287,7 +294,7 @@ class OverHosts:
     ] = False
 
     def chosen(self) -> Over | None:
-        """None for a lab on one host."""
+        """Return the options of a lab over several hosts; None for a lab on one host."""
         from ringlight.testbed.hosts.spread import Over
 
         if self.hosts is None:
@@ -296,14 +303,19 @@ class OverHosts:
 
 
 def machine(lab: Lab) -> ScaleFor:
-    """Chooses the scale of labs that are built here; measures the machine where nobody has."""
+    """Return the function that chooses the scale of labs on this machine. It measures the machine if it is
+    not calibrated.
+    """
     from ringlight.experiments.runner.machine import scale_here
 
     return functools.partial(scale_here, fast_path=lab.fast_path, measure=say)
 
 
 def with_groups(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of each of its parameters that is a group, of which it gets one object."""
+    """Return a command whose options include those of each parameter that is a group.
+
+    The command gets one object for each group.
+    """
     groups: dict[str, tuple[type, list[str]]] = {}
     parameters: list[inspect.Parameter] = []
     for own in inspect.signature(command, eval_str=True).parameters.values():
@@ -322,6 +334,6 @@ def with_groups(command: Callable[..., None]) -> Callable[..., None]:
 
     # What is left of annotations names the groups.
     called.__annotations__ = {}
-    only_names = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters]
+    only_names = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
     called.__dict__["__signature__"] = inspect.Signature(only_names)
     return called

@@ -21,39 +21,41 @@ Point = dict[str, Any]
 
 
 def points_of(plans: Iterable[RunPlan]) -> dict[str, list[Point]]:
-    """By arm, for each point: ``point``, and ``how`` jobs' times ``jct_s`` are known (``model`` or
-    ``simulated``; from a job's release to its end, emulated seconds), or ``why_not``. A simulated point has
-    ``phases``: the least and the greatest time of each job of which the moments decide at which later ones
-    begin.
+    """Return the predictions of all points, by arm.
+
+    Each prediction contains ``point``, and either ``how`` jobs' times are known (``model`` or ``simulated``)
+    with the times ``jct_s`` (from a job's release to its end, emulated seconds), or the reason ``why_not``. A
+    simulated point also contains ``phases`` if job times depend on when in an iteration of other jobs a later
+    job begins: the least and the greatest time of each such job.
     """
     plans = list(plans)
     # As a simulation of the whole file does.
     mtu_bytes = min((plan.setting.frames.mtu_bytes for plan in plans), default=None)
     foretell, squares = Foreteller(MOST_EVENTS, SimulationBackend(mtu_bytes)), 0
-    found: dict[str, dict[str, Point]] = {}
+    predictions: dict[str, dict[str, Point]] = {}
     simulated_of: dict[tuple[str, str], RunPlan] = {}
     for plan in plans:
-        points, key = found.setdefault(plan.arm, {}), json.dumps(dict(plan.point), default=str)
+        points, key = predictions.setdefault(plan.arm, {}), json.dumps(dict(plan.point), default=str)
         if key in points:
             continue
         if any(job.gpus > MOST_RANKS for job in plan.jobs):
-            said: Mapping[str, Any] = {"why_not": f"a job has more than {MOST_RANKS} GPUs"}
+            prediction: Mapping[str, Any] = {"why_not": f"a job has more than {MOST_RANKS} GPUs"}
         elif modelled(plan):
             cost = sum(job.gpus**2 for job in plan.jobs)
-            said = _model(plan) if squares + cost <= MOST_SQUARES else {"why_not": _MANY}
-            squares += cost if "how" in said else 0
+            prediction = _model(plan) if squares + cost <= MOST_SQUARES else {"why_not": _MANY}
+            squares += cost if "how" in prediction else 0
         else:
             simulated = foretell(plan)
-            said = {"how": "simulated", "jct_s": simulated.jct_s}
+            prediction = {"how": "simulated", "jct_s": simulated.jct_s}
             if simulated.why_not is not None:
-                said = {"why_not": simulated.why_not}
-        points[key] = {"point": dict(plan.point), **said}
+                prediction = {"why_not": simulated.why_not}
+        points[key] = {"point": dict(plan.point), **prediction}
         simulated_of[plan.arm, key] = plan
     # Last, so that no point goes without a figure for others' ranges.
     for (arm, key), plan in simulated_of.items():
-        if found[arm][key].get("how") == "simulated" and (phases := by_phase(plan, foretell)):
-            found[arm][key]["phases"] = phases
-    return {arm: list(points.values()) for arm, points in found.items()}
+        if predictions[arm][key].get("how") == "simulated" and (phases := by_phase(plan, foretell)):
+            predictions[arm][key]["phases"] = phases
+    return {arm: list(points.values()) for arm, points in predictions.items()}
 
 
 _MANY = "so many points would take long"
@@ -67,8 +69,11 @@ def _model(plan: RunPlan) -> Mapping[str, Any]:
 
 
 def said_of(points: Sequence[Point], job: str, how: str) -> str:
-    """A job's time, from the least to the most of all points that are known in one way, whatever the moments
-    at which later jobs begin."""
+    """Return a job's time as text, from the least to the greatest of all points that are known in the way
+    ``how``.
+
+    The range covers all moments at which later jobs may begin. Return "" if no point is known in this way.
+    """
     known = [p for p in points if p.get("how") == how and job in p["jct_s"]]
     times = [time for p in known for time in (p["jct_s"][job], *p.get("phases", {}).get(job, ()))]
     if not times:
@@ -85,7 +90,9 @@ def _rounded(time_s: float) -> str:
 
 
 def taken(arms: Mapping[str, Sequence[Point]]) -> list[str]:
-    """A line that says why simulated times are ranges, where the moments decide at which later jobs begin."""
+    """Return a line that explains why simulated times are ranges, if they depend on when later jobs begin;
+    else [].
+    """
     names = [arm for arm, points in arms.items() if any("phases" in point for point in points)]
     if not names:
         return []
@@ -97,10 +104,14 @@ def taken(arms: Mapping[str, Sequence[Point]]) -> list[str]:
 
 
 def left_out(arms: Mapping[str, Sequence[Point]]) -> list[str]:
-    """A line for each reason why points are not predicted, with the arms and how many of their points."""
-    found: dict[str, list[str]] = {}
+    """Return a line for each reason why points are not predicted, with the arms and the number of their
+    points.
+    """
+    arms_of: dict[str, list[str]] = {}
     for arm, points in arms.items():
         for why in dict.fromkeys(point["why_not"] for point in points if "why_not" in point):
             count = sum(point.get("why_not") == why for point in points)
-            found.setdefault(why, []).append(arm if len(points) == 1 else f"{arm} ({count} of {len(points)})")
-    return [f"not predicted: {', '.join(names)}: {why}" for why, names in found.items()]
+            arms_of.setdefault(why, []).append(
+                arm if len(points) == 1 else f"{arm} ({count} of {len(points)})"
+            )
+    return [f"not predicted: {', '.join(names)}: {why}" for why, names in arms_of.items()]

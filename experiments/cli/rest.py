@@ -38,8 +38,8 @@ circuits = typer.Typer(help="End-to-end circuits over all optical switches.", no
 job = typer.Typer(help="Training jobs.", no_args_is_help=True)
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(requested: bool) -> None:
+    if requested:
         from importlib import metadata
 
         try:
@@ -91,7 +91,7 @@ def _rate(entry: Mapping[str, Any]) -> str:
 
 
 def fabric(as_json: Json = False) -> None:
-    """What is plugged together."""
+    """Show the nodes and cables of the fabric."""
     tables: dict[str, list[Column]] = {
         "gpus": [("GPU", "name"), "server", "model", ("address", "ip")],
         "packet_switches": [("packet switch", "name"), "dpid", "ports", "controller"],
@@ -100,17 +100,17 @@ def fabric(as_json: Json = False) -> None:
         "links": [("link", lambda link: " - ".join(link["ends"])), ("real rate", _rate)],
     }
 
-    def write(found: Any) -> None:
-        for number, key in enumerate(key for key in tables if found[key]):
+    def write(document: Any) -> None:
+        for number, key in enumerate(key for key in tables if document[key]):
             if number:
                 echo()
-            listing(found[key], *tables[key])
+            listing(document[key], *tables[key])
 
     answer(get("/v1/fabric"), as_json, write)
 
 
 def topology(as_json: Json = False) -> None:
-    """What packets see now: every lit edge with the path of its light."""
+    """Show the current packet topology: every lit edge with the path of its light."""
     light: Column = ("path of the light", lambda edge: " ".join(map(str, edge["path"])))
     list_of("/v1/topology", as_json, "from", "to", ("real rate", _rate), light, of="edges")
 
@@ -118,8 +118,8 @@ def topology(as_json: Json = False) -> None:
 def path(source: str, destination: str, as_json: Json = False) -> None:
     """The links that packets from one GPU to another take now, by the switches' flow tables."""
     columns: list[Column] = ["from", "to", ("real rate", _rate), ("equal links", "choices")]
-    found = call("GET", "/v1/paths", source=source, destination=destination)
-    answer(found, as_json, lambda found: listing(found["hops"], *columns, numeric=3))
+    reply = call("GET", "/v1/paths", source=source, destination=destination)
+    answer(reply, as_json, lambda reply: listing(reply["hops"], *columns, numeric=3))
 
 
 def switches(as_json: Json = False) -> None:
@@ -128,7 +128,7 @@ def switches(as_json: Json = False) -> None:
 
 
 def flows(switch: Switch, as_json: Json = False) -> None:
-    """The flow table of a packet switch."""
+    """Show the flow table of a packet switch."""
     match: Column = ("match", lambda flow: " ".join(f"{k}={v}" for k, v in flow["match"].items()) or "any")
     out: Column = ("out", lambda flow: " ".join(map(str, flow["out_ports"])) or "drop")
     path = f"/v1/packet-switches/{switch}/flows"
@@ -158,19 +158,19 @@ def circuits_set(
     as_json: Json = False,
 ) -> None:
     """Light exactly these circuits, and change the forwarding rules with them."""
-    wanted = []
+    requested = []
     for text in pairs:
         a, equals, b = text.partition("=")
         if not (a and equals and b):
             fail(f"{text!r} is not A=B, such as g0=tor0:1", 2)
-        wanted.append([a, b])
+        requested.append([a, b])
 
-    def write(found: Any) -> None:
-        for name, change in found["optical_switches"].items():
+    def write(reply: Any) -> None:
+        for name, change in reply["optical_switches"].items():
             echo(name)
             write_plan(change)
 
-    answer(call("PUT", "/v1/circuits", {"circuits": wanted, "dry_run": dry_run}), as_json, write)
+    answer(call("PUT", "/v1/circuits", {"circuits": requested, "dry_run": dry_run}), as_json, write)
 
 
 # --- planes with light
@@ -188,14 +188,16 @@ def planes(
     list_of("/v1/planes", as_json, ("plane", "name"), "kind", ("nodes", "size"), "wavelengths", "free", jobs)
 
 
-def _write_plane(found: Mapping[str, Any]) -> None:
+def _write_plane(document: Mapping[str, Any]) -> None:
     ports: Column = ("ports", lambda node: " ".join(node["ports"]))
-    listing(found["nodes"], ("GPU", "gpu"), "job", ports, ("address", "ip"))
+    listing(document["nodes"], ("GPU", "gpu"), "job", ports, ("address", "ip"))
     echo()
-    lit = [{"switch": switch["name"], **xc} for switch in found["switches"] for xc in switch["lit"]]
+    cross_connects = [
+        {"switch": switch["name"], **xc} for switch in document["switches"] for xc in switch["lit"]
+    ]
     on: Column = ("on", lambda xc: "" if xc["wavelength"] is None else f"λ{xc['wavelength']}")
-    listing(lit, "switch", "ingress", "egress", "from", "to", on)
-    for switch in found["switches"]:
+    listing(cross_connects, "switch", "ingress", "egress", "from", "to", on)
+    for switch in document["switches"]:
         if not switch["reachable"]:
             say(f"{switch['name']} cannot be reached; its light is as last read")
 
@@ -219,13 +221,13 @@ def onics(
         list_of("/v1/onics", as_json, *where, job, done, "error")
 
 
-def _write_flows(found: Mapping[str, Any]) -> None:
-    if not found["flows"]:
+def _write_flows(document: Mapping[str, Any]) -> None:
+    if not document["flows"]:
         echo("no flows")
         return
     flows = [
         {key: f"{value:.6f}" if isinstance(value, float) else value for key, value in flow.items()}
-        for flow in found["flows"]
+        for flow in document["flows"]
     ]
     listing(flows, *flows[0])
 
@@ -294,23 +296,23 @@ def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",")] if text else []
 
 
-def _write_light(found: Mapping[str, Any]) -> None:
-    ways = found.get("maps") or found.get("transmit")
+def _write_light(document: Mapping[str, Any]) -> None:
+    ways = document.get("maps") or document.get("transmit")
     if ways is None:
-        ways = {gpu: found["lightpaths"].get(gpu, {}) for gpu in found["ranks"]}
+        ways = {gpu: document["lightpaths"].get(gpu, {}) for gpu in document["ranks"]}
 
     def way(peer: str, how: Any) -> str:
         return f"{peer} ({how} lightpaths)" if isinstance(how, int) else _way(peer, how)
 
     rows = [
         [rank, gpu, ", ".join(way(peer, how) for peer, how in ways[gpu].items())]
-        for rank, gpu in enumerate(found["ranks"])
+        for rank, gpu in enumerate(document["ranks"])
     ]
     table(["rank", "GPU", "reaches"], rows)
-    light = f"light on {len(found['switches'])} switches"
-    if crossed := found.get("cross_connects"):
+    light = f"light on {len(document['switches'])} switches"
+    if crossed := document.get("cross_connects"):
         light = f"{sum(map(len, crossed.values()))} cross-connects on {len(crossed)} switches"
-    echo(f"{found['kind']} {found['plane']}: {light}; nothing was changed")
+    echo(f"{document['kind']} {document['plane']}: {light}; nothing was changed")
 
 
 def _way(peer: str, how: Mapping[str, int]) -> str:
@@ -319,14 +321,14 @@ def _way(peer: str, how: Mapping[str, int]) -> str:
 
 @job.command("list")
 def job_list(as_json: Json = False) -> None:
-    """All jobs that the controller knows."""
-    gpus: Column = ("GPUs", lambda found: " ".join(rank["gpu"] for rank in found["ranks"]))
+    """List all jobs that the controller knows."""
+    gpus: Column = ("GPUs", lambda document: " ".join(rank["gpu"] for rank in document["ranks"]))
     list_of("/v1/jobs", as_json, ("job", "id"), "state", gpus, "error")
 
 
 @job.command("show")
 def job_show(job_id: JobId, as_json: Json = False) -> None:
-    """One job and its ranks."""
+    """Show one job and its ranks."""
     answer(get(f"/v1/jobs/{job_id}"), as_json, _write_job)
 
 
@@ -349,8 +351,8 @@ def job_release(
         delay_s = parse_time(delay)
     except ValueError as error:
         fail(f"--delay: {error}", 2)
-    found = call("POST", "/v1/jobs/release", {"jobs": job_ids, "delay_s": delay_s})
-    answer(found, as_json, lambda _: echo(f"released: {', '.join(job_ids)}"))
+    reply = call("POST", "/v1/jobs/release", {"jobs": job_ids, "delay_s": delay_s})
+    answer(reply, as_json, lambda _: echo(f"released: {', '.join(job_ids)}"))
 
 
 @job.command("watch")
@@ -359,7 +361,7 @@ def job_watch(job_id: JobId, as_json: Json = False) -> None:
     cursor, state = 0, ""
     with connection() as api:
         while state not in ("SUCCEEDED", "FAILED", "CANCELLED"):
-            found = api.get(f"/v1/jobs/{job_id}")
+            document = api.get(f"/v1/jobs/{job_id}")
             news = api.get(f"/v1/jobs/{job_id}/events", cursor=cursor)
             cursor = news["cursor"]
             for event in news["events"]:
@@ -369,19 +371,19 @@ def job_watch(job_id: JobId, as_json: Json = False) -> None:
                     # A workload's iteration trains nothing.
                     loss = "" if event.get("loss") is None else f", loss {event['loss']:.3f}"
                     say(f"iteration {event['i'] + 1}: {seconds:.3f} s{loss}")
-            if found["state"] == state:
+            if document["state"] == state:
                 time.sleep(0.2)
             else:
-                state = found["state"]
+                state = document["state"]
                 say(f"{job_id}: {state}")
-    answer(found, as_json, _write_job)
+    answer(document, as_json, _write_job)
     if state != "SUCCEEDED":
         raise typer.Exit(1)
 
 
-def _write_job(found: Mapping[str, Any]) -> None:
-    echo(f"{found['id']}: {found['state']}" + (f", {found['error']}" if found["error"] else ""))
-    listing(found["ranks"], "rank", ("GPU", "gpu"), "state", ("exit code", "exit_code"), "error")
+def _write_job(document: Mapping[str, Any]) -> None:
+    echo(f"{document['id']}: {document['state']}" + (f", {document['error']}" if document["error"] else ""))
+    listing(document["ranks"], "rank", ("GPU", "gpu"), "state", ("exit code", "exit_code"), "error")
 
 
 # --- regrouping
@@ -394,22 +396,22 @@ def regroup(
 ) -> None:
     """Move GPUs so that the least traffic crosses between packet switches; jobs may be running."""
     with connection() as api:
-        found = api.post("/v1/regroup", {"jobs": jobs or None, "dry_run": dry_run})
+        reply = api.post("/v1/regroup", {"jobs": jobs or None, "dry_run": dry_run})
         deadline = time.monotonic() + 120.0
-        while found["state"] == "APPLYING":
+        while reply["state"] == "APPLYING":
             if time.monotonic() > deadline:
-                fail(f"{found['id']} was not done after 120 s")
+                fail(f"{reply['id']} was not done after 120 s")
             time.sleep(0.05)
-            found = api.get(f"/v1/regroup/{found['id']}")
-    answer(found, as_json, _write_regroup)
-    if found["state"] == "FAILED":
-        fail(f"{found['id']}: {found['error']}")
+            reply = api.get(f"/v1/regroup/{reply['id']}")
+    answer(reply, as_json, _write_regroup)
+    if reply["state"] == "FAILED":
+        fail(f"{reply['id']}: {reply['error']}")
 
 
-def _write_regroup(found: Mapping[str, Any]) -> None:
+def _write_regroup(document: Mapping[str, Any]) -> None:
     from ringlight.fabric.units import format_size, format_time
 
-    plan = found["plan"]
+    plan = document["plan"]
     moves = [["move", f"{m['gpu']}: {m['from'] or 'dark'} → {m['to']}"] for m in plan["moves"]]
     kept = [["stays lit", " - ".join(pair)] for pair in plan["stay_lit"]]
     table(["", "fibre"], [*moves, *kept])
@@ -424,9 +426,9 @@ def _write_regroup(found: Mapping[str, Any]) -> None:
         f"\nbetween packet switches per iteration: {format_size(before)} before, {format_size(after)} after; "
         f"{plan['fibres_moved']} fibres moved; {'optimal' if plan['optimal'] else 'heuristic'}"
     )
-    for name, whose in found["left_to_others"].items():
+    for name, whose in document["left_to_others"].items():
         echo(f"{name}: packets come through again once {whose} has followed; we do not write its tables")
-    echo({"PLANNED": "nothing was changed (dry run)"}.get(found["state"], found["state"].lower()))
+    echo({"PLANNED": "nothing was changed (dry run)"}.get(document["state"], document["state"].lower()))
 
 
 # --- observation
@@ -445,8 +447,8 @@ def events(
             if as_json:
                 echo(json.dumps(event))
                 continue
-            said = {key: value for key, value in event.items() if value not in (None, [], {})}
-            rest = " ".join(f"{key}={value}" for key, value in said.items() if key not in head)
+            fields = {key: value for key, value in event.items() if value not in (None, [], {})}
+            rest = " ".join(f"{key}={value}" for key, value in fields.items() if key not in head)
             echo(f"{event['t']:.3f}  {event['event']:<10} {rest}")
 
 
@@ -459,10 +461,10 @@ def series(
     # The controller's clock is that of its own machine; its health answer carries it.
     with connection() as api:
         since = api.get("/v1/health").get("t", time.monotonic()) - last
-        found = api.get("/v1/series", since=since)
+        reply = api.get("/v1/series", since=since)
     if csv_file is not None:
-        _write_csv(csv_file, found)
-    answer(found, as_json, _write_series)
+        _write_csv(csv_file, reply)
+    answer(reply, as_json, _write_series)
 
 
 def _write_series(samples: list[dict[str, Any]]) -> None:

@@ -1,4 +1,4 @@
-"""What commands print of an experiment and of its result."""
+"""Print an experiment and its result for a person, or as JSON."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ringlight.fabric.units import format_rate, format_size, format_time
 
 
 def check_document(experiment: Experiment) -> dict[str, Any]:
-    """What a sound file describes, as JSON."""
+    """Return the JSON object that describes a valid scenario file."""
     # Here, as whoever simulates needs nothing of the emulation.
     from ringlight.experiments.backends.emulation.backend import EmulationBackend
     from ringlight.experiments.backends.simulation.backend import SimulationBackend
@@ -68,7 +68,7 @@ def check_document(experiment: Experiment) -> dict[str, Any]:
 
 
 def _scale_document(experiment: Experiment) -> dict[str, Any]:
-    """The scale that was chosen, and how long the runs will take with it."""
+    """Return the scale that was chosen, and how long the runs will take with it."""
     from ringlight.experiments.runner.machine import takes
 
     assert experiment.scale is not None
@@ -82,14 +82,14 @@ def _scale_document(experiment: Experiment) -> dict[str, Any]:
 
 
 def _said_of_scale(scale: Mapping[str, Any]) -> Iterator[str]:
-    """What was chosen, why, and how long it takes."""
-    others = ", ".join(
+    """Yield the lines about the chosen scale: its values, the reason, and how long an emulation takes."""
+    limits = ", ".join(
         f"{part} {want:.2g}" for part, want in scale["wants"].items() if part != scale["limit"]
     )
     yield (
         f"scale: time {scale['time']:g}, payload {scale['payload']:g}, frames of "
         f"{', '.join(map(str, scale['mtu_bytes']))} bytes, limited by {scale['limit']} (others ask for time: "
-        f"{others}); while all jobs send, or links are measured, that takes {scale['busy']:.2g} processors; "
+        f"{limits}); while all jobs send, or links are measured, that takes {scale['busy']:.2g} processors; "
         f"costs of {scale['costs']}"
     )
     takes = scale["takes_s"]
@@ -99,7 +99,7 @@ def _said_of_scale(scale: Mapping[str, Any]) -> Iterator[str]:
     )
 
 
-def add_cuts(found: dict[str, Any], experiment: Experiment, hosts: int) -> None:
+def add_cuts(document: dict[str, Any], experiment: Experiment, hosts: int) -> None:
     """Say of each fabric of a checked file where it is cut when its lab is built on so many hosts."""
     from ringlight.fabric.cut import cut
     from ringlight.fabric.planes.divided.plugged import plugged
@@ -108,9 +108,9 @@ def add_cuts(found: dict[str, Any], experiment: Experiment, hosts: int) -> None:
         try:
             made = cut(plugged(setting.fabric), hosts)
         except ValueError as error:
-            found["fabrics"][setting.name]["cut"] = {"refused": str(error)}
+            document["fabrics"][setting.name]["cut"] = {"refused": str(error)}
             continue
-        found["fabrics"][setting.name]["cut"] = {
+        document["fabrics"][setting.name]["cut"] = {
             "hosts": made.hosts,
             "fibres": [
                 {
@@ -145,10 +145,12 @@ def _show_cuts(fabrics: Mapping[str, Any]) -> None:
 
 
 def _carried(experiment: Experiment, arm: str) -> dict[str, Any]:
-    """What an emulation of an arm asks of a machine, by point; of very many points the first ones."""
+    """Return the load that an emulation of an arm puts on a machine, by point; at most the first
+    _MOST_CARRIED points.
+    """
     plans = [plan for plan in experiment.plans_of([arm]) if plan.repeat == 1][:_MOST_CARRIED]
-    found = {plan.point_name: demand_of(plan) for plan in plans}
-    return {name: asdict(demand) for name, demand in found.items() if demand is not None}
+    demands = {plan.point_name: demand_of(plan) for plan in plans}
+    return {name: asdict(demand) for name, demand in demands.items() if demand is not None}
 
 
 def _trace_document(plan: RunPlan) -> dict[str, Any]:
@@ -190,33 +192,33 @@ def _jobs_document(plan: RunPlan) -> dict[str, Any]:
 
 
 def _does(job: JobPlan) -> dict[str, Any]:
-    """What a job does in an iteration: its training loop, or its workload; or what it runs."""
+    """Return a job's work in an iteration: its training loop or workload, or the container that it runs."""
     if job.container is not None:
         return {"image": job.container.image, "command": list(job.container.command or ())}
     if job.workload is None:
         return {key: getattr(job.loop, key) for key in ("collective", "compute_s", "gradient_bytes")}
     from ringlight.workloads.summary import summary
 
-    found = summary(job.workload)
-    sent = sum(traffic.sent for traffic in found.traffic.values())
-    said = {"name": found.name, "operations": found.operations, "sent_bytes": sent}
-    return {"workload": said, "compute_s": float(found.seconds.max())}
+    totals = summary(job.workload)
+    sent = sum(traffic.sent for traffic in totals.traffic.values())
+    workload = {"name": totals.name, "operations": totals.operations, "sent_bytes": sent}
+    return {"workload": workload, "compute_s": float(totals.seconds.max())}
 
 
 def _notes(setting: Setting, equal_paths: int) -> list[str]:
-    """What short forms of a fabric stand for, how packets choose where they can, and what its frames are."""
+    """Return notes on a fabric: what its short forms stand for, how packets choose a path, and its frames."""
     from ringlight.fabric.schema import FabricSpec
 
     fabric = setting.fabric
     spec = {key: value for key, value in setting.section.items() if key in FabricSpec.model_fields}
-    said = []
+    notes = []
     for key, tree in FabricSpec.model_validate(spec).trees.items():
         nics, uplinks = (
             ", ".join(format_rate(rate) for rate in sorted({link.rate_bps for link in links}))
             for links in (tree.links[: len(tree.gpus)], tree.links[len(tree.gpus) :])
         )
         switches = list(tree.switches)
-        said.append(
+        notes.append(
             f"{setting.name}.{key}: GPUs {tree.gpus[0]} … {tree.gpus[-1]} at {nics}; {len(switches)} packet "
             f"switches {switches[0]} … {switches[-1]}, {len(tree.links) - len(tree.gpus)} links between them"
             + (f" at {uplinks}" if uplinks else "")
@@ -224,17 +226,17 @@ def _notes(setting: Setting, equal_paths: int) -> list[str]:
     if equal_paths > 1:
         how = {"hash": "by a hash of their addresses", "even": "dealt out evenly"}[fabric.paths]
         pairs = "between two GPUs; each pair takes one"
-        said.append(f"{setting.name}: up to {equal_paths} equal paths {pairs}, {how}")
+        notes.append(f"{setting.name}: up to {equal_paths} equal paths {pairs}, {how}")
     if unknown := unknown_gpus(gpu.model for gpu in fabric.gpus.values()):
-        said.append(
+        notes.append(
             f"{setting.name}: no table has the times of {', '.join(unknown)}; a job there takes what its own "
             "compute, gpu or device says"
         )
-    return [*said, *describe(fabric, setting.frames)]
+    return [*notes, *describe(fabric, setting.frames)]
 
 
 def fabric_document(fabric: Fabric) -> dict[str, Any]:
-    """What a checked fabric is made of, short forms written out, as JSON."""
+    """Return the JSON object of a checked fabric, with its short forms written out."""
     graph = electrical_graph(fabric, circuit_cross_connects(fabric, fabric.circuits))
     return {
         **{
@@ -250,13 +252,13 @@ def fabric_document(fabric: Fabric) -> dict[str, Any]:
     }
 
 
-def show_check(found: Mapping[str, Any]) -> None:
-    """The same for a person."""
-    arms, fabrics = _counted(len(found["arms"]), "arm"), _counted(len(found["fabrics"]), "fabric")
-    idle = not any(arm["jobs"] or "trace" in arm for arm in found["arms"].values())
-    runs = "no jobs, so nothing to run;" if idle else f"{_counted(found['runs'], 'run')} of {arms} on"
-    sound = "sound as far as it was read" if found["unread"] else "sound"
-    echo(f"{found['file']}: {sound}. {runs} {fabrics}.")
+def show_check(document: Mapping[str, Any]) -> None:
+    """Print the document of :func:`check_document` for a person."""
+    arms, fabrics = _counted(len(document["arms"]), "arm"), _counted(len(document["fabrics"]), "fabric")
+    idle = not any(arm["jobs"] or "trace" in arm for arm in document["arms"].values())
+    runs = "no jobs, so nothing to run;" if idle else f"{_counted(document['runs'], 'run')} of {arms} on"
+    sound = "sound as far as it was read" if document["unread"] else "sound"
+    echo(f"{document['file']}: {sound}. {runs} {fabrics}.")
     jobs = [
         {
             "arm": name,
@@ -266,38 +268,40 @@ def show_check(found: Mapping[str, Any]) -> None:
             "points": arm["points"],
             **entry,
         }
-        for name, arm in found["arms"].items()
+        for name, arm in document["arms"].items()
         for job, entry in arm["jobs"].items()
     ]
-    for line in _said_of_scale(found["scale"]) if "scale" in found else ():
+    for line in _said_of_scale(document["scale"]) if "scale" in document else ():
         echo(line)
     if jobs:
         _list_jobs(jobs)
-    traces = [(name, _said_of_trace(arm["trace"])) for name, arm in found["arms"].items() if "trace" in arm]
+    traces = [
+        (name, _said_of_trace(arm["trace"])) for name, arm in document["arms"].items() if "trace" in arm
+    ]
     for line in alike(traces):
         echo(line)
-    points = {name: arm["points"] for name, arm in found["arms"].items()}
+    points = {name: arm["points"] for name, arm in document["arms"].items()}
     for line in (*left_out(points), *taken(points)):
         echo(line)
-    if unread := found["unread"]:
+    if unread := document["unread"]:
         counts = ", ".join(
-            f"{name} ({count} of {found['arms'][name]['runs']})" for name, count in unread.items()
+            f"{name} ({count} of {document['arms'][name]['runs']})" for name, count in unread.items()
         )
         echo(f"runs that were counted and not read, as they take long; simulate reads all first: {counts}")
     events = [
         (name, f"{event['name']}: {event['do']} {event['target']}".rstrip())
-        for name, arm in found["arms"].items()
+        for name, arm in document["arms"].items()
         for event in arm["events"]
     ]
     refused = [
         (name, f"not by the {backend}: {why}")
-        for name, arm in found["arms"].items()
+        for name, arm in document["arms"].items()
         for backend, why in arm["refused"].items()
     ]
-    notes = [note.partition(": ")[::2] for fabric in found["fabrics"].values() for note in fabric["notes"]]
-    for line in (*alike(events), *alike(refused), *alike(notes), *_what_is_carried(found)):
+    notes = [note.partition(": ")[::2] for fabric in document["fabrics"].values() for note in fabric["notes"]]
+    for line in (*alike(events), *alike(refused), *alike(notes), *_what_is_carried(document)):
         echo(line)
-    _show_cuts(found["fabrics"])
+    _show_cuts(document["fabrics"])
 
 
 def _list_jobs(jobs: Sequence[Mapping[str, Any]]) -> None:
@@ -314,36 +318,40 @@ def _list_jobs(jobs: Sequence[Mapping[str, Any]]) -> None:
     )
 
 
-def _what_is_carried(found: Mapping[str, Any]) -> Iterator[str]:
-    """Whether this machine carries an emulation of each arm and point.
+def _what_is_carried(document: Mapping[str, Any]) -> Iterator[str]:
+    """Yield whether this machine carries an emulation of each arm and point.
 
-    One line for all that it carries and one for all that it does not, with the figures of the one that asks
-    for the most.
+    One line covers all that it carries and one all that it does not, with the figures of the most demanding
+    point.
     """
-    processors = found["processors"]
+    processors = document["processors"]
     demands = {
-        name: Demand(**said) for arm in found["arms"].values() for name, said in arm["carried"].items()
+        name: Demand(**figures)
+        for arm in document["arms"].values()
+        for name, figures in arm["carried"].items()
     }
     for too_much in (False, True):
-        those = {name: one for name, one in demands.items() if one.too_much(processors) == too_much}
+        those = {name: demand for name, demand in demands.items() if demand.too_much(processors) == too_much}
         if not those:
             continue
         most = max(those, key=lambda name: (those[name].in_all, those[name].late))
-        one = those[most]
-        said = (
-            f"{one.messages_per_s:,.0f} messages/s of {format_size(one.message_bytes)} in "
-            f"{one.frames_per_message:.3g} frames, {one.frames_per_s:,.0f} frames/s: about "
-            f"{one.in_all:.2g} of {processors} processors ({one.processors:.2g} to send and forward, "
-            f"{one.lab:.2g} for the lab itself)"
+        demand = those[most]
+        figures = (
+            f"{demand.messages_per_s:,.0f} messages/s of {format_size(demand.message_bytes)} in "
+            f"{demand.frames_per_message:.3g} frames, {demand.frames_per_s:,.0f} frames/s: about "
+            f"{demand.in_all:.2g} of {processors} processors ({demand.processors:.2g} to send and forward, "
+            f"{demand.lab:.2g} for the lab itself)"
         )
-        said += f", {100 * one.late:.0f} % of the time is latency of steps" if one.late > LATE else ""
+        figures += (
+            f", {100 * demand.late:.0f} % of the time is latency of steps" if demand.late > LATE else ""
+        )
         which = f", the most at {most}" if len(those) > 1 else ""
         verdict = (
             "this machine does not carry it: times will be longer than simulated; enlarge scale.time"
             if too_much
             else "this machine carries it"
         )
-        yield from alike((name, f"{verdict}{which}: {said}") for name in those)
+        yield from alike((name, f"{verdict}{which}: {figures}") for name in those)
 
 
 def _counted(number: int, what: str) -> str:
@@ -357,7 +365,9 @@ def _said_to_do(job: Mapping[str, Any]) -> str:
 
 
 def _sends(job: Mapping[str, Any]) -> str:
-    """What an iteration is about: a gradient, or what all ranks of a workload send."""
+    """Return the size of an iteration's traffic: the gradient, or the sum over all ranks of a workload; ""
+    for containers.
+    """
     if "image" in job:
         return ""
     if "workload" in job:
@@ -428,7 +438,7 @@ def show_result(result: Mapping[str, Any]) -> None:
     for reason in fidelity["reasons"]:
         echo(f"  {reason['text']}")
     for why in dict.fromkeys(fidelity["not_compared"].values()):
-        runs = ", ".join(run for run, said in fidelity["not_compared"].items() if said == why)
+        runs = ", ".join(run for run, cause in fidelity["not_compared"].items() if cause == why)
         echo(f"Compared with no prediction: {runs}: {why}")
 
 
@@ -436,8 +446,8 @@ def _by_arm(arms: Mapping[str, str]) -> str:
     """The arms by their verdicts, worst first, where these differ."""
     if len(set(arms.values())) < 2:
         return ""
-    found = {level: [arm for arm in arms if arms[arm] == level] for level in ("bad", "doubtful", "good")}
-    return "; " + "; ".join(f"{level}: {', '.join(those)}" for level, those in found.items() if those)
+    arms_of = {level: [arm for arm in arms if arms[arm] == level] for level in ("bad", "doubtful", "good")}
+    return "; " + "; ".join(f"{level}: {', '.join(those)}" for level, those in arms_of.items() if those)
 
 
 def _show_jobs(rows: Sequence[Row]) -> None:
@@ -461,7 +471,7 @@ def _show_jobs(rows: Sequence[Row]) -> None:
 
 
 def _show_comparisons(rows: Sequence[Row]) -> None:
-    found = [
+    comparison_rows = [
         row
         for row in where(rows, repeat=None)
         if row.metric.endswith(("_ratio", "_reduction"))
@@ -478,7 +488,7 @@ def _show_comparisons(rows: Sequence[Row]) -> None:
             "" if row.spread is None else f"± {row.spread:.3g}",
             row.label if row.label != "published" else f"{row.label}, {row.standing}",
         ]
-        for row in found[:_MOST_LINES]
+        for row in comparison_rows[:_MOST_LINES]
     ]
     if lines:
         table(["arm", "of", "point", "metric", "value", "95 %", "known how"], lines, numeric=4)

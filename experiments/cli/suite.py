@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-#: So many tests that fail beside others are run once more, alone. More of them are no accident.
+#: So many tests that fail next to other tests are run once more, alone. More of them are no accident.
 MOST_AGAIN = 3
 #: pytest's exit code when tests have failed; any other failure is one of pytest itself.
 _TESTS_FAILED = 1
@@ -22,18 +22,20 @@ Run = Callable[..., int]
 
 
 def whole(run: Run, cache: Path, say: Callable[[str], None]) -> int:
-    """The exit code of the first stage that fails, or 0. ``cache``: where pytest keeps what it remembers.
+    """Run all stages. Return the exit code of the first stage that fails, or 0. ``cache``: folder for
+    pytest's cache.
 
     A test that waits for a process or a packet can fail because the machine was held up, and the suite keeps
-    it busy. So the few that fail are run once more with nothing beside them: what fails then, fails. What
-    passes then is named at the end, as it is a test, or a product, that stands less than it should.
+    the machine busy. Therefore the few tests that fail are run again with nothing else running: a test that
+    fails then, fails. Tests that pass only then are named at the end, because the test or the product is
+    fragile.
     """
     for check in (("check", "."), ("format", "--check", ".")):
         if code := run("ruff", *check):
             return code
     # Each file's tests in one process, in the file's order: what a test meets is as without xdist.
     in_order = ("--dist", "loadfile", "--no-loadscope-reorder")
-    others = ("--ignore=tests/unit", "--ignore=tests/extensions")
+    no_unit_tests = ("--ignore=tests/unit", "--ignore=tests/extensions")
     # What runs at the same time; the first of them is shown as it goes.
     stages: tuple[tuple[tuple[str, ...], ...], ...] = (
         # Collecting compiles what all later processes import; at once, each of them would compile it anew.
@@ -41,13 +43,13 @@ def whole(run: Run, cache: Path, say: Callable[[str], None]) -> int:
         (
             # One process more than there are processors, as some tests wait. Only `labs` builds labs.
             ("pytest", "tests/unit", "tests/extensions", "-n", str((os.cpu_count() or 1) + 1), *in_order),
-            ("pytest", *others, "-m", "labs"),
-            ("pytest", *others, "-m", "drivers"),
+            ("pytest", *no_unit_tests, "-m", "labs"),
+            ("pytest", *no_unit_tests, "-m", "drivers"),
         ),
         # They wait, too: four side by side, each with labs of its own. Six keep two processors so busy that
         # what waits for another process does so for half a minute.
-        (("pytest", *others, "-m", "not alone and not labs and not drivers", "-n", "4", *in_order),),
-        (("pytest", *others, "-m", "alone"),),
+        (("pytest", *no_unit_tests, "-m", "not alone and not labs and not drivers", "-n", "4", *in_order),),
+        (("pytest", *no_unit_tests, "-m", "alone"),),
     )
     second: list[str] = []
     for stage in stages:
@@ -68,7 +70,9 @@ def whole(run: Run, cache: Path, say: Callable[[str], None]) -> int:
 
 @contextmanager
 def telling_its_cost(say: Callable[[str], None]) -> Iterator[None]:
-    """Say at the end, even of what fails, its time and the processor-minutes of the whole machine."""
+    """Report the block's time and the processor-minutes of the whole machine, even if the block fails. Yields
+    nothing.
+    """
     from ringlight.testbed.load import machine_ticks
 
     began, (all_before, idle_before, _) = time.monotonic(), machine_ticks()
@@ -98,7 +102,7 @@ def _step(run: Run, cache: Path, place: int, step: tuple[str, ...]) -> tuple[int
 def _failed(remembered: Path) -> Sequence[str]:
     """Ids of the tests that failed; nothing where pytest has not said."""
     try:
-        found = json.loads(remembered.read_text())
+        failures = json.loads(remembered.read_text())
     except (OSError, ValueError):
         return []
-    return sorted(found)
+    return sorted(failures)

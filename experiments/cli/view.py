@@ -30,7 +30,7 @@ def view(
     arm: options.Arms = None,
 ) -> None:
     """Watch the light of a lab, or of run folders, in the browser; prints the page's address."""
-    folders = [Path(one) for one in where or ()]
+    folders = [Path(name) for name in where or ()]
     if folders and all(folder.is_dir() for folder in folders):
         _replay(folders, listen, html, arm or ())
         return
@@ -60,9 +60,9 @@ def _replay(folders: list[Path], listen: str, html: Path | None, arms: Collectio
         fail(f"--listen {listen}: write HOST:PORT", 2)
     if not is_loopback(host):
         fail(f"--listen {listen}: not a loopback address; write a file with --html to show it elsewhere", 2)
-    found = [Recorded(folder, arms) for folder in folders]
+    recordings = [Recorded(folder, arms) for folder in folders]
     try:
-        serve(found, host, int(port), lambda address: echo(f"{address} until Ctrl-C"))
+        serve(recordings, host, int(port), lambda address: echo(f"{address} until Ctrl-C"))
     except OSError as error:
         fail(f"--listen {listen}: {error.strerror}")
 

@@ -97,15 +97,19 @@ def show(
 
     Reads Chakra traces, workload texts of ASTRA-sim and SimAI, traffic matrices (CSV) and packed workloads.
     """
-    said = _options(groups, ranks, model_ranks, shape)
-    found = _timed(_read(files, said), _device(device, efficiency))
-    document = _document(found)
+    read_options = _options(groups, ranks, model_ranks, shape)
+    workload = _timed(_read(files, read_options), _device(device, efficiency))
+    document = _document(workload)
     if matrix is not None:
-        _write_matrix(found, matrix)
+        _write_matrix(workload, matrix)
         document["matrix"] = str(matrix)
     if perfetto is not None:
-        document["perfetto"] = {"file": str(perfetto), "rate": rate, **_write_timeline(found, perfetto, rate)}
-    answer(document, as_json, lambda document: _show(document, files, said, device))
+        document["perfetto"] = {
+            "file": str(perfetto),
+            "rate": rate,
+            **_write_timeline(workload, perfetto, rate),
+        }
+    answer(document, as_json, lambda document: _show(document, files, read_options, device))
 
 
 @group.command()
@@ -175,11 +179,11 @@ def make(
             algorithms=_algorithms(algorithm or ()),
         )  # fmt: skip
         with patience(f"making {model} for {parallel.ranks} ranks"):
-            found = generate(source, parallel, training, computes)
+            workload = generate(source, parallel, training, computes)
     except ValueError as error:
         key, _, why = str(error).partition(": ")
         fail(f"--{_OPTIONS.get(key, key).replace('_', '-')}: {why}" if why else str(error), 2)
-    _written(found, out, form, as_json)
+    _written(workload, out, form, as_json)
 
 
 @group.command()
@@ -200,8 +204,8 @@ def convert(
     if len(files) < 2:
         fail("give the files of a workload, and OUT", 2)
     *read, out = files
-    found = _read(read, _options(groups, ranks, model_ranks, shape))
-    _written(_timed(found, _device(device, efficiency)), out, form, as_json)
+    workload = _read(read, _options(groups, ranks, model_ranks, shape))
+    _written(_timed(workload, _device(device, efficiency)), out, form, as_json)
 
 
 #: Most ranks of a schedule that is written as text.
@@ -292,8 +296,8 @@ def widen(
     from ringlight.workloads.widening import first_difference, found, grown, widened
 
     *read, out = files
-    said = _options(groups, ranks, model_ranks, shape)
-    recorded, besides = _read(read, said), [_read([one], said) for one in beside or ()]
+    read_options = _options(groups, ranks, model_ranks, shape)
+    recorded, besides = _read(read, read_options), [_read([file], read_options) for file in beside or ()]
     given = {name: size for name, size in (("dp", dp), ("tp", tp), ("pp", pp), ("ep", ep)) if size}
     if not given:
         fail("state what to widen to: --dp, --tp, --pp or --ep", 2)
@@ -303,14 +307,14 @@ def widen(
             _check_most(recorded.ranks // replicas.count * given["dp"])
             wide = widened(recorded, given["dp"], replicas, sharded or ())
         else:
-            grid, wanted = _grids(recorded, recorded_as, given)
-            _check_most(wanted.pp * wanted.dp * wanted.ep * wanted.tp)
-            wide = grown(recorded, grid, wanted, besides, sharded or ())
+            grid, target = _grids(recorded, recorded_as, given)
+            _check_most(target.pp * target.dp * target.ep * target.tp)
+            wide = grown(recorded, grid, target, besides, sharded or ())
     except ValueError as error:
         fail(f"{read[0]}: {error}", 2)
     if unknown := [name for name in sharded or () if name not in recorded.names]:
         fail(f"--sharded: no operation is called {unknown[0]!r}", 2)
-    if against is not None and (difference := first_difference(wide, _read([against], said))):
+    if against is not None and (difference := first_difference(wide, _read([against], read_options))):
         fail(f"{against} differs: {difference}")
     _written(wide, out, form, as_json)
 
@@ -321,16 +325,13 @@ def _check_most(ranks: int) -> None:
 
 
 def _grids(recorded: Workload, recorded_as: str, given: Mapping[str, int]) -> tuple[Grid, Grid]:
-    """The grid of a recording, and that to widen it to.
-
-    Where operations are not named and nothing is stated, all that is given but dp is the recording's. Raises
-    ValueError.
-    """
+    """Return the grid of a recording, and the grid to widen it to."""
     from ringlight.workloads.widening import Grid, checked, grid_of
 
     try:
         sizes = {
-            name: int(size) for name, _, size in (one.partition("=") for one in recorded_as.split(",") if one)
+            name: int(size)
+            for name, _, size in (text.partition("=") for text in recorded_as.split(",") if text)
         }
         stated = Grid(**sizes)
     except (TypeError, ValueError):
@@ -370,11 +371,11 @@ def _options(groups: Path | None, ranks: int | None, model_ranks: int | None, sh
 
 
 def _algorithms(given: Sequence[str]) -> dict[str, str]:
-    found = dict(one.partition("=")[::2] for one in given)
-    wrong = next((one for one in given if "=" not in one), None)
+    algorithms = dict(text.partition("=")[::2] for text in given)
+    wrong = next((text for text in given if "=" not in text), None)
     if wrong is not None:
         fail(f"--algorithm: {wrong!r} should be KIND=NAME, such as all-reduce=ring", 2)
-    return found
+    return algorithms
 
 
 def _device(name: str | None, efficiency: float | None) -> Device | None:
@@ -386,8 +387,8 @@ def _device(name: str | None, efficiency: float | None) -> Device | None:
         if efficiency is not None:
             fail("--efficiency: it is of a device; give --device", 2)
         return None
-    found = _named("--device", device_named, name)
-    return found if efficiency is None else replace(found, efficiency=efficiency)
+    device = _named("--device", device_named, name)
+    return device if efficiency is None else replace(device, efficiency=efficiency)
 
 
 def _timed(workload: Workload, device: Device | None) -> Workload:
@@ -396,14 +397,14 @@ def _timed(workload: Workload, device: Device | None) -> Workload:
     return workload if device is None else timed(workload, device)
 
 
-def _read(files: Sequence[Path], said: Options) -> Workload:
+def _read(files: Sequence[Path], options: Options) -> Workload:
     from ringlight.fabric.units import format_size
     from ringlight.workloads.formats.reading import files_read, read_any
 
     try:
-        size = sum(path.stat().st_size for path in files_read(files, said) if path.exists())
+        size = sum(path.stat().st_size for path in files_read(files, options) if path.exists())
         with patience(f"reading {files[0]}, {format_size(size)} in all"):
-            return read_any(files, said)
+            return read_any(files, options)
     except ValueError as error:
         fail(str(error), 2)
 
@@ -417,63 +418,63 @@ def _written(workload: Workload, out: Path, form: str, as_json: bool) -> None:
             files = write_any(workload, out, form)
     except ValueError as error:
         fail(str(error), 2)
-    found = {
+    document = {
         "name": workload.name, "ranks": workload.ranks, "operations": workload.operations,
         "files": [str(path) for path in files],
     }  # fmt: skip
     what = f"{workload.name}: {workload.operations:,} operations of {workload.ranks} ranks"
     where = str(files[0]) if len(files) == 1 else f"{len(files)} files, {files[0]} and so on"
-    answer(found, as_json, lambda _: echo(f"{what}, in {where}; read again, the same."))
+    answer(document, as_json, lambda _: echo(f"{what}, in {where}; read again, the same."))
 
 
 def _document(workload: Workload) -> dict[str, Any]:
-    """What a workload comes to, as JSON; seconds are null where an operation states none."""
+    """Return the summary of a workload as a JSON object; ``seconds`` is null if an operation states none."""
     from ringlight.workloads.summary import summary
 
-    found = summary(workload)
-    least, most = float(found.seconds.min()), float(found.seconds.max())
+    totals = summary(workload)
+    least, most = float(totals.seconds.min()), float(totals.seconds.max())
     return {
-        "name": found.name,
-        "ranks": found.ranks,
-        "programs": found.programs,
-        "operations": found.operations,
-        "streams": list(found.streams),
-        "kinds": found.kinds,
-        "collectives": found.collectives,
+        "name": totals.name,
+        "ranks": totals.ranks,
+        "programs": totals.programs,
+        "operations": totals.operations,
+        "streams": list(totals.streams),
+        "kinds": totals.kinds,
+        "collectives": totals.collectives,
         "traffic": [
             {
                 "purpose": purpose, "called": called, "operations": part.operations,
                 "sent_bytes": part.sent, "most_bytes": part.most,
             }
-            for (purpose, called), part in found.traffic.items()
+            for (purpose, called), part in totals.traffic.items()
         ],
-        "groups": {str(size): count for size, count in found.groups.items()},
-        "flops": found.flops,
+        "groups": {str(size): count for size, count in totals.groups.items()},
+        "flops": totals.flops,
         "seconds": None if math.isnan(least) else {"least": least, "most": most},
     }  # fmt: skip
 
 
-def _show(found: Mapping[str, Any], files: Sequence[Path], said: Options, device: str | None) -> None:
+def _show(document: Mapping[str, Any], files: Sequence[Path], options: Options, device: str | None) -> None:
     from ringlight.fabric.units import format_size, format_time
 
-    programs = {1: "all do the same", found["ranks"]: "each has a program of its own"}
-    alike = programs.get(found["programs"], f"{found['programs']:,} different programs")
-    echo(f"{found['name']}: {found['ranks']:,} ranks, {alike}; {found['operations']:,} operations.")
-    kinds = [f"{count:,} {kind}" for kind, count in found["kinds"].items()]
+    programs = {1: "all do the same", document["ranks"]: "each has a program of its own"}
+    alike = programs.get(document["programs"], f"{document['programs']:,} different programs")
+    echo(f"{document['name']}: {document['ranks']:,} ranks, {alike}; {document['operations']:,} operations.")
+    kinds = [f"{count:,} {kind}" for kind, count in document["kinds"].items()]
     echo(f"Operations: {', '.join(kinds)}.")
-    echo(f"Streams: {', '.join(stream or 'unnamed' for stream in found['streams'])}.")
-    groups = [f"{count:,} of {size} ranks" for size, count in found["groups"].items()]
+    echo(f"Streams: {', '.join(stream or 'unnamed' for stream in document['streams'])}.")
+    groups = [f"{count:,} of {size} ranks" for size, count in document["groups"].items()]
     echo(f"Groups: {', '.join(groups) or 'none'}.")
-    flops = f"{found['flops']:.4g} FLOPs of all ranks" if found["flops"] else "no FLOPs stated"
-    seconds = found["seconds"]
+    flops = f"{document['flops']:.4g} FLOPs of all ranks" if document["flops"] else "no FLOPs stated"
+    seconds = document["seconds"]
     if seconds is None:
         echo(f"Computation: {flops}; not all of it has a time: give --device.")
     else:
         least, most = format_time(seconds["least"]), format_time(seconds["most"])
         echo(f"Computation: {flops}; {least if least == most else f'{least} to {most}'} of each rank.")
-    if found["traffic"]:
+    if document["traffic"]:
         listing(
-            found["traffic"],
+            document["traffic"],
             ("purpose", lambda part: part["purpose"] if part["purpose"] != part["called"] else "-"),
             ("called", "called"),
             ("operations", lambda part: f"{part['operations']:,}"),
@@ -481,31 +482,31 @@ def _show(found: Mapping[str, Any], files: Sequence[Path], said: Options, device
             ("most by one", lambda part: format_size(part["most_bytes"])),
             numeric=2,
         )
-    if "matrix" in found:
-        echo(f"What each rank sends to each: {found['matrix']}")
-    if "perfetto" in found:
-        drawn = found["perfetto"]
+    if "matrix" in document:
+        echo(f"What each rank sends to each: {document['matrix']}")
+    if "perfetto" in document:
+        drawn = document["perfetto"]
         echo(
             f"Timeline: {drawn['file']}, {drawn['spans']:,} operations of {drawn['ranks']} ranks in "
             f"{format_time(drawn['seconds'])}; simulated, with a link of {drawn['rate']} from each GPU to an "
             "ideal switch."
         )
-    echo(f"To run it, in a scenario beside it: {_job(found, files, said, device)}")
+    echo(f"To run it, in a scenario beside it: {_job(document, files, options, device)}")
     echo("Then: ringlight simulate SCENARIO")
 
 
-def _job(found: Mapping[str, Any], files: Sequence[Path], said: Options, device: str | None) -> str:
-    """The section of a scenario beside the files that executes them."""
+def _job(document: Mapping[str, Any], files: Sequence[Path], options: Options, device: str | None) -> str:
+    """Return the section of a scenario next to the files that executes them."""
     names = [path.name for path in files]
     keys = {
         "files": names[0] if len(names) == 1 else f"[{', '.join(names)}]",
-        "groups": said.groups.name if said.groups else None,
-        "model_ranks": said.model_ranks,
-        "shape": list(said.shape) or None,
-        "device": device or (None if found["seconds"] else "DEVICE"),
+        "groups": options.groups.name if options.groups else None,
+        "model_ranks": options.model_ranks,
+        "shape": list(options.shape) or None,
+        "device": device or (None if document["seconds"] else "DEVICE"),
     }
     inner = ", ".join(f"{key}: {value}" for key, value in keys.items() if value is not None)
-    return f"jobs: {{train: {{gpus: {found['ranks']}, workload: {{{inner}}}}}}}"
+    return f"jobs: {{train: {{gpus: {document['ranks']}, workload: {{{inner}}}}}}}"
 
 
 def _write_matrix(workload: Workload, path: Path) -> None:
@@ -567,9 +568,9 @@ def _models_and_devices() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _show_models_and_devices(found: Mapping[str, Any]) -> None:
+def _show_models_and_devices(document: Mapping[str, Any]) -> None:
     listing(
-        found["models"],
+        document["models"],
         "model",
         ("parameters", lambda model: f"{model['parameters']:,}"),
         ("tokens", lambda model: f"{model['sequence']:,}" if model["sequence"] else ""),
@@ -577,7 +578,7 @@ def _show_models_and_devices(found: Mapping[str, Any]) -> None:
     )
     echo()
     listing(
-        found["devices"],
+        document["devices"],
         "device",
         ("FLOP/s by bytes of an element", lambda device: _peaks(device["peak_flops"])),
         "efficiency",

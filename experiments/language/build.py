@@ -89,7 +89,7 @@ class Concrete:
 
 
 def checked(kind: type[Strict], value: Any, written: Any, parameters: Any, where: str = "") -> Any:
-    """A section as its type. Raises ValueError, ``key: what is wrong``."""
+    """Return a section as its type. Raises ValueError, ``key: what is wrong``."""
     try:
         return _adapter(kind).validate_python(value)
     except ValidationError as error:
@@ -145,7 +145,7 @@ class Builder:
         self._looked_at: set[Any] = set()
 
     def plan(self, run: Concrete, name: str) -> RunPlan:
-        """Raises ValueError, ``key: what is wrong``."""
+        """Return the plan of a run named ``name``. Raises ValueError, ``key: what is wrong``."""
         raw = run.raw
         tcp, link_test = (self._section(raw, name) for name in ("tcp", "link_test"))
         if raw.get("scale") == AUTO:
@@ -209,11 +209,11 @@ class Builder:
             self._fabric(where, spec, key)
 
     def _once(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What was made before under this key, else what is made now."""
+        """Return the object that was made before under this key; else make and keep it."""
         if key not in self._made:
             self._made[key] = make()
-        found: T = self._made[key]
-        return found
+        made: T = self._made[key]
+        return made
 
     def _section(self, raw: Mapping[str, Any], name: str) -> Any:
         """A section that may be left out, checked."""
@@ -233,11 +233,11 @@ class Builder:
             raise ValueError(f"fabric: missing{why}")
         if isinstance(written, Mapping):
             return ONLY_FABRIC, "fabric"
-        found = resolved(written, "fabric", raw.get("parameters") or {})
-        if not isinstance(found, str) or found not in fabrics:
+        name = resolved(written, "fabric", raw.get("parameters") or {})
+        if not isinstance(name, str) or name not in fabrics:
             there = f"; there are {', '.join(fabrics)}" if fabrics else "; there is no section fabrics"
-            raise ValueError(f"fabric: there is no fabric {found}{there}")
-        return found, f"fabrics.{found}"
+            raise ValueError(f"fabric: there is no fabric {name}{there}")
+        return name, f"fabrics.{name}"
 
     def _fabric_section(
         self, raw: Mapping[str, Any], where: str
@@ -255,18 +255,20 @@ class Builder:
         with within(where):
             return self._once(("built", key), lambda: build_fabric(spec))
 
-    def _setting(self, found: Setting) -> Setting:
+    def _setting(self, setting: Setting) -> Setting:
         """The first setting from which the same lab is built: the tuning of lasers is set for each run."""
-        grids = {name: {**grid, "tuning": None} for name, grid in (found.section.get("grids") or {}).items()}
+        grids = {
+            name: {**grid, "tuning": None} for name, grid in (setting.section.get("grids") or {}).items()
+        }
         key = _text(
             [
-                found.name,
-                {**found.section, "grids": grids},
-                [found.scale.time, found.scale.payload],
-                [found.tcp.congestion_control, found.tcp.rto_min, found.link_test_s],
+                setting.name,
+                {**setting.section, "grids": grids},
+                [setting.scale.time, setting.scale.payload],
+                [setting.tcp.congestion_control, setting.tcp.rto_min, setting.link_test_s],
             ]
         )
-        return self._once(("setting", key), lambda: found)
+        return self._once(("setting", key), lambda: setting)
 
     def _events(self, raw: Mapping[str, Any], scale: Scale) -> tuple[EventPlan, ...]:
         parameters = raw.get("parameters") or {}
@@ -345,12 +347,12 @@ class Builder:
     ) -> tuple[JobPlan, ...]:
         parameters = raw.get("parameters") or {}
         written, named = self._with_workloads(raw, parameters)
-        found: dict[str, JobSpec] = self._checked("jobs", _KINDS["jobs"], written, parameters)
-        if not found:
+        jobs: dict[str, JobSpec] = self._checked("jobs", _KINDS["jobs"], written, parameters)
+        if not jobs:
             raise ValueError("jobs: there is none")
-        held = {gpu for job in found.values() for gpu in job.ranks or ()}
+        held = {gpu for job in jobs.values() for gpu in job.ranks or ()}
         plans = []
-        for number, (name, job) in enumerate(found.items()):
+        for number, (name, job) in enumerate(jobs.items()):
             where = f"jobs.{name}"
             ranks = tuple(fabric.gpus) if job.ranks == ALL else job.ranks or ()
             world_size = len(ranks) or job.gpus or 0
@@ -416,41 +418,41 @@ class Builder:
             if not isinstance(written, str):
                 continue
             where = f"jobs.{name}.workload"
-            one = resolved(written, where, parameters)
-            if one not in known:
+            entry = resolved(written, where, parameters)
+            if entry not in known:
                 there = f"there are {', '.join(known)}" if known else "there is no section workloads"
-                raise ValueError(f"{where}: there is no workload {one}; {there}")
-            named[name] = str(one)
+                raise ValueError(f"{where}: there is no workload {entry}; {there}")
+            named[name] = str(entry)
         if not named:
             return jobs, {}
-        changed = {name: {**jobs[name], "workload": known[one]} for name, one in named.items()}
-        return {**jobs, **changed}, {name: f"workloads.{one}" for name, one in named.items()}
+        changed = {name: {**jobs[name], "workload": known[entry]} for name, entry in named.items()}
+        return {**jobs, **changed}, {name: f"workloads.{entry}" for name, entry in named.items()}
 
-    def _workload(self, found: WorkloadSpec, ranks: int, scale: Scale) -> Workload:
+    def _workload(self, workload: WorkloadSpec, ranks: int, scale: Scale) -> Workload:
         def make() -> Workload:
-            made = workload_of(found, ranks, self._directory)
-            self.files |= dict.fromkeys(files_of(found, ranks, self._directory))
+            made = workload_of(workload, ranks, self._directory)
+            self.files |= dict.fromkeys(files_of(workload, ranks, self._directory))
             return made
 
-        key = ("workload", found.model_dump_json(exclude={"iterations", "light"}), ranks)
+        key = ("workload", workload.model_dump_json(exclude={"iterations", "light"}), ranks)
         return self._once((*key, scale), lambda: emulated(self._once(key, make), scale))
 
     def _training(self, where: str, common: Any, own: Mapping[str, Any], parameters: Any) -> TrainingSpec:
-        """What a job trains: the file's training, and where a job has its own key, that."""
+        """Return the training of a job: the file's training, in which the job's own keys take precedence."""
         if not own:
-            found: TrainingSpec = self._checked("training", TrainingSpec, common, parameters)
-            return found
+            training: TrainingSpec = self._checked("training", TrainingSpec, common, parameters)
+            return training
         if not isinstance(common, Mapping):
             raise ValueError(f"training: should be a mapping, not {common!r}")
         kept = {key: value for key, value in common.items() if EITHER.get(key) not in own}
         try:
-            found = self._checked("training", TrainingSpec, {**kept, **own}, parameters)
+            training = self._checked("training", TrainingSpec, {**kept, **own}, parameters)
         except ValueError as error:
             key = str(error).partition(":")[0].removeprefix("training.")
             if key in common and key not in own:
                 raise
             raise ValueError(under(where, error)) from None
-        return found
+        return training
 
 
 def _text(value: Any) -> str:
@@ -460,18 +462,18 @@ def _text(value: Any) -> str:
 def _gradient_bytes(training: TrainingSpec, scale: Scale, where: str) -> int:
     """Emulated bytes of a gradient, a whole number of elements."""
     if training.gradient is None:
-        found = scaled_gradient_bytes(training.model, scale.payload)
+        model_bytes = scaled_gradient_bytes(training.model, scale.payload)
         real = MODELS[training.model].gradient_bytes
     else:
         real = training.gradient
-        found = max(1, round(real / scale.payload / ELEMENT_BYTES)) * ELEMENT_BYTES
-    if found < LEAST_GRADIENT_BYTES:
+        model_bytes = max(1, round(real / scale.payload / ELEMENT_BYTES)) * ELEMENT_BYTES
+    if model_bytes < LEAST_GRADIENT_BYTES:
         raise ValueError(
-            f"scale.payload: {scale.payload:g} leaves {found} bytes of the {real} byte gradient"
+            f"scale.payload: {scale.payload:g} leaves {model_bytes} bytes of the {real} byte gradient"
             f"{f' ({where}.training.gradient)' if where else ''}; the model that is trained needs "
             f"{LEAST_GRADIENT_BYTES}"
         )
-    return found
+    return model_bytes
 
 
 def _compute_s(training: TrainingSpec, where: str) -> float:
@@ -497,17 +499,17 @@ def _collective(name: str, fabric: Fabric, ranks: Sequence[str], world_size: int
     return plane.fitted(name, world_size)
 
 
-def _costs(found: CostsSpec, headers: bool, scale: Scale) -> Costs:
+def _costs(costs: CostsSpec, headers: bool, scale: Scale) -> Costs:
     return Costs(
-        None if found.latency is None else found.latency * scale.time,
-        found.segment * scale.time,
-        None if found.addition is None else found.addition / scale.rate,
+        None if costs.latency is None else costs.latency * scale.time,
+        costs.segment * scale.time,
+        None if costs.addition is None else costs.addition / scale.rate,
         headers,
     )
 
 
-def _faults(found: ControlSpec, scale: Scale) -> ControlFaults:
-    return ControlFaults(found.delay * scale.time, found.loss, found.duplicate, found.reorder)
+def _faults(faults: ControlSpec, scale: Scale) -> ControlFaults:
+    return ControlFaults(faults.delay * scale.time, faults.loss, faults.duplicate, faults.reorder)
 
 
 def _longest_queue_s(fabric: Fabric) -> float:
@@ -523,8 +525,8 @@ def _with_ports(event: EventPlan, fabric: Fabric) -> EventPlan:
     return replace(event, target=Target("link", (str(link.a), str(link.b))))
 
 
-def _event(name: str, found: EventSpec, scale: Scale) -> EventPlan:
-    when = found.when
+def _event(name: str, event: EventSpec, scale: Scale) -> EventPlan:
+    when = event.when
     return EventPlan(
         name,
         When(
@@ -537,12 +539,12 @@ def _event(name: str, found: EventSpec, scale: Scale) -> EventPlan:
             when.after,
             when.granted,
         ),
-        found.do,
-        found.target,
-        found.back_after * scale.time,
-        found.jobs,
-        found.then,
-        found.circuits,
-        None if found.control is None else _faults(found.control, scale),
-        None if found.impairments is None else found.impairments.impairments().dilated(scale.time),
+        event.do,
+        event.target,
+        event.back_after * scale.time,
+        event.jobs,
+        event.then,
+        event.circuits,
+        None if event.control is None else _faults(event.control, scale),
+        None if event.impairments is None else event.impairments.impairments().dilated(scale.time),
     )

@@ -147,7 +147,7 @@ def _check_whole(run: Draft, planes: Mapping[str, Plane]) -> None:
 
 
 def _check_phases(run: Draft, job: JobPlan, plane: Plane) -> None:
-    """Whether light can be set for each phase of a job."""
+    """Check that light can be set for each phase of a job. Raises ValueError."""
     where = f"jobs.{job.name}.workload.light"
     if plane.phases is None:
         on = f"{run.where}.interconnect" if plane.standing and not plane.shared else str(plane)
@@ -176,32 +176,32 @@ def _few(ranks: Sequence[int]) -> str:
 
 
 def _check_degree(run: Draft, job: JobPlan, switches: int) -> None:
-    """Whether each GPU has a circuit for everyone to whom it sends in the job."""
+    """Check that each GPU has a circuit for every GPU to which it sends in the job. Raises ValueError."""
     if job.gpus > MOST_JOINED:
         return
     if job.workload is not None:
-        found = sent(job.workload)
+        demand = sent(job.workload)
     else:
-        found = sent_in_steps(unstriped_steps(parse_collective(job.loop.collective), job.gpus), 1.0)
+        demand = sent_in_steps(unstriped_steps(parse_collective(job.loop.collective), job.gpus), 1.0)
     try:
-        check_degree(found, switches, job.ranks)
+        check_degree(demand, switches, job.ranks)
     except ValueError as error:
         what = str(error).removeprefix("demand: ")
         raise ValueError(f"{run.where}.interconnect.switches: job {job.name}: {what}") from None
 
 
 def _check_fabric(run: Draft) -> None:
-    found = lit_planes(run.fabric)
-    if len(found) > 1:
-        kinds = {f".{plane.kind}s" for plane in found}
+    planes = lit_planes(run.fabric)
+    if len(planes) > 1:
+        kinds = {f".{plane.kind}s" for plane in planes}
         where = run.where + (kinds.pop() if len(kinds) == 1 else "")
-        raise ValueError(f"{where}: {found[0]} and {found[1]}; jobs run on one of them")
+        raise ValueError(f"{where}: {planes[0]} and {planes[1]}; jobs run on one of them")
 
 
 def _check_placement(run: Draft, lights: bool) -> None:
     """Jobs of the beginning have GPUs of their own, and light where that needs circuits."""
     fabric = run.fabric
-    lit = {port.node for circuit in fabric.circuits for port in circuit}
+    lit_nodes = {port.node for circuit in fabric.circuits for port in circuit}
     holder: dict[str, str] = {}
     for job in run.jobs:
         where = f"jobs.{job.name}.{'ranks' if job.ranks else 'gpus'}"
@@ -220,18 +220,18 @@ def _check_placement(run: Draft, lights: bool) -> None:
                 if gpu in holder:
                     raise ValueError(f"{where}: GPU {gpu} is used by job {holder[gpu]} too")
                 holder[gpu] = job.name
-            if not lights and gpu not in lit and optical_neighbour(fabric, Port(gpu, 0)) is not None:
+            if not lights and gpu not in lit_nodes and optical_neighbour(fabric, Port(gpu, 0)) is not None:
                 raise ValueError(f"{where}: GPU {gpu} has no circuit in {run.where}.circuits, so it is dark")
 
 
 def check_standing(plane: Plane) -> None:
-    """Whether a graph of operations finds standing light. Raises ValueError."""
+    """Check that a graph of operations finds light that is set already. Raises ValueError."""
     if not plane.standing:
         raise ValueError(f"it runs over packet switches and circuits; {plane.name} is neither")
 
 
 def _plane(run: Draft, job: JobPlan) -> Plane:
-    """What carries a job's bytes. Raises ValueError for a job that nothing can carry."""
+    """Return the plane that carries a job's bytes. Raises ValueError for a job that nothing can carry."""
     try:
         return job.plane(run.fabric)
     except Misfit as misfit:
@@ -242,7 +242,7 @@ def _plane(run: Draft, job: JobPlan) -> Plane:
 
 
 def _check_workload(run: Draft, job: JobPlan) -> None:
-    """Whether a job's graph can be executed on its GPUs."""
+    """Check that a job's graph can be executed on its GPUs. Raises ValueError."""
     where = f"jobs.{job.name}.workload"
     plane = _plane(run, job)
     with at(where):
@@ -252,12 +252,12 @@ def _check_workload(run: Draft, job: JobPlan) -> None:
 
 
 def _check_container(run: Draft, job: JobPlan) -> None:
-    """Whether any rank reaches any other at any time: nobody knows what somebody's program sends when."""
+    """Check that any rank reaches any other at any time, as a container may send so. Raises ValueError."""
     where, plane = f"jobs.{job.name}.image", _plane(run, job)
     if plane.untold:
         place = f"on {plane}" if plane.parts else run.where
-        said = "a container may send from any rank to any other at any time, and"
-        raise ValueError(f"{where}: {said} {place} {plane.untold}")
+        reason = "a container may send from any rank to any other at any time, and"
+        raise ValueError(f"{where}: {reason} {place} {plane.untold}")
     if job.on_loss != "fail":
         raise ValueError(f"{where}: it keeps no state to go on from, so a lost GPU can only let the job fail")
     if job.ranks:
@@ -265,25 +265,25 @@ def _check_container(run: Draft, job: JobPlan) -> None:
 
 
 def _check_fits(run: Draft, job: JobPlan) -> None:
-    """Whether a job's collective can be run on its GPUs."""
+    """Check that a job's collective can be run on its GPUs. Raises ValueError."""
     where = f"jobs.{job.name}.{'ranks' if job.ranks else 'gpus'}"
     what = f"training.collective: {job.loop.collective} of job {job.name}"
-    found = parse_collective(job.loop.collective)
+    collective = parse_collective(job.loop.collective)
     plane = _plane(run, job)
     if plane.sums:
         _check_joined(run, job)
         return
-    if found.striped and not plane.lightpaths:
+    if collective.striped and not plane.lightpaths:
         raise ValueError(f"{what}: only a ring of wavelengths has several for one transfer")
     with at(what):
-        steps = unstriped_steps(found, job.gpus)
-    if found.bits is not None and not plane.standing:
+        steps = unstriped_steps(collective, job.gpus)
+    if collective.bits is not None and not plane.standing:
         raise ValueError(
             f"{what}: whole numbers go over packet switches and circuits; {plane.name} is neither"
         )
     with at(where):
         plane.check_size(job.gpus)
-    if not found.striped:
+    if not collective.striped:
         with at(f"{what} on {run.where}"):
             plane.check(job.ranks, steps)
     if plane.shared and job.ranks:
@@ -291,7 +291,7 @@ def _check_fits(run: Draft, job: JobPlan) -> None:
 
 
 def _check_joined(run: Draft, job: JobPlan) -> None:
-    """Whether packets get from each rank of a job to the next, and so to every other."""
+    """Check that packets get from each rank of a job to the next, and so to all. Raises ValueError."""
     fabric = run.fabric
     for gpu in job.ranks:
         if Port(gpu, 0) not in fabric.link_at:
@@ -327,22 +327,25 @@ def loss_rule(
     held: Collection[str],
     events: Iterable[EventPlan],
 ) -> OnLoss:
-    """What becomes of a job when one of its GPUs is lost, as the events say that lose one that it has or
-    may get. ``held``: GPUs of all jobs' ranks."""
-    found: tuple[str, OnLoss] | None = None
+    """Return what a job does when a GPU is lost, from the events that lose a GPU that the job has or may get.
+
+    "fail" if there is no such event. ``held``: GPUs of all jobs' ranks. Raises ValueError if two events
+    differ.
+    """
+    rule: tuple[str, OnLoss] | None = None
     for event in events:
         if event.do != "lose" or event.then is None or event.target is None or event.target.kind != "gpu":
             continue
         gpu = event.target.names[0]
-        swapped = found is not None and found[1] == "swap" and not spares and gpu not in held
+        swapped = rule is not None and rule[1] == "swap" and not spares and gpu not in held
         if not (swapped or not ranks or gpu in (*ranks, *spares)):
             continue
-        if found is not None and found[1] != event.then:
+        if rule is not None and rule[1] != event.then:
             raise ValueError(
-                f"events.{event.name}.then: {event.then}, but event {found[0]} says {found[1]} of job {job}"
+                f"events.{event.name}.then: {event.then}, but event {rule[0]} says {rule[1]} of job {job}"
             )
-        found = (event.name, event.then)
-    return found[1] if found is not None else "fail"
+        rule = (event.name, event.then)
+    return rule[1] if rule is not None else "fail"
 
 
 def _check_event(run: Draft, event: EventPlan, jobs: set[str]) -> None:
@@ -475,7 +478,7 @@ def _check_order(run: Draft) -> None:
 
 
 def circle_in(needs: Mapping[str, Collection[str]]) -> list[str]:
-    """Things that wait for each other in a circle, in order; empty where none do."""
+    """Return things that wait for each other in a circle, in order; [] if there is no circle."""
     done: set[str] = set()
     for first in needs:
         trail: list[str] = []
@@ -501,8 +504,11 @@ def check_file(
     metrics: Mapping[str, str] | None,
     parts: Callable[[], Collection[str]] | None,
 ) -> None:
-    """What a file says of all its runs. ``jobs``: by arm. ``metrics``: of results, with their units, and
-    ``parts``: gives those of a report, where they are known."""
+    """Check the parts of a file that are the same for all runs. Raises ValueError, ``key: what is wrong``.
+
+    ``jobs``: by arm. ``metrics``: of results, with their units, None if unknown. ``parts``: returns those of
+    a report, None if unknown.
+    """
     known: dict[str, Collection[str]] = {
         "arm": arms,
         "swept path": [path for sweep in spec.sweep for path in sweep.over],
@@ -526,10 +532,14 @@ def check_file(
         if figure.job is not None and figure.job not in jobs[figure.arm]:
             raise ValueError(f"{where}.job: arm {figure.arm} has no job {figure.job}")
         unit = "1" if figure.over is not None else (metrics or {}).get(figure.metric)
-        for key, found in (("value", figure.value), *(("range", one) for one in figure.range or ())):
+        for key, stated in (("value", figure.value), *(("range", bound) for bound in figure.range or ())):
             # A share may be written in per cent.
-            if found is not None and unit not in (None, {"%": "1"}.get(found.unit, found.unit), found.unit):
-                raise ValueError(f"{where}.{key}: {figure.metric} is in {unit}, this in {found.unit}")
+            if stated is not None and unit not in (
+                None,
+                {"%": "1"}.get(stated.unit, stated.unit),
+                stated.unit,
+            ):
+                raise ValueError(f"{where}.{key}: {figure.metric} is in {unit}, this in {stated.unit}")
         _check_means(where, figure, spec)
         # One from which a parameter was derived cannot be a prediction, an identity or a range.
         for name in spec.fitted_by(figure) if figure.standing not in (None, "free") else ():
@@ -550,8 +560,8 @@ def check_file(
         there = parts()
         for part in spec.paper.says:
             if part not in there:
-                said = f"the page has no such part; there are {', '.join(there)}"
-                raise ValueError(f"paper.says.{part}: {said}")
+                reason = f"the page has no such part; there are {', '.join(there)}"
+                raise ValueError(f"paper.says.{part}: {reason}")
 
 
 def _check_means(where: str, figure: PublishedSpec, spec: FileSpec) -> None:
@@ -567,12 +577,12 @@ def _check_means(where: str, figure: PublishedSpec, spec: FileSpec) -> None:
         for place in zip(*figure.at.values(), strict=True):
             point = dict(zip(figure.at, place, strict=True))
             if not any(_has_point(sweep, figure.arm, point) for sweep in spec.sweep):
-                said = ", ".join(f"{path} {value}" for path, value in point.items())
-                raise ValueError(f"{where}.at: arm {figure.arm} is at no point of a sweep with {said}")
+                point_text = ", ".join(f"{path} {value}" for path, value in point.items())
+                raise ValueError(f"{where}.at: arm {figure.arm} is at no point of a sweep with {point_text}")
 
 
 def _has_point(sweep: SweepSpec, arm: str, point: Mapping[str, Any]) -> bool:
-    """Whether a sweep takes an arm to exactly this point."""
+    """Return whether a sweep takes an arm to exactly this point."""
     mine = sweep.arms is None or arm in sweep.arms
     return mine and point.keys() == sweep.over.keys() and all(v in sweep.over[k] for k, v in point.items())
 

@@ -22,35 +22,37 @@ _LEAST_MEMORY_BYTES = 16 << 20
 _MOST_FILES = 1000
 
 
-def _words(found: object) -> object:
+def _words(value: object) -> object:
     """A command as one text is split as a shell would; no shell runs it."""
-    return shlex.split(found) if isinstance(found, str) else found
+    return shlex.split(value) if isinstance(value, str) else value
 
 
-def _source(found: str) -> str:
-    path = PurePosixPath(found)
-    if not path.parts or ".." in path.parts or not found.isprintable():
-        raise ValueError(f"{found!r:.60} is neither an absolute path nor below the directory of the scenario")
+def _source(source: str) -> str:
+    path = PurePosixPath(source)
+    if not path.parts or ".." in path.parts or not source.isprintable():
+        raise ValueError(
+            f"{source!r:.60} is neither an absolute path nor below the directory of the scenario"
+        )
     if not path.is_absolute() and path.parts[0] in OF_RUN_FOLDERS:
         raise ValueError(
-            f"{found!r:.60}: a run folder, which gets a copy, has a file of its own of this name"
+            f"{source!r:.60}: a run folder, which gets a copy, has a file of its own of this name"
         )
     return str(path)
 
 
-def _image(found: str) -> str:
-    if len(found) > 256 or not re.fullmatch(r"[a-zA-Z0-9]\S*", found):
-        raise ValueError(f"{found!r:.60} is no name of an image, such as my-training:1")
-    return found
+def _image(image: str) -> str:
+    if len(image) > 256 or not re.fullmatch(r"[a-zA-Z0-9]\S*", image):
+        raise ValueError(f"{image!r:.60} is no name of an image, such as my-training:1")
+    return image
 
 
 def _no_list(example: str) -> Callable[[object], object]:
     """Lists are what Docker's own files have there."""
 
-    def check(found: object) -> object:
-        if isinstance(found, list):
+    def check(value: object) -> object:
+        if isinstance(value, list):
             raise ValueError(f"should be a mapping, such as {example}")
-        return found
+        return value
 
     return check
 
@@ -63,9 +65,9 @@ class MountSpec(Strict):
 
 
 Mounted = Annotated[
-    MountSpec, BeforeValidator(lambda found: {"path": found} if isinstance(found, str) else found)
+    MountSpec, BeforeValidator(lambda value: {"path": value} if isinstance(value, str) else value)
 ]
-Text = Annotated[str, BeforeValidator(lambda found: str(found) if type(found) in (int, float) else found)]
+Text = Annotated[str, BeforeValidator(lambda value: str(value) if type(value) in (int, float) else value)]
 VariableName = Annotated[str, AfterValidator(guest_keys.variable)]
 
 
@@ -95,7 +97,7 @@ class ContainerKeys(Strict):
 
 
 def container_of(job: ContainerKeys, scale: Scale, directory: Path) -> Container:
-    """``directory``: of the scenario file."""
+    """Return the container of a job. ``directory``: folder of the scenario file, for relative mounts."""
     assert job.image is not None
     return Container(
         image=job.image,
@@ -112,7 +114,8 @@ def container_of(job: ContainerKeys, scale: Scale, directory: Path) -> Container
 
 
 def files_of(job: ContainerKeys, directory: Path) -> Iterator[Path]:
-    """What of a job's mounts belongs to the experiment: files below the directory of the scenario file.
+    """Yield the files of a job's mounts that belong to the experiment: those below the scenario file's
+    directory.
 
     Raises ValueError for links, and for more than a run folder should get a copy of.
     """
@@ -136,26 +139,28 @@ def _check_no_link(path: Path) -> None:
 def _files_below(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
-    found = []
+    paths = []
     for place, directories, files in os.walk(path):
         directories[:] = sorted(name for name in directories if name != "__pycache__")
         for name in (*directories, *sorted(files)):
             _check_no_link(Path(place, name))
-        found += [one for one in (Path(place, name) for name in sorted(files)) if one.is_file()]
-        if len(found) > _MOST_FILES:
+        paths += [
+            candidate for candidate in (Path(place, name) for name in sorted(files)) if candidate.is_file()
+        ]
+        if len(paths) > _MOST_FILES:
             raise ValueError(
                 f"mounts: {path} has more than {_MOST_FILES} files, and a run folder gets a copy of what is "
                 "below the directory of the scenario; name it by an absolute path"
             )
-    return found
+    return paths
 
 
-def problem_of(found: Container) -> str | None:
-    """What of this machine a container is to see and is not there, ``key: reason``."""
-    for mount in found.mounts:
+def problem_of(container: Container) -> str | None:
+    """Return which mount or device of a container this machine lacks, ``key: reason``; None if none."""
+    for mount in container.mounts:
         if not Path(mount.source).exists():
             return f"mounts.{mount.target}: there is no {mount.source}"
-    for device in found.devices:
+    for device in container.devices:
         if not Path(device).exists():
             return f"devices: there is no {device}"
     return None

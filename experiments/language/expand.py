@@ -70,9 +70,9 @@ class Experiment:
         return tuple(self.titles)
 
     def plans_of(self, arms: Collection[str] = (), points: Collection[str] = ()) -> list[RunPlan]:
-        """The runs of some arms, at some points (``RunPlan.point_name``); all by default.
+        """Return the runs of some arms, at some points (``RunPlan.point_name``); all by default.
 
-        Raises ScenarioError, naming what there is, for an arm or a point that is not there.
+        Raises ScenarioError, naming the known ones, for an unknown arm or point.
         """
         for arm in arms:
             if arm not in self.arms:
@@ -87,7 +87,9 @@ class Experiment:
         return [plan for plan in plans if not points or plan.point_name in points]
 
     def one_setting(self, arm: str | None = None, point: str | None = None) -> Setting:
-        """The setting of an arm, of a point, or the only one. Raises ScenarioError naming those to choose."""
+        """Return the setting of an arm, of a point, or the only one. Raises ScenarioError naming those to
+        choose from.
+        """
         plans = self.plans_of([arm] if arm else [], [point] if point else [])
         settings: dict[int, RunPlan] = {}
         for plan in plans:
@@ -95,7 +97,7 @@ class Experiment:
         if len(settings) == 1:
             return plans[0].setting
         of_arms = {plan.arm: {id(p.setting) for p in plans if p.arm == plan.arm} for plan in plans}
-        if all(len(found) == 1 for found in of_arms.values()):
+        if all(len(identities) == 1 for identities in of_arms.values()):
             raise ScenarioError(
                 f"{self.path}: it has several fabrics; name one by its arm with --arm: {', '.join(of_arms)}"
             )
@@ -111,16 +113,18 @@ class Experiment:
 
     @cached_property
     def titles(self) -> Mapping[str, str]:
-        """What tables call each arm."""
+        """Return the title of each arm in tables."""
         return {plan.arm: plan.title for plan in self.plans}
 
 
 def places(plans: Sequence[RunPlan], most: int = 12) -> str:
-    """Points of some runs with their values, for a line; of very many the first and the last."""
-    found = list(dict.fromkeys(plan.place for plan in plans))
-    if len(found) > most:
-        found = [*found[: most - 2], f"… ({len(found)} in all)", found[-1]]
-    return ", ".join(found)
+    """Return points of some runs with their values, as one line; of more than ``most`` the first ones and the
+    last.
+    """
+    names = list(dict.fromkeys(plan.place for plan in plans))
+    if len(names) > most:
+        names = [*names[: most - 2], f"… ({len(names)} in all)", names[-1]]
+    return ", ".join(names)
 
 
 @dataclass(frozen=True)
@@ -144,13 +148,14 @@ def load(
     auto: bool = False,
     most_gpus: float = math.inf,
 ) -> Experiment:
-    """The experiment in a YAML file. Raises ScenarioError, one line naming file and key.
+    """Return the experiment in a YAML file. Raises ScenarioError, one line naming file and key.
 
-    ``repeat``: in place of the file's. ``sets``: each ``PATH=VALUE``, in place of what the file, its arms
-    and its sweeps have there. ``metrics``: of results, with their units, and ``parts``: of a report, to check
-    what the file says of them. ``scale_for``: chooses a scale where the file leaves it to the machine;
-    without it such a file is refused. ``auto``: leave it to the machine where the file says nothing of a
-    scale. ``most_gpus``: of an arm with a larger job only the first point is read, the others are counted.
+    ``repeat``: in place of the file's. ``sets``: each ``PATH=VALUE``, in place of the value that the file,
+    its arms and its sweeps have there. ``metrics``: of results, with their units, and ``parts``: of a report,
+    to check the file's references to them. ``scale_for``: chooses a scale if the file leaves it to the
+    machine; without ``scale_for`` such a file is refused. ``auto``: leave the scale to the machine if the
+    file states none. ``most_gpus``: of an arm with a larger job only the first point is read, the others are
+    counted.
     """
     text = read_text(path, SCENARIO_BYTES)
     return parse(
@@ -178,7 +183,9 @@ def parse(
     auto: bool = False,
     most_gpus: float = math.inf,
 ) -> Experiment:
-    """Load from text, like :func:`load`; ``path`` names it in errors."""
+    """Return the experiment in a text, like :func:`load`. ``path``: name of the text in errors. Raises
+    ScenarioError.
+    """
     raw = parse_yaml(text, path)
     try:
         values = read_sets(sets)
@@ -205,7 +212,7 @@ def parse(
 
 
 def is_only_fabric(raw: Mapping[str, Any], sets: Collection[str] = ()) -> bool:
-    """Whether a file says nothing of jobs, so that it can be built and not run."""
+    """Return whether a file has no jobs, so that it can be built and not run."""
     arms = raw.get("arms")
     changes = arms.values() if isinstance(arms, Mapping) else ()
     paths = [*raw, *sets, *(path for arm in changes if isinstance(arm, Mapping) for path in arm)]
@@ -213,13 +220,13 @@ def is_only_fabric(raw: Mapping[str, Any], sets: Collection[str] = ()) -> bool:
 
 
 def _name_of(path: str) -> str:
-    """A name for a file that has none, of its own name."""
+    """Return a name for a file that has none, made from its file name."""
     name = re.sub(r"[^a-z0-9]+", "-", Path(path).stem.lower()).strip("-")[:40]
     return name if name[:1].isalpha() else f"fabric-{name}"[:40].rstrip("-")
 
 
 def _says_of_scale(raw: Mapping[str, Any], spec: FileSpec, sets: Mapping[str, Any]) -> bool:
-    """Whether anything in a file has to do with a scale; a trace's jobs do not where they do not train."""
+    """Return whether a file states a scale, or has the jobs of a trace, which need none unless they train."""
     paths = [*sets, *(path for arm in spec.arms.values() for path in arm)]
     paths += [path for sweep in spec.sweep for path in sweep.over]
     jobs = raw.get("jobs")
@@ -229,9 +236,9 @@ def _says_of_scale(raw: Mapping[str, Any], spec: FileSpec, sets: Mapping[str, An
 
 
 def with_sets(raw: Mapping[str, Any], sets: Mapping[str, Any]) -> dict[str, Any]:
-    """What a file says without arms and sweeps, with these values (``read_sets``).
+    """Return a file's content with these values (``read_sets``) put in, except in its arms and sweeps.
 
-    A path that leads somewhere in its arms alone changes nothing here.
+    A path that exists in the file's arms alone changes nothing here.
     """
     for path, value in sets.items():
         with suppress(ValueError):
@@ -247,13 +254,13 @@ def _file_spec(raw: Mapping[str, Any]) -> FileSpec:
     parameters = raw.get("parameters") or {}
     if not isinstance(parameters, Mapping):
         raise ValueError(f"parameters: should be a mapping, not {parameters!r:.60}")
-    said = {key: value for key, value in raw.items() if key in keys_of(FileSpec)}
-    if "sweep" in said:
-        said["sweep"] = _sweeps(said["sweep"], parameters)
+    sections = {key: value for key, value in raw.items() if key in keys_of(FileSpec)}
+    if "sweep" in sections:
+        sections["sweep"] = _sweeps(sections["sweep"], parameters)
     # Arms and points are put into the file before its references are followed.
     later = ("parameters", "arms", "sweep")
-    value = {key: v if key in later else resolved(v, key, parameters) for key, v in said.items()}
-    spec: FileSpec = checked(FileSpec, value, said, parameters)
+    value = {key: v if key in later else resolved(v, key, parameters) for key, v in sections.items()}
+    spec: FileSpec = checked(FileSpec, value, sections, parameters)
     return spec
 
 
@@ -266,14 +273,14 @@ def _sweeps(written: Any, parameters: Mapping[str, Any]) -> Any:
         return listed
     return [
         {
-            **one,
+            **sweep,
             "over": {
-                path: resolved(values, f"sweep.{path}", parameters) for path, values in one["over"].items()
+                path: resolved(values, f"sweep.{path}", parameters) for path, values in sweep["over"].items()
             },
         }
-        if isinstance(one, Mapping) and isinstance(one.get("over"), Mapping)
-        else one
-        for one in listed
+        if isinstance(sweep, Mapping) and isinstance(sweep.get("over"), Mapping)
+        else sweep
+        for sweep in listed
     ]
 
 
@@ -293,7 +300,7 @@ def _plans(
         for arm in sweep.arms or ():
             if arm not in arms:
                 raise ValueError(f"sweep[{number}].arms: there is no arm {arm}; there are {', '.join(arms)}")
-    found: list[RunPlan] = []
+    plans: list[RunPlan] = []
     unread: dict[str, int] = {}
     put_once = _Put(raw)
     last = [_Override(path, value, f"--set {path}") for path, value in sets.items()]
@@ -301,21 +308,21 @@ def _plans(
         points = _points(spec, arm, sets)
         for number, point in enumerate(points, start=1):
             name = arm if len(points) == 1 and not point else f"{arm}-{number}"
-            found.append(_plan(builder, put_once, spec, arm, name, [*overrides, *point, *last]))
-            if number < len(points) and any(job.gpus > most_gpus for job in found[-1].jobs):
+            plans.append(_plan(builder, put_once, spec, arm, name, [*overrides, *point, *last]))
+            if number < len(points) and any(job.gpus > most_gpus for job in plans[-1].jobs):
                 unread[arm] = (len(points) - 1) * repeat
                 break
     names: dict[str, str] = {}
-    for plan in found:
+    for plan in plans:
         if plan.name in names:
             other = names[plan.name] if plan.arm == plan.name else plan.arm
             raise ValueError(f"arms.{plan.name}: a point of arm {other} has that name")
         names[plan.name] = plan.arm
-    found = _with_one_setting_each(found)
+    plans = _with_one_setting_each(plans)
     repeated = (
         plan if number == 1 else replace(plan, name=f"{plan.name}-r{number}", repeat=number)
         for number in range(1, repeat + 1)
-        for plan in found
+        for plan in plans
     )
     return tuple(repeated), unread
 
@@ -346,12 +353,12 @@ def _plan(
 ) -> RunPlan:
     changed = put_once(overrides)
     point = {override.path: override.value for override in overrides if override.of_point}
-    said = spec.arms.get(arm, {})
-    title = str(said.get("title", arm))
+    arm_keys = spec.arms.get(arm, {})
+    title = str(arm_keys.get("title", arm))
     try:
         plan = builder.plan(Concrete(arm, title, point, changed), name)
         # An arm that is nothing but a fabric is called as that is.
-        return replace(plan, title=plan.setting.title) if said.keys() == {"fabric"} else plan
+        return replace(plan, title=plan.setting.title) if arm_keys.keys() == {"fabric"} else plan
     except ValueError as error:
         problem = str(error)
     try:
@@ -363,7 +370,7 @@ def _plan(
 
 
 def _varies(problem: str, spec: FileSpec) -> bool:
-    """Whether arms or points change anything in the section that a problem is of."""
+    """Return whether arms or points change anything in the section that a problem is in."""
     paths = [*(path for arm in spec.arms.values() for path in arm)]
     paths += [path for sweep in spec.sweep for path in sweep.over]
     return _section_of(problem.partition(":")[0]) in map(_section_of, paths)
@@ -381,13 +388,17 @@ def _of_override(
     for override in reversed(overrides):
         if _is_set(key, [override.path]):
             return f"{override.where}{key.removeprefix(override.path)}: {what}"
-    at = ", ".join(f"{path} = {value}" for path, value in point.items())
+    values = ", ".join(f"{path} = {value}" for path, value in point.items())
     run = f"arm {arm}" if spec.arms else "a run"
-    return f"{problem} (in {run}{f' where sweep has {at}' if at else ''})" if at or spec.arms else problem
+    return (
+        f"{problem} (in {run}{f' where sweep has {values}' if values else ''})"
+        if values or spec.arms
+        else problem
+    )
 
 
 def _arms(spec: FileSpec) -> dict[str, list[_Override]]:
-    """What each arm puts into the file, what it is like first."""
+    """Return what each arm puts into the file, first that of the arm which it is like. Raises ValueError."""
     if not spec.arms:
         return {BASE: []}
     likes: dict[str, list[str]] = {}
@@ -417,7 +428,7 @@ def _arms(spec: FileSpec) -> dict[str, list[_Override]]:
 def _points(spec: FileSpec, arm: str, sets: Collection[str]) -> list[list[_Override]]:
     """The points of an arm's sweeps; one without anything where it is not swept. Nothing is swept over what
     is set."""
-    found: list[list[_Override]] = []
+    overrides: list[list[_Override]] = []
     for number, sweep in enumerate(spec.sweep):
         over = [path for path in sweep.over if not _is_set(path, sets)]
         if over and (sweep.arms is None or arm in sweep.arms):
@@ -428,23 +439,23 @@ def _points(spec: FileSpec, arm: str, sets: Collection[str]) -> list[list[_Overr
                 ]
                 for path in over
             ]
-            found += [list(point) for point in itertools.product(*axes)]
-    return found or [[]]
+            overrides += [list(point) for point in itertools.product(*axes)]
+    return overrides or [[]]
 
 
 def _is_set(path: str, sets: Collection[str]) -> bool:
-    """Whether a value for one of ``sets`` is one for ``path``, too."""
-    return any(path == one or path.startswith((f"{one}.", f"{one}[")) for one in sets)
+    """Return whether a value for one of ``sets`` also sets ``path``."""
+    return any(path == other or path.startswith((f"{other}.", f"{other}[")) for other in sets)
 
 
 def _with_one_setting_each(plans: Sequence[RunPlan]) -> list[RunPlan]:
     """One object for each setting, which says what some run of it does to O-NICs and links."""
-    found = {id(plan.setting): plan.setting for plan in plans}
+    settings_by_id = {id(plan.setting): plan.setting for plan in plans}
     disturbed = {id(plan.setting) for plan in plans if _disturbs(plan)}
     delayed = {id(plan.setting) for plan in plans if any(_delays(event.impairments) for event in plan.events)}
     settings = {
         number: replace(setting, onic_faults=number in disturbed, delays=number in delayed)
-        for number, setting in found.items()
+        for number, setting in settings_by_id.items()
     }
     return [replace(plan, setting=settings[id(plan.setting)]) for plan in plans]
 
@@ -454,7 +465,9 @@ def _delays(impairments: Impairments | None) -> bool:
 
 
 def _disturbs(plan: RunPlan) -> bool:
-    """Whether a run tells the O-NICs' agents something other than how the lab was built."""
+    """Return whether a run gives the O-NICs' agents settings that differ from those with which the lab was
+    built.
+    """
     setting = plan.setting
     if not setting.fabric.agents:
         return False

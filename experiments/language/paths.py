@@ -19,17 +19,17 @@ _PATH = re.compile(r"[^.\[\]]+(\.[^.\[\]]+|\[\d+\])*")
 
 
 def split(path: str) -> tuple[str | int, ...]:
-    """Keys and positions of a path. Raises ValueError saying what is wrong with it."""
+    """Return the keys and positions of a path. Raises ValueError with what is wrong with it."""
     if not _PATH.fullmatch(path):
         raise ValueError("not a dotted path, such as jobs.red.ranks or fabric.links[3].rate")
     return tuple(int(match[2]) if match[2] else match[1] for match in _STEP.finditer(path))
 
 
 def put(raw: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
-    """``raw`` with a value at a path; nothing else is copied or changed.
+    """Return ``raw`` with a value at a path; nothing else is copied or changed.
 
-    Only the last key may be new, or a section that may be left out. Raises ValueError that says what is
-    wrong with the path and which is the nearest right one.
+    Only the last key may be new, or a section that may be left out. Raises ValueError with what is wrong with
+    the path and the nearest right one.
     """
     steps = split(path)
     if steps[0] not in keys_of(RunSpec) and steps[0] in keys_of(FileSpec):
@@ -77,7 +77,7 @@ def _position(entries: list[Any], step: str | int, *, named: bool) -> int | None
 
 
 def names_of(entries: Iterable[Any]) -> list[str]:
-    """The names of events as written: their own, or their numbers from 1."""
+    """Return the names of events as written: their own, or their numbers from 1."""
     return [
         str(entry.get("name") or number) if isinstance(entry, Mapping) else str(number)
         for number, entry in enumerate(entries, start=1)
@@ -91,33 +91,33 @@ def _no_such(raw: Mapping[str, Any], steps: Sequence[str | int], place: Sequence
 
 
 def nearest(raw: Mapping[str, Any], steps: Sequence[str | int]) -> str:
-    """The path most like a wrong one: at each step the key that is there, or the one most like it."""
+    """Return the path most like a wrong one: at each step the key itself, or the one most like it."""
     here: Any = raw
     kind: Any = RunSpec
-    found: list[str | int] = []
+    right: list[str | int] = []
     for step in steps:
         if isinstance(here, list) and isinstance(step, int):
             if not here:
                 break
-            found.append(min(step, len(here) - 1))
-            here, kind = here[found[-1]], inside(kind, 0)  # type: ignore[index]
+            right.append(min(step, len(here) - 1))
+            here, kind = here[right[-1]], inside(kind, 0)  # type: ignore[index]
             continue
-        names = names_of(here) if isinstance(here, list) and found == ["events"] else []
+        names = names_of(here) if isinstance(here, list) and right == ["events"] else []
         keys = names or [*(here if isinstance(here, Mapping) else ()), *keys_of(kind)]
-        if found == []:
+        if right == []:
             keys = list(keys_of(RunSpec))
         key = like(str(step), keys)
         if key is None:
             break
-        found.append(key)
+        right.append(key)
         if names:
             here, kind = here[names.index(key)], inside(kind, 0)
         else:
             here, kind = here.get(key) if isinstance(here, Mapping) else None, inside(kind, key)
-    return joined(found)
+    return joined(right)
 
 
 def like(word: str, words: Iterable[str]) -> str | None:
-    """The word most like another; itself where it is there. None where there is none."""
+    """Return the word most like ``word``, or ``word`` itself if it is among them; None without words."""
     keys = [str(key) for key in words]
     return word if word in keys else next(iter(difflib.get_close_matches(word, keys, 1, 0.0)), None)

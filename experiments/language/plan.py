@@ -78,13 +78,14 @@ class Tcp(Strict):
 
 @dataclass(frozen=True)
 class Setting:
-    """What a lab is built from: one fabric at one scale.
+    """Setting of a lab: one fabric at one scale.
 
-    ``fabric`` has real rates; ``section`` is it as written (units as strings), for the processes that read
-    it. ``link_test_s``: how long each link is filled before the runs, emulated seconds. ``onic_faults``: some
-    run disturbs the O-NICs' control network or tunes their lasers in another time than ``fabric`` has: their
-    agents must take such orders. ``delays``: in some run an event has a link delay frames. Runs whose
-    fabrics differ in the lasers' tuning alone share one setting; the time that holds is ``RunPlan.tuning_s``.
+    ``fabric`` has real rates. ``section`` is the fabric as written (units as strings), for the processes that
+    read it. ``link_test_s``: how long each link is filled before the runs, emulated seconds. ``onic_faults``:
+    some run disturbs the O-NICs' control network or tunes their lasers in another time than that of
+    ``fabric``, so their agents must accept such orders. ``delays``: in some run an event has a link delay
+    frames. Runs whose fabrics differ in the lasers' tuning alone share one setting; the time that holds is
+    ``RunPlan.tuning_s``.
     """
 
     name: str
@@ -105,8 +106,11 @@ class Setting:
 
 @dataclass(frozen=True)
 class Start:
-    """When a job arrives: ``at_s`` seconds after the run began, or once all of ``after`` have ended (and then
-    ``at_s`` later), or never by itself (``by_event``). It waits in a queue until it has its GPUs."""
+    """Arrival of a job, which then waits in a queue until it has its GPUs.
+
+    A job arrives ``at_s`` seconds after the run began, or once all of ``after`` have ended (and then ``at_s``
+    later), or never by itself (``by_event``).
+    """
 
     at_s: float = 0.0
     after: tuple[str, ...] = ()
@@ -114,7 +118,7 @@ class Start:
 
     @property
     def at_once(self) -> bool:
-        """Whether the job is there when the run begins; these are released together."""
+        """Return whether the job is there when the run begins; such jobs are released together."""
         return not self.at_s and not self.after and not self.by_event
 
 
@@ -146,10 +150,11 @@ class Mount:
 
 @dataclass(frozen=True)
 class Container:
-    """What each rank of a job runs in place of our own worker, by the keys of the controller's REST API.
+    """Program that each rank of a job runs in place of our own worker, by the keys of the controller's REST
+    API.
 
     ``command``: in place of the image's; None leaves that. ``memory_bytes`` and ``deadline_s``, emulated
-    seconds from the start, are what it may have.
+    seconds from the start, are its limits.
     """
 
     image: str
@@ -193,13 +198,13 @@ class JobPlan:
 
     @property
     def loop(self) -> Loop:
-        """The training of a job that has one. Raises ValueError for another."""
+        """Return the training of a job that has one. Raises ValueError for another."""
         if self.training is None:
             raise ValueError(f"job {self.name} has no training loop")
         return self.training
 
     def plane(self, fabric: Fabric, gpus: Sequence[str] = ()) -> Plane:
-        """What carries its bytes on these GPUs, else on its ranks. Raises Misfit as :func:`plane_of`."""
+        """Return the plane that carries the job's bytes on these GPUs, else on its ranks. Raises Misfit."""
         return plane_of(fabric, gpus or self.ranks, "" if self.training is None else self.training.collective)
 
 
@@ -222,8 +227,10 @@ class When:
 
 @dataclass(frozen=True)
 class Target:
-    """What an event is done to: ``kind`` is controller, switch, agent, server agent, worker, link, gpu, nic
-    or job; ``names``: of a link its two ports, of a worker job and rank, else one name, or none."""
+    """Target of an event. ``kind``: controller, switch, agent, server agent, worker, link, gpu, nic or job.
+
+    ``names``: of a link its two ports, of a worker job and rank, else one name, or none.
+    """
 
     kind: str
     names: tuple[str, ...] = ()
@@ -234,12 +241,12 @@ class Target:
 
 @dataclass(frozen=True)
 class Costs:
-    """What a simulation counts of each step besides set-ups and transfers.
+    """Costs that a simulation counts of each step in addition to set-ups and transfers.
 
-    ``latency_s`` (emulated seconds) before a transfer's first byte counts, None where a file does not say
-    (:meth:`RunPlan.latency_s`), ``segment_s`` for each segment of
-    a ring that its light passes, ``add_bps``: emulated rate at which a rank adds what it received (None: in
-    no time). ``headers``: whether packets' headers take their part of a link's rate.
+    ``latency_s``: emulated seconds before a transfer's first byte counts, None if a file states none
+    (:meth:`RunPlan.latency_s`). ``segment_s``: for each segment of a ring that its light passes. ``add_bps``:
+    emulated rate at which a rank adds what it received (None: in no time). ``headers``: whether packets'
+    headers take their part of a link's rate.
     """
 
     latency_s: float | None = None
@@ -270,12 +277,12 @@ class EventPlan:
 
     @property
     def told(self) -> dict[str, Any]:
-        """What records of it begin with."""
+        """Return the first fields of the event's records."""
         return {"name": self.name, "do": self.do, "target": str(self.target or "")}
 
     @property
     def capability(self) -> str:
-        """What a backend must be able to do for it: one of the words in ``backends.protocol``."""
+        """Return the capability that a backend needs for the event: words as in ``backends.protocol``."""
         words: list[str] = [self.do]
         if self.target is not None and self.do in ("kill", "cut", "restore", "lose", "impair"):
             words.append(self.target.kind)
@@ -296,9 +303,12 @@ class FaultsPlan:
 
 @dataclass(frozen=True)
 class TrainsPlan:
-    """What a trace's jobs are where they are emulated: training loops whose iterations last ``iteration_s``
-    at ideal speed, of which a job computes what it does not send. ``payload_bps``: rate of a GPU's link
-    without headers. ``recovery_s``: from the loss of a GPU until its job goes on, None for the default."""
+    """Training loops of a trace's jobs if they are emulated, with iterations of ``iteration_s`` at ideal
+    speed.
+
+    In an iteration a job computes for as long as it does not send. ``payload_bps``: rate of a GPU's link
+    without headers. ``recovery_s``: from the loss of a GPU until its job resumes, None for the default.
+    """
 
     iteration_s: float
     batch: int
@@ -367,7 +377,7 @@ class RunPlan:
     trace: TracePlan | None = None
 
     def on(self, kind: type[P]) -> P | None:
-        """The plane of such a kind that one of its jobs is on, if any is."""
+        """Return the plane of such a kind that one of the run's jobs is on; None if no job is."""
         planes = (job.plane(self.setting.fabric) for job in self.jobs)
         return next((plane for plane in planes if isinstance(plane, kind)), None)
 
@@ -382,16 +392,18 @@ class RunPlan:
         return plane.latency_s if self.setting.scale == Scale() else 0.0
 
     def job(self, name: str) -> JobPlan:
-        """Raises KeyError."""
+        """Return the job with this name. Raises KeyError."""
         return next(job for job in self.jobs if job.name == name)
 
     @property
     def point_name(self) -> str:
-        """What all repeats of this run are called: its arm, and the number of its point where it is swept."""
+        """Return the name that all repeats of this run share: its arm, with the number of its point if it is
+        swept.
+        """
         return self.name.removesuffix(f"-r{self.repeat}") if self.repeat > 1 else self.name
 
     @property
     def place(self) -> str:
         """The same for a person, with the values of its point."""
-        at = ", ".join(f"{path} = {value}" for path, value in self.point.items())
-        return f"{self.point_name} ({at})" if at else self.point_name
+        values = ", ".join(f"{path} = {value}" for path, value in self.point.items())
+        return f"{self.point_name} ({values})" if values else self.point_name

@@ -1,8 +1,8 @@
-"""What a training step of a known model costs: gradient size and GPU time.
+"""Cost of a training step of a known model: gradient size and GPU time.
 
 Parameter counts are those of torchvision. GPU times are forward + backward for a minibatch of 16 images of
-224 x 224 pixels with cuDNN 5.1.05 (jcjohnson/cnn-benchmarks@2ee75e2 README.md). No public table has the
-Tesla M40; the Maxwell Titan X has the same GM200 chip and stands in for it.
+224 x 224 pixels with cuDNN 5.1.05 (jcjohnson/cnn-benchmarks@2ee75e2 README.md). No public table has the Tesla
+M40; the Maxwell Titan X has the same GM200 chip and stands in for it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class ModelProfile:
 
     @property
     def gradient_bytes(self) -> int:
-        """Bytes of one FP32 gradient."""
+        """Return the bytes of one FP32 gradient."""
         return self.parameters * ELEMENT_BYTES
 
 
@@ -50,9 +50,9 @@ def unknown_gpus(models: Iterable[str]) -> list[str]:
 
 
 def compute_seconds(model: str, gpu: str, batch: int) -> float:
-    """GPU seconds of one step of ``batch`` samples, linear in the batch.
+    """Return the GPU seconds of one step of ``batch`` samples, linear in the batch.
 
-    Raises ValueError naming the GPUs that the table has when ``gpu`` is not one of them.
+    Raises ValueError naming the GPUs that the table has if ``gpu`` is not one of them.
     """
     times = MODELS[model].step_s
     if gpu not in times:
@@ -61,6 +61,6 @@ def compute_seconds(model: str, gpu: str, batch: int) -> float:
 
 
 def scaled_gradient_bytes(model: str, payload_scale: float) -> int:
-    """Bytes that the emulation all-reduces: the FP32 gradient divided by S, up to a whole element."""
+    """Return the bytes that the emulation all-reduces: the FP32 gradient over S, up to a whole element."""
     elements = -(-MODELS[model].gradient_bytes // (ELEMENT_BYTES * payload_scale))
     return int(elements) * ELEMENT_BYTES

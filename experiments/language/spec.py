@@ -1,7 +1,7 @@
-"""What a scenario file may say: the strict form of each of its sections.
+"""Strict forms of the sections of a scenario file.
 
-``RunSpec`` is what makes up one run, which arms and sweeps may change; ``FileSpec`` is what is said once of
-all runs. Names that refer to other entries are checked elsewhere (``checks``).
+``RunSpec`` makes up one run, which arms and sweeps may change. ``FileSpec`` has the keys that are the same
+for all runs. Names that refer to other entries are checked elsewhere (``checks``).
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Factor = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-def _no_file(found: object) -> object:
-    if isinstance(found, Mapping):
+def _no_file(value: object) -> object:
+    if isinstance(value, Mapping):
         raise ValueError(
             "an algorithm of a file is a job's workload: workload: {collective: {file: FILE}, size: SIZE}"
         )
-    return found
+    return value
 
 
 def _known_collective(name: str) -> str:
@@ -81,13 +81,13 @@ class ParameterSpec(Strict):
 
 
 class TrainingSpec(Strict):
-    """What a job trains. ``batch`` is samples per GPU and iteration.
+    """Training of a job. ``batch`` is samples per GPU and iteration.
 
     GPU time of an iteration: ``gpu``, a column of the table of GPU times, or ``compute``, the time itself;
     without any, a job is nothing but its all-reduces. ``synchronised``: no rank begins a step of one before
-    all have ended the step before, as always on a ring of wavelengths.
-    How long: ``samples``, a data set that a job goes through once, whatever its size, or ``iterations``.
-    ``gradient``: what is all-reduced, in place of the model's.
+    all have ended the step before, as always on a ring of wavelengths. How long: ``samples``, a data set that
+    a job goes through once, whatever its size, or ``iterations``. ``gradient``: what is all-reduced, in place
+    of the model's.
     """
 
     model: Literal["vgg16", "resnet50"]
@@ -126,9 +126,12 @@ class LinkTestSpec(Strict):
 
 
 class CostsSpec(Strict):
-    """What a simulation counts of each step besides its transfers, and an emulation has by nature:
+    """Costs that a simulation counts of each step in addition to its transfers, and an emulation has by
+    nature.
+
     ``latency`` before a transfer's first byte counts (by default the plane's), ``segment`` of a ring that its
-    light passes, ``addition``: the rate at which a rank adds what it received."""
+    light passes, ``addition``: the rate at which a rank adds what it received.
+    """
 
     latency: Duration | None = None
     segment: Duration = 0.0
@@ -167,7 +170,7 @@ class JobSpec(ContainerKeys):
     ) = None
     gpus: Annotated[int, Field(ge=2)] | None = None
     start: Annotated[
-        StartSpec, BeforeValidator(lambda found: {"event": True} if found == "event" else found)
+        StartSpec, BeforeValidator(lambda value: {"event": True} if value == "event" else value)
     ] = StartSpec()
     training: dict[str, Any] = Field(default_factory=dict)
     workload: WorkloadSpec | None = None
@@ -208,7 +211,7 @@ class WhenSpec(Strict):
         if (self.job is None) != (self.iteration is None):
             raise ValueError("job and iteration go together")
         given = [self.start or None, self.at, self.job, self.granted, self.started, self.ended, self.after]
-        if sum(one is not None for one in given) != 1:
+        if sum(value is not None for value in given) != 1:
             raise ValueError("give one of start, at, job with iteration, granted, started, ended, after")
         return self
 
@@ -229,7 +232,9 @@ TARGETS: Mapping[str, tuple[str, ...]] = {
 
 
 def parse_target(text: object) -> Target:
-    """``switch ocs0`` and the like. Raises ValueError naming what a target may be."""
+    """Return the target that a text such as ``switch ocs0`` names. Raises ValueError naming what a target may
+    be.
+    """
     words = text.split() if isinstance(text, str) else []
     kind = "server agent" if words[:2] == ["server", "agent"] else " ".join(words[:1])
     names = tuple(words[len(kind.split()) :])
@@ -244,7 +249,7 @@ class EventSpec(Strict):
     """Something that is made to happen; see docs/experiments.md for its keys."""
 
     name: LongName | None = None
-    when: Annotated[WhenSpec, BeforeValidator(lambda found: {"start": True} if found == "start" else found)]
+    when: Annotated[WhenSpec, BeforeValidator(lambda value: {"start": True} if value == "start" else value)]
     do: Do
     target: Annotated[Any, AfterValidator(parse_target)] = None
     back_after: Duration = 0.0
@@ -262,8 +267,11 @@ class TitledFabricSpec(FabricSpec):
 
 
 class RunSpec(Strict):
-    """What one run is made of. ``fabric``: a fabric, or the name of one of ``fabrics``; so is a job's
-    workload one of ``workloads``."""
+    """Sections that make up one run.
+
+    ``fabric``: a fabric, or the name of one of ``fabrics``. Likewise a job's workload may be the name of one
+    of ``workloads``.
+    """
 
     parameters: dict[ParameterName, ParameterSpec] = Field(default_factory=dict)
     scale: Scale = Scale()
@@ -316,7 +324,9 @@ class Figure(Strict):
 
 
 def parse_figure(value: object) -> object:
-    """A number, or a text with a unit. Raises ValueError naming the expected form."""
+    """Return a number, or a text with a unit, as ``value`` and ``unit``. Raises ValueError naming the
+    expected form.
+    """
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise ValueError(f"{value!r} is no figure; write a number, or one with its unit, such as '109 s'")
     if not isinstance(value, str):
@@ -332,14 +342,14 @@ def parse_figure(value: object) -> object:
 
 
 def quantity(value: object) -> tuple[float, str] | None:
-    """A swept value as a number in SI units with its unit; None where it is none."""
+    """Return a swept value as a number in SI units with its unit; None if it is not a number."""
     try:
-        found = parse_figure(value)
+        figure = parse_figure(value)
     except ValueError:
         return None
-    assert isinstance(found, dict)
+    assert isinstance(figure, dict)
     try:
-        return float(found["value"]), str(found.get("unit", "1"))
+        return float(figure["value"]), str(figure.get("unit", "1"))
     except ValueError:
         return None
 
@@ -422,8 +432,10 @@ class SearchSpec(Strict):
 
 
 class FileSpec(Strict):
-    """What a file says of all its runs. ``arms``: dotted paths with their values, besides ``title`` and
-    ``like``."""
+    """Keys of a file that are the same for all its runs.
+
+    ``arms``: dotted paths with their values, in addition to ``title`` and ``like``.
+    """
 
     name: LongName
     description: str = ""
@@ -439,7 +451,7 @@ class FileSpec(Strict):
     search: SearchSpec | None = None
 
     def fitted_by(self, figure: PublishedSpec) -> tuple[str, ...]:
-        """Names of the parameters that were derived from a published figure."""
+        """Return the names of the parameters that were derived from a published figure."""
         if figure.standing == "free":
             return ()
         key = f"{figure.arm}.{figure.metric}"
@@ -448,44 +460,44 @@ class FileSpec(Strict):
 
 #: Keys of one mapping that say the same in two ways: who writes the one over the other means it instead.
 EITHER = {
-    one: other
+    key: other
     for a, b in (
         ("gpu", "compute"),
         ("samples", "iterations"),
         ("ranks", "gpus"),
         ("uplink_rate", "oversubscription"),
     )
-    for one, other in ((a, b), (b, a))
+    for key, other in ((a, b), (b, a))
 }
 
 
 def keys_of(kind: Any) -> tuple[str, ...]:
-    """The keys that a section of this type may have; empty where they are names of its own."""
-    return tuple(dict.fromkeys(key for one in _models(kind) for key in one.model_fields))
+    """Return the keys that a section of this type may have; () if they are names of its own."""
+    return tuple(dict.fromkeys(key for model in _models(kind) for key in model.model_fields))
 
 
 def inside(kind: Any, key: str | int) -> Any:
-    """The type of what stands under a key of a section; None where nothing can."""
+    """Return the type of the value under a key of a section; None if nothing can be there."""
     if key == "training" and JobSpec in _types(kind):
         return TrainingSpec
-    for one in _types(kind):
-        if key == TRACE and get_origin(one) is dict and JobSpec in get_args(one):
+    for member in _types(kind):
+        if key == TRACE and get_origin(member) is dict and JobSpec in get_args(member):
             return JobSpec | TraceSpec
-        if get_origin(one) in (dict, tuple, list):
-            return get_args(one)[1 if get_origin(one) is dict else 0]
-        if _is_model(one) and key in one.model_fields:
-            return one.model_fields[key].annotation
+        if get_origin(member) in (dict, tuple, list):
+            return get_args(member)[1 if get_origin(member) is dict else 0]
+        if _is_model(member) and key in member.model_fields:
+            return member.model_fields[key].annotation
     return None
 
 
 def may_be_made(kind: Any, key: str) -> bool:
-    """Whether a section may be left out of another and is made when something is put into it."""
+    """Return whether a section may be left out of another and is made when something is put into it."""
     return bool(_models(kind)) and bool(_models(inside(kind, key)))
 
 
 def _models(kind: Any) -> list[type[BaseModel]]:
     """The sections that something may be: several where its ``kind`` decides."""
-    return [one for one in _types(kind) if _is_model(one)]
+    return [member for member in _types(kind) if _is_model(member)]
 
 
 def _is_model(kind: Any) -> bool:
@@ -493,16 +505,19 @@ def _is_model(kind: Any) -> bool:
 
 
 def _types(kind: Any) -> list[Any]:
-    """What something may be, without Annotated."""
+    """Return the types that a value may have, without Annotated."""
     if get_origin(kind) is Annotated:
         return _types(get_args(kind)[0])
     if get_origin(kind) in (Union, UnionType):
-        return [found for one in get_args(kind) for found in _types(one)]
+        return [member for argument in get_args(kind) for member in _types(argument)]
     return [kind]
 
 
 def references(section: BaseModel, where: str = "") -> Iterator[tuple[str, str, str]]:
-    """Names of other entries in a section (``Names``): the key of each, what it names, and the name."""
+    """Yield the names of other entries in a section (``Names``): each with its key and what it names.
+
+    The order is key, kind of the named entry, name.
+    """
     for key, field in type(section).model_fields.items():
         value, here = getattr(section, key), f"{where}.{key}" if where else key
         inner = [mark for kind in get_args(field.annotation) for mark in getattr(kind, "__metadata__", ())]

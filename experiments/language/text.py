@@ -26,7 +26,7 @@ class ScenarioError(ValueError):
 
 @contextmanager
 def at(where: str) -> Iterator[None]:
-    """Names the place of what is wrong inside: a ValueError gets ``where: `` in front."""
+    """Put ``where: `` in front of the message of a ValueError raised in the block. Yields nothing."""
     try:
         yield
     except ValueError as error:
@@ -35,7 +35,10 @@ def at(where: str) -> Iterator[None]:
 
 @contextmanager
 def within(section: str) -> Iterator[None]:
-    """The same where what is wrong inside may name a key of the section (``fabric.schema.under``)."""
+    """Put the section in front of the message of a ValueError raised in the block (``fabric.schema.under``).
+
+    For blocks whose message may name a key of the section. Yields nothing.
+    """
     try:
         yield
     except ValueError as error:
@@ -47,7 +50,9 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
     twice: YAML itself would silently keep the last."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        """Construct a value; one that is impossible, such as 31 February, is reported by its line."""
+        """Return a node's value. Raises ScenarioError naming the line of an impossible value, such as 31
+        February.
+        """
         if isinstance(node, yaml.ScalarNode) and not is_text(node.value):
             raise ScenarioError(
                 f"line {node.start_mark.line + 1}: {node.value!r:.60} has half of a character, "
@@ -72,7 +77,7 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
         if len(own) == len(node.value):
             return
         count = 0
-        found: dict[Any, tuple[yaml.Node, yaml.Node]] = {}
+        pairs: dict[Any, tuple[yaml.Node, yaml.Node]] = {}
         for key_node, value_node in reversed(node.value):
             if key_node.tag != _MERGE:
                 continue
@@ -86,9 +91,9 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
                 count += len(part.value)
                 if count > VALUES_LIMIT:
                     raise ScenarioError(f"{line}: << merges more than {VALUES_LIMIT} keys")
-                found.update((_key_of(pair[0]), pair) for pair in part.value)
+                pairs.update((_key_of(pair[0]), pair) for pair in part.value)
         mine = {_key_of(pair[0]) for pair in own}
-        node.value = [*(pair for key, pair in found.items() if key not in mine), *own]
+        node.value = [*(pair for key, pair in pairs.items() if key not in mine), *own]
 
 
 _MERGE = "tag:yaml.org,2002:merge"
@@ -110,15 +115,17 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
         if key in seen:
             raise ScenarioError(f"line {line}: the key {key!r} is also on line {seen[key]}")
         seen[key] = line
-    found: dict[Any, Any] = loader.construct_mapping(node, deep=True)
-    return found
+    mapping: dict[Any, Any] = loader.construct_mapping(node, deep=True)
+    return mapping
 
 
 _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
 
 
 def read_text(path: str | Path, limit: int = FILE_LIMIT) -> str:
-    """What is in a file or pipe, at most ``limit`` bytes. Raises ScenarioError, one line naming the file."""
+    """Return the text in a file or pipe, at most ``limit`` bytes. Raises ScenarioError, one line naming the
+    file.
+    """
     try:
         data = read_bytes(Path(path), limit=limit, pipe=True)
     except ValueError as error:
@@ -132,7 +139,7 @@ def read_text(path: str | Path, limit: int = FILE_LIMIT) -> str:
 
 
 def parse_yaml(text: str, path: str) -> dict[str, Any]:
-    """The mapping that a scenario file is. Raises ScenarioError."""
+    """Return the mapping in a scenario file's text. Raises ScenarioError."""
     try:
         raw = _read(text)
         count = _values_in(raw, {})
@@ -146,7 +153,7 @@ def parse_yaml(text: str, path: str) -> dict[str, Any]:
 
 
 def _read(text: str, not_yaml: str = "") -> Any:
-    """The value that a text is in YAML. Raises ValueError."""
+    """Return the value that a text is in YAML. Raises ValueError."""
     if not is_text(text):
         raise ValueError(f"{not_yaml}half of a character, which UTF-8 cannot encode")
     try:
@@ -158,38 +165,39 @@ def _read(text: str, not_yaml: str = "") -> Any:
 
 
 def read_sets(texts: Iterable[str]) -> dict[str, Any]:
-    """Values by dotted path of ``PATH=VALUE``, each value read as YAML reads it. Raises ValueError, which
-    begins with ``--set``, the option of commands that gives them."""
-    found: dict[str, Any] = {}
+    """Return the values of ``PATH=VALUE`` by dotted path, each value read as YAML reads it.
+
+    Raises ValueError, which begins with ``--set``, the option of commands that gives them.
+    """
+    values: dict[str, Any] = {}
     for text in texts:
         path, equals, value = text.partition("=")
         if not (path and equals):
             raise ValueError(f"--set: {text!r} is not PATH=VALUE, such as training.iterations=5")
         with at(f"--set {path}"):
-            found[path] = _read(value, f"{value!r:.60} is not YAML: ")
-    return found
+            values[path] = _read(value, f"{value!r:.60} is not YAML: ")
+    return values
 
 
 def _values_in(value: Any, counted: dict[int, int]) -> int:
-    """How many values there are in one, those that an alias (``*name``) repeats counted each time.
+    """Return the number of values in a value, with those that an alias (``*name``) repeats counted each time.
 
-    Raises ValueError for one that is within itself.
+    Raises ValueError for a value that is within itself.
     """
     if not isinstance(value, dict | list):
         return 1
-    if (found := counted.get(id(value))) is not None:
-        if not found:
+    if (count := counted.get(id(value))) is not None:
+        if not count:
             raise ValueError("an alias stands for what it is a part of")
-        return found
+        return count
     counted[id(value)] = 0
     inner = value.values() if isinstance(value, dict) else value
-    counted[id(value)] = total = 1 + sum(_values_in(one, counted) for one in inner)
+    counted[id(value)] = total = 1 + sum(_values_in(entry, counted) for entry in inner)
     return total
 
 
 def resolved(value: Any, where: str, parameters: Any) -> Any:
-    """``value``, which stands at ``where``, with every ``$name`` replaced. Raises ValueError naming the
-    key."""
+    """Return ``value``, at ``where``, with every ``$name`` replaced. Raises ValueError naming the key."""
     if isinstance(value, dict):
         return {k: resolved(v, f"{where}.{k}", parameters) for k, v in value.items()}
     if isinstance(value, list):
@@ -204,7 +212,7 @@ def resolved(value: Any, where: str, parameters: Any) -> Any:
 
 
 def references_in(value: Any) -> set[str]:
-    """The parameters that a value refers to."""
+    """Return the names of the parameters that a value refers to."""
     if isinstance(value, dict):
         return {name for inner in value.values() for name in references_in(inner)}
     if isinstance(value, list):
@@ -219,7 +227,7 @@ def _yaml_problem(error: yaml.YAMLError) -> str:
 
 
 def joined(steps: Iterable[str | int]) -> str:
-    """A dotted path from its keys and positions."""
+    """Return a dotted path from its keys and positions."""
     path = ""
     for step in steps:
         path += f"[{step}]" if isinstance(step, int) else f"{'.' if path else ''}{step}"
@@ -250,10 +258,11 @@ def first_problem(
     where: str = "",
     near: Callable[[Sequence[str | int]], str | None] = lambda _: None,
 ) -> str:
-    """The first problem of a section as ``key: what is wrong``, and the parameter that the value came from.
+    """Return the first problem of a section as ``key: what is wrong``, and the parameter that the value came
+    from.
 
-    ``written``: the section before ``$name`` was replaced; ``where``: its own key; ``near``: the key most
-    like an unknown one.
+    ``written``: the section before ``$name`` was replaced; ``where``: its own key; ``near``: returns the key
+    most like an unknown one.
     """
     problems = error.errors(include_url=False)
     # An unknown key is most often a misspelt one: say so rather than that the right one is missing. But

@@ -83,8 +83,10 @@ class GenerateSpec(Strict):
 
 
 class SendingSpec(Strict):
-    """What jobs of up to ``up_to`` GPUs send (without it, all larger ones): ``share`` of an iteration at
-    ideal speed in which each GPU sends at its full rate, and the ``pattern``."""
+    """Traffic of jobs of up to ``up_to`` GPUs (without it, of all larger ones).
+
+    ``share`` of an iteration at ideal speed in which each GPU sends at its full rate, and the ``pattern``.
+    """
 
     up_to: Count | None = None
     share: Annotated[float, Field(ge=0, lt=1)]
@@ -92,8 +94,10 @@ class SendingSpec(Strict):
 
 
 class TrainsSpec(Strict):
-    """What jobs are where they are emulated: training loops whose ``iteration`` lasts so long at ideal speed.
-    ``recovery``: in a replay, from the loss of a GPU until its job goes on."""
+    """Training loops of a trace's jobs if they are emulated. ``iteration``: duration of one at ideal speed.
+
+    ``recovery``: in a replay, from the loss of a GPU until its job resumes.
+    """
 
     iteration: Annotated[Duration, Field(gt=0)]
     batch: Count = 16
@@ -117,7 +121,9 @@ class FaultsSpec(Strict):
     slice: Count = 64
 
     def plan(self, trace: FaultTrace, leaves: Sequence[int]) -> FaultsPlan:
-        """Raises ValueError, ``key: what is wrong``. ``leaves``: GPUs of each switch."""
+        """Return the plan of a fault trace. ``leaves``: GPUs of each switch. Raises ValueError, ``key: what
+        is wrong``.
+        """
         unit = self.unit or self.server_gpus
         if unit % self.server_gpus or any(own % unit for own in leaves):
             raise ValueError(f"unit: {unit} GPUs are no whole servers, or no whole part of each switch")
@@ -129,10 +135,10 @@ class FaultsSpec(Strict):
         return FaultsPlan(trace, policies, self.slice)
 
 
-def _classes(found: object) -> object:
-    if isinstance(found, int | float) and not isinstance(found, bool):
-        return [{"share": found}]
-    return [found] if isinstance(found, Mapping) else found
+def _classes(value: object) -> object:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return [{"share": value}]
+    return [value] if isinstance(value, Mapping) else value
 
 
 class TraceSpec(Strict):
@@ -186,8 +192,10 @@ class TraceSpec(Strict):
         mtu_bytes: int = LARGEST_MTU_BYTES,
         lost: tuple[LostGpu, ...] = (),
     ) -> TracePlan:
-        """The trace in emulated seconds. ``lost``: GPUs that events lose. Raises ValueError, ``key: what is
-        wrong``, where it does not fit the fabric or the scale."""
+        """Return the trace in emulated seconds. ``lost``: GPUs that events lose.
+
+        Raises ValueError, ``key: what is wrong``, if the trace does not fit the fabric or the scale.
+        """
         try:
             cluster = _plane_of_all(fabric).cluster()
         except ValueError as error:
@@ -203,7 +211,7 @@ class TraceSpec(Strict):
         if self.sharing == "on-off" and self.trains is None:
             raise ValueError("jobs.trace.sharing: on-off: only what trains has iterations; give trains")
         _fits_cluster(policies, cluster, self.faults is not None)
-        found = TracePlan(
+        plan = TracePlan(
             cluster=cluster,
             trace=trace,
             generated=None if made is None else made.model_dump(),
@@ -211,7 +219,7 @@ class TraceSpec(Strict):
                 self.days, self.sizes, self.at_most, self.larger, self.at_least, self.shortest, longest_s,
                 self.first, self.load, self.faster, self.jitter, self.resample,
             ),
-            sends=tuple(Sending(one.up_to, one.share, one.pattern) for one in self.sends),
+            sends=tuple(Sending(sending.up_to, sending.share, sending.pattern) for sending in self.sends),
             policies=policies,
             seed=self.seed,
             warm_up=self.warm_up,
@@ -223,29 +231,29 @@ class TraceSpec(Strict):
             lost=lost,
         )  # fmt: skip
         try:
-            shares_of(JobTrace.empty(), found.sends)
+            shares_of(JobTrace.empty(), plan.sends)
         except ValueError as error:
             raise ValueError(f"jobs.trace.sends: {error}") from None
-        return found
+        return plan
 
     def _placement(self, cluster: Cluster, lost: bool) -> Placement:
         """The controller's where it decides about light or jobs are emulated; blocks where jobs need them."""
         own = self.light == "controller" or self.trains is not None
         needed = cluster.lattice is not None and cluster.lattice.needed
-        found = self.placement or ("controller" if own else "blocks" if needed else "pack")
-        if self.light == "controller" and found != "controller":
+        placement = self.placement or ("controller" if own else "blocks" if needed else "pack")
+        if self.light == "controller" and placement != "controller":
             raise ValueError("jobs.trace.placement: where light is the controller's, placement is, too")
-        if lost and found != "controller":
+        if lost and placement != "controller":
             raise ValueError(
                 "jobs.trace.placement: a GPU is lost by name only where the controller places jobs"
             )
-        return found
+        return placement
 
     def _trains(self, fabric: Fabric, scale: Scale, mtu_bytes: int) -> TrainsPlan | None:
         of = self.trains
         if of is None:
             return None
-        if any(one.pattern != "ring" for one in self.sends):
+        if any(sending.pattern != "ring" for sending in self.sends):
             raise ValueError("jobs.trace.sends: what trains reduces in rings; give pattern: ring")
         if (link := fabric.link_at.get(Port(next(iter(fabric.gpus)), 0))) is None:
             raise ValueError("jobs.trace.trains: jobs train where GPUs are plugged in")
@@ -263,22 +271,22 @@ class TraceSpec(Strict):
 
 
 def is_trace(jobs: Any) -> bool:
-    """Whether a file's jobs, as written, are a trace's; a job may have that name."""
-    one = jobs.get(TRACE) if isinstance(jobs, Mapping) else None
-    return isinstance(one, Mapping) and not one.keys().isdisjoint(("file", "generate"))
+    """Return whether a file's jobs, as written, are those of a trace; a job may have that name."""
+    job = jobs.get(TRACE) if isinstance(jobs, Mapping) else None
+    return isinstance(job, Mapping) and not job.keys().isdisjoint(("file", "generate"))
 
 
 def iterations_of(duration_s: FloatArray, trains: TrainsPlan) -> IntArray:
-    """The iterations that come nearest to each duration, at least one."""
+    """Return the number of iterations nearest to each duration, at least one."""
     return np.maximum(1, np.rint(duration_s / trains.iteration_s)).astype(np.int64)
 
 
 def trained(plan: TracePlan) -> tuple[JobPlan, ...]:
-    """A trace's jobs as training jobs: ``j0``, ``j1``, … in the order of their arrival.
+    """Return a trace's jobs as training jobs: ``j0``, ``j1``, … in the order of their arrival.
 
-    In an iteration a GPU computes for what is left of it beside the share in which it sends at its full rate:
-    of a ring's gradient 2 (n - 1) / n times. Raises ValueError where there are too many, or a gradient is too
-    small for a worker.
+    In an iteration a GPU computes for the part that is left next to the share in which it sends at its full
+    rate: of a ring's gradient 2 (n - 1) / n times. Raises ValueError if there are too many, or a gradient is
+    too small for a worker.
     """
     trains = plan.trains
     assert trains is not None
@@ -290,7 +298,7 @@ def trained(plan: TracePlan) -> tuple[JobPlan, ...]:
     shares, _ = shares_of(trace, plan.sends)
     columns = (trace.arrival_s, trace.gpus, iterations_of(trace.duration_s, trains), shares)
     rows = zip(*(column.tolist() for column in columns), strict=True)
-    found = []
+    jobs = []
     for number, (at_s, gpus, iterations, share) in enumerate(rows):
         if gpus < 2:
             raise ValueError(f"job {number} has one GPU; what trains has two and more: give at_least: 2")
@@ -306,7 +314,7 @@ def trained(plan: TracePlan) -> tuple[JobPlan, ...]:
             compute_s=(1 - share) * trains.iteration_s, batch=trains.batch, seed=trains.seed + number,
             learning_rate=trains.learning_rate,
         )  # fmt: skip
-        found.append(
+        jobs.append(
             JobPlan(
                 name := f"j{number}",
                 name,
@@ -320,12 +328,14 @@ def trained(plan: TracePlan) -> tuple[JobPlan, ...]:
                 start_up_s=plan.start_up_s,
             )
         )
-    return tuple(found)
+    return tuple(jobs)
 
 
 def regroupings(plan: TracePlan, jobs: Sequence[JobPlan]) -> tuple[EventPlan, ...]:
-    """What the controller is asked for where its own regrouping is the policy: once for each job that has
-    its GPUs."""
+    """Return the events that request regrouping, one for each job once it has its GPUs.
+
+    Return () unless the controller's own regrouping is the policy.
+    """
     if plan.policies.light != "controller":
         return ()
     return tuple(EventPlan(f"regroup-{job.name}", When(granted=job.name), "regroup") for job in jobs)
@@ -377,7 +387,7 @@ def _fits_cluster(policies: Policies, cluster: Cluster, has_faults: bool) -> Non
 
 
 def jobs_of(plan: TracePlan, seed: int) -> JobTrace:
-    """The jobs of a run, scaled to its cluster, in emulated seconds. Raises ValueError.
+    """Return the jobs of a run, scaled to its cluster, in emulated seconds. Raises ValueError.
 
     Jobs that train last a whole number of iterations.
     """
@@ -387,17 +397,17 @@ def jobs_of(plan: TracePlan, seed: int) -> JobTrace:
         made = dict(plan.generated)
         trace = generated(made["jobs"], made["gap"], made["duration"], made["sizes"], seed,
                           gaps=made["gaps"], durations=made["durations"])  # fmt: skip
-    found = fitted(trace, plan.cluster.size, plan.fit, seed)
-    duration_s = found.duration_s * plan.time
+    jobs = fitted(trace, plan.cluster.size, plan.fit, seed)
+    duration_s = jobs.duration_s * plan.time
     if plan.trains is not None:
         duration_s = (iterations_of(duration_s, plan.trains) * plan.trains.iteration_s).astype(np.float64)
-    found = replace(found, arrival_s=found.arrival_s * plan.time, duration_s=duration_s)
+    jobs = replace(jobs, arrival_s=jobs.arrival_s * plan.time, duration_s=duration_s)
     if plan.policies.placement != "blocks":
-        return found
+        return jobs
     assert plan.cluster.lattice is not None
-    kinds = list(zip(found.gpus.tolist(), found.shapes or [()] * len(found), strict=True))
+    kinds = list(zip(jobs.gpus.tolist(), jobs.shapes or [()] * len(jobs), strict=True))
     fits = {kind: bool(plan.cluster.lattice.orders(*kind)) for kind in set(kinds)}
     ever = np.array([fits[kind] for kind in kinds], dtype=np.bool_)
     if not ever.any():
         raise ValueError(f"no job of the trace has a block in {plan.cluster.lattice.name}")
-    return found.picked(ever, no_block=int((~ever).sum()))
+    return jobs.picked(ever, no_block=int((~ever).sum()))

@@ -46,17 +46,17 @@ def _beside(name: str) -> str:
 
 
 def _is_table(device: str | None) -> bool:
-    """Whether this is no device's name, but a file of measured times."""
+    """Return whether ``device`` is a file of measured times and not the name of a device."""
     return device is not None and device.endswith(".csv")
 
 
 FileName = Annotated[str, AfterValidator(_beside)]
 Takes = Literal["whole", "part"]
-Computes = Annotated[str, AfterValidator(lambda found: _beside(found) if _is_table(found) else found)]
+Computes = Annotated[str, AfterValidator(lambda value: _beside(value) if _is_table(value) else value)]
 
 
 class SplitSpec(Strict):
-    """How unequally tokens divide over experts: ``workloads.graph.Split``."""
+    """Inequality of the division of tokens over experts: ``workloads.graph.Split``."""
 
     skew: Annotated[float, Field(ge=0, le=16)] = 0.0
     seed: Annotated[int, Field(ge=0)] = 0
@@ -69,8 +69,8 @@ class AlgorithmSpec(Strict):
     file: FileName
 
 
-def _algorithm_tag(found: object) -> str:
-    return f"{KIND_TAG}{'file' if isinstance(found, Mapping | AlgorithmSpec) else 'name'}"
+def _algorithm_tag(value: object) -> str:
+    return f"{KIND_TAG}{'file' if isinstance(value, Mapping | AlgorithmSpec) else 'name'}"
 
 
 #: A kind by its name, or the file of an algorithm, which says its kind.
@@ -110,7 +110,7 @@ class WorkloadSpec(Strict):
     device: Computes | None = None
     efficiency: Annotated[float, Field(gt=0, le=1)] | None = None
     files: Annotated[
-        tuple[FileName, ...], BeforeValidator(lambda found: [found] if isinstance(found, str) else found)
+        tuple[FileName, ...], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
     ] = ()
     groups: FileName | None = None
     model_ranks: Count | None = None
@@ -173,15 +173,15 @@ _KEYS = {
 }  # fmt: skip
 
 
-def workload_of(found: WorkloadSpec, ranks: int, directory: Path) -> Workload:
-    """What the job of so many ranks does in an iteration, in seconds and bytes of the real fabric.
+def workload_of(spec: WorkloadSpec, ranks: int, directory: Path) -> Workload:
+    """Return the work of a job of so many ranks in an iteration, in seconds and bytes of the real fabric.
 
-    ``directory``: of the scenario file. Raises ValueError, ``key: reason`` where it is one key's fault.
+    ``directory``: of the scenario file. Raises ValueError, ``key: reason`` if one key is at fault.
     """
-    found = _filling(found, ranks)
+    spec = _filling(spec, ranks)
     # Before thousands of ranks are made for nothing.
-    spread = _spread(found, ranks)
-    made = _made(found, ranks, directory) if spread == ranks else None
+    spread = _spread(spec, ranks)
+    made = _made(spec, ranks, directory) if spread == ranks else None
     if made is None or made.ranks != ranks:
         raise ValueError(f"it is for {spread if made is None else made.ranks} ranks, and the job has {ranks}")
     untimed = _untimed(made)
@@ -190,51 +190,53 @@ def workload_of(found: WorkloadSpec, ranks: int, directory: Path) -> Workload:
     return made
 
 
-def _filling(found: WorkloadSpec, ranks: int) -> WorkloadSpec:
+def _filling(spec: WorkloadSpec, ranks: int) -> WorkloadSpec:
     """A placed model that states no ``dp`` has as many replicas as there are GPUs for."""
-    if found.placed is None or "dp" in found.model_fields_set:
-        return found
-    if ranks % found.mp:
-        raise ValueError(f"mp: {ranks} GPUs do not divide into replicas of {found.mp}")
-    return found.model_copy(update={"dp": ranks // found.mp})
+    if spec.placed is None or "dp" in spec.model_fields_set:
+        return spec
+    if ranks % spec.mp:
+        raise ValueError(f"mp: {ranks} GPUs do not divide into replicas of {spec.mp}")
+    return spec.model_copy(update={"dp": ranks // spec.mp})
 
 
-def _spread(found: WorkloadSpec, ranks: int) -> int:
-    if found.placed is not None:
-        return found.dp * found.mp
-    return _parallel(found).ranks if found.model is not None else ranks
+def _spread(spec: WorkloadSpec, ranks: int) -> int:
+    if spec.placed is not None:
+        return spec.dp * spec.mp
+    return _parallel(spec).ranks if spec.model is not None else ranks
 
 
-def files_of(found: WorkloadSpec, ranks: int, directory: Path) -> list[Path]:
-    """All files that :func:`workload_of` reads. Raises ValueError as it does."""
-    tables = [directory / found.device] if found.device is not None and _is_table(found.device) else []
-    if isinstance(found.collective, AlgorithmSpec):
-        return [directory / found.collective.file]
-    if not found.files:
+def files_of(spec: WorkloadSpec, ranks: int, directory: Path) -> list[Path]:
+    """Return all files that :func:`workload_of` reads. Raises ValueError, ``key: reason`` if one key is at
+    fault.
+    """
+    tables = [directory / spec.device] if spec.device is not None and _is_table(spec.device) else []
+    if isinstance(spec.collective, AlgorithmSpec):
+        return [directory / spec.collective.file]
+    if not spec.files:
         return tables
     from ringlight.workloads.formats.reading import files_read
 
-    options = _options(found, ranks, directory)
-    paths = [directory / name for name in found.files]
+    options = _options(spec, ranks, directory)
+    paths = [directory / name for name in spec.files]
     return [*_keyed("files", lambda paths: files_read(paths, options), paths), *tables]
 
 
 def emulated(workload: Workload, scale: Scale) -> Workload:
-    """A workload as emulated: computation takes D times as long, and payload is 1/S."""
+    """Return a workload as emulated: computation takes D times as long, and payload is 1/S."""
     from ringlight.workloads.devices import scaled
 
-    found: Workload = scaled(workload, scale.time, scale.payload)
-    return found
+    emulated_workload: Workload = scaled(workload, scale.time, scale.payload)
+    return emulated_workload
 
 
 def problem_of(where: str, error: ValueError) -> str:
-    """An error of a workload under the key where it stands, of those of the section ``where``."""
+    """Return an error of a workload with its key, one of those of the section ``where``, in front."""
     key = str(error).partition(":")[0].partition(".")[0]
     return f"{where}{'.' if key in WorkloadSpec.model_fields else ': '}{error}"
 
 
 def _untimed(workload: Workload) -> str | None:
-    """The name of the first operation that takes time and states none."""
+    """Return the name of the first operation that takes time and states none."""
     for program in workload.programs:
         takes_time = np.isin(program.kind, (Kind.COMPUTE, Kind.MEMORY))
         missing = np.flatnonzero(takes_time & np.isnan(program.seconds))
@@ -243,78 +245,81 @@ def _untimed(workload: Workload) -> str | None:
     return None
 
 
-def _options(found: WorkloadSpec, ranks: int, directory: Path) -> Options:
+def _options(spec: WorkloadSpec, ranks: int, directory: Path) -> Options:
     from ringlight.workloads.formats.reading import Options
 
-    groups = None if found.groups is None else directory / found.groups
-    return Options(ranks, found.model_ranks, found.shape, groups)
+    groups = None if spec.groups is None else directory / spec.groups
+    return Options(ranks, spec.model_ranks, spec.shape, groups)
 
 
-def _made(found: WorkloadSpec, ranks: int, directory: Path) -> Workload:
-    if found.collective is not None:
-        return _collective(found, ranks, directory)
-    if found.placed is not None:
-        return _placed(found)
-    timing = _timing(found, directory)
-    if found.model is None:
+def _made(spec: WorkloadSpec, ranks: int, directory: Path) -> Workload:
+    if spec.collective is not None:
+        return _collective(spec, ranks, directory)
+    if spec.placed is not None:
+        return _placed(spec)
+    timing = _timing(spec, directory)
+    if spec.model is None:
         from ringlight.workloads.formats.reading import read_any
 
-        options = _options(found, ranks, directory)
-        paths = [directory / name for name in found.files]
+        options = _options(spec, ranks, directory)
+        paths = [directory / name for name in spec.files]
         return timing(_keyed("files", lambda paths: read_any(paths, options), paths))
     from ringlight.workloads.models import model_named
     from ringlight.workloads.parallelism import generate
 
-    return timing(generate(_keyed("model", model_named, found.model), _parallel(found), _training(found)))
+    return timing(generate(_keyed("model", model_named, spec.model), _parallel(spec), _training(spec)))
 
 
-def _placed(found: WorkloadSpec) -> Workload:
+def _placed(spec: WorkloadSpec) -> Workload:
     from ringlight.workloads.models import model_named
     from ringlight.workloads.placement import placed_workload, widest_window
 
-    assert found.placed is not None
-    assert found.batch is not None
-    window = found.window or found.mp
-    if found.partners is not None:
-        window = _keyed("partners", lambda most: widest_window(most, found.dp, found.mp), found.partners)
+    assert spec.placed is not None
+    assert spec.batch is not None
+    window = spec.window or spec.mp
+    if spec.partners is not None:
+        window = _keyed("partners", lambda most: widest_window(most, spec.dp, spec.mp), spec.partners)
     # The authors' profiles are of single precision, as is the default of operators.
-    element_bytes = found.element_bytes if "element_bytes" in found.model_fields_set else 4
-    device = _device(found, element_bytes)
+    element_bytes = spec.element_bytes if "element_bytes" in spec.model_fields_set else 4
+    device = _device(spec, element_bytes)
     return placed_workload(
-        _keyed("placed", model_named, found.placed), found.dp, found.mp, found.batch,
-        window, device, gradient_bytes=found.gradient, all_reduce=found.all_reduce,
-        takes=found.takes, element_bytes=element_bytes, sequence=found.sequence, quantum_s=found.quantum,
-        algorithm=found.algorithm or "ring",
+        _keyed("placed", model_named, spec.placed), spec.dp, spec.mp, spec.batch,
+        window, device, gradient_bytes=spec.gradient, all_reduce=spec.all_reduce,
+        takes=spec.takes, element_bytes=element_bytes, sequence=spec.sequence, quantum_s=spec.quantum,
+        algorithm=spec.algorithm or "ring",
     )  # fmt: skip
 
 
-def _timing(found: WorkloadSpec, directory: Path) -> Callable[[Workload], Workload]:
-    """What gives operations that state no time one: a device's rate or a table, where there is either."""
+def _timing(spec: WorkloadSpec, directory: Path) -> Callable[[Workload], Workload]:
+    """Return the function that gives a time to operations that state none: from a device's rate or a table.
+
+    Without a device the function returns the workload unchanged.
+    """
     from ringlight.workloads.devices import measured, timed
 
-    if found.device is None:
+    if spec.device is None:
         return lambda workload: workload
-    if _is_table(found.device):
-        path = directory / found.device
+    if _is_table(spec.device):
+        path = directory / spec.device
         table = _keyed("device", _table, path)
         return lambda workload: _keyed(f"device: {path}", lambda made: measured(made, table), workload)
-    device = _device(found, found.element_bytes)
-    return lambda workload: timed(workload, device, found.element_bytes)
+    device = _device(spec, spec.element_bytes)
+    return lambda workload: timed(workload, device, spec.element_bytes)
 
 
-def _device(found: WorkloadSpec, element_bytes: int) -> Device:
+def _device(spec: WorkloadSpec, element_bytes: int) -> Device:
     from ringlight.workloads.devices import device_named
 
-    assert found.device is not None
-    device = _keyed("device", device_named, found.device)
-    if found.efficiency is not None:
-        device = replace(device, efficiency=found.efficiency)
+    assert spec.device is not None
+    device = _keyed("device", device_named, spec.device)
+    if spec.efficiency is not None:
+        device = replace(device, efficiency=spec.efficiency)
     _keyed("element_bytes", device.flops_per_s, element_bytes)
     return device
 
 
 def _table(path: Path) -> dict[str, float]:
-    """Seconds by operation. Raises ValueError naming the file and the line that is wrong."""
+    """Return the seconds by operation. Raises ValueError naming the file and the line that is wrong."""
     from ringlight.workloads.devices import seconds_table
     from ringlight.workloads.formats.files import read_text
 
@@ -332,56 +337,56 @@ def _keyed(key: str, make: Callable[[Any], T], value: Any) -> T:
         raise ValueError(f"{key}: {error}") from None
 
 
-def _collective(found: WorkloadSpec, ranks: int, directory: Path) -> Workload:
+def _collective(spec: WorkloadSpec, ranks: int, directory: Path) -> Workload:
     from ringlight.fabric.kinds import KINDS
 
-    assert found.collective is not None
-    assert found.size is not None
-    if isinstance(found.collective, AlgorithmSpec):
-        wrong, path = "collective.file", directory / found.collective.file
+    assert spec.collective is not None
+    assert spec.size is not None
+    if isinstance(spec.collective, AlgorithmSpec):
+        wrong, path = "collective.file", directory / spec.collective.file
         what = _keyed(wrong, algorithm_of_file, path)
         name = f"{what.kind} of {path.name}"
     else:
-        what, name = Collective(found.collective, found.algorithm), found.collective
-        wrong = "algorithm" if found.collective in KINDS else "collective"
+        what, name = Collective(spec.collective, spec.algorithm), spec.collective
+        wrong = "algorithm" if spec.collective in KINDS else "collective"
     _keyed(wrong, what.steps, ranks)
     if what.kind == "all-to-all-v":
-        what = what._replace(split=Split(**found.split.model_dump()))
-    elif "split" in found.model_fields_set:
+        what = what._replace(split=Split(**spec.split.model_dump()))
+    elif "split" in spec.model_fields_set:
         raise ValueError(f"split: only an all-to-all-v is divided so; this is an {what.kind}")
     book = Book()
     group = book.group(range(ranks))
     writer = Writer(book)
-    writer.collective(name, what, found.size, 0)
+    writer.collective(name, what, spec.size, 0)
     nobody = np.empty((ranks, 0))
     return book.workload(name, [writer.done()], [0] * ranks, [[group]] * ranks, nobody)
 
 
 def algorithm_of_file(path: Path) -> Collective:
-    """The algorithm of an MSCCL file. Raises ValueError, one line naming the file and the line in it."""
+    """Return the algorithm of an MSCCL file. Raises ValueError, one line naming the file and its line."""
     from ringlight.workloads.formats.msccl.reader import read_msccl
 
-    found = read_msccl(path)
-    if found.kind == "all-to-all-v":
+    algorithm = read_msccl(path)
+    if algorithm.kind == "all-to-all-v":
         raise ValueError(f"{path}: the parts of an all-to-all-v differ, and an MSCCL file has equal chunks")
-    return found.collective()
+    return algorithm.collective()
 
 
-def _parallel(found: WorkloadSpec) -> Parallel:
+def _parallel(spec: WorkloadSpec) -> Parallel:
     from ringlight.workloads.settings import Parallel
 
-    return Parallel(found.dp, found.tp, found.pp, found.ep)
+    return Parallel(spec.dp, spec.tp, spec.pp, spec.ep)
 
 
-def _training(found: WorkloadSpec) -> Training:
+def _training(spec: WorkloadSpec) -> Training:
     from ringlight.workloads.settings import Training
 
     alike = (
         *("micro_batch", "micro_batches", "sequence", "schedule", "virtual_stages", "zero", "recompute"),
         *("sequence_parallel", "algorithms", "element_bytes", "gradient_bytes"),
     )
-    values = {name: getattr(found, name) for name in alike}
+    values = {name: getattr(spec, name) for name in alike}
     for name in ("bucket", "first_bucket"):
-        if (size := getattr(found, name)) is not None:
+        if (size := getattr(spec, name)) is not None:
             values[f"{name}_bytes"] = size
-    return Training(**values, split=Split(**found.split.model_dump()))
+    return Training(**values, split=Split(**spec.split.model_dump()))

@@ -62,20 +62,21 @@ def load_checked(
     auto: bool = False,
     most_gpus: float = math.inf,
 ) -> Experiment:
-    """A scenario file that names only metrics and parts of a page that there are.
+    """Return the experiment of a scenario file, after a check that its metrics, report parts and paper model
+    exist.
 
-    ``repeat``: in place of the file's, and ``sets``: values in place of its own; else those of a run folder
-    to ``resume``. ``scale_for``: chooses the scale where the file leaves it to the machine,
-    and with ``auto`` where it states none. ``most_gpus``: as of :func:`load`. Raises ScenarioError.
+    ``repeat`` and ``sets``: number of repeats and values in place of the file's; else those of the run folder
+    ``resume``. ``scale_for``: chooses the scale if the file leaves it to the machine, and with ``auto`` also
+    if the file states no scale. ``most_gpus``: is passed to :func:`load`. Raises ScenarioError.
     """
     before: Mapping[str, Any] = {}
     if resume is not None:
         before = environment_of(resume)
         repeat = before.get("repeat") if repeat is None else repeat
         sets = sets or before.get("sets") or ()
-    units = {name: found.unit for name, found in metrics().items()}
+    units = {name: experiment.unit for name, experiment in metrics().items()}
     chosen = None if resume is None else chosen_scale(before)
-    found = load(
+    experiment = load(
         scenario,
         repeat=repeat,
         sets=sets,
@@ -85,12 +86,12 @@ def load_checked(
         auto=auto or chosen is not None,
         most_gpus=most_gpus,
     )
-    model = found.spec.paper.model if found.spec.paper is not None else None
+    model = experiment.spec.paper.model if experiment.spec.paper is not None else None
     if model is not None and model not in papers():
         raise ScenarioError(
             f"{scenario}: paper.model: there is no model {model}; there are {', '.join(papers())}"
         )
-    return found
+    return experiment
 
 
 def carry_out_experiment(
@@ -112,18 +113,19 @@ def carry_out_experiment(
     at: Callable[[ChosenScale], Experiment] | None = None,
     early: Callable[[dict[str, Any]], None] | None = None,
 ) -> tuple[Done, dict[str, Any]]:
-    """Make an experiment's runs, then its result and report; where, and the object of result.json.
+    """Make an experiment's runs, then its result and report. Return the outcome with the folder, and
+    result.json's object.
 
-    ``resume``: a folder that was left, in which what has ended stays. ``watched``: as of :func:`finish`;
-    ``facts``: further ones for environment.json, which are there before the first run. ``again``: the command
-    that goes on with runs of no file of the user's. ``early`` is called with the result before the report is
-    drawn, which takes longer.
+    ``resume``: an unfinished folder, in which finished runs stay. ``watched``: is passed to :func:`finish`.
+    ``facts``: further facts for environment.json, which are there before the first run. ``again``: the
+    command that resumes runs that come from no file of the user. ``early`` is called with the result before
+    the report is drawn, which takes longer.
 
-    Where the machine does not carry the scale that was chosen for it, all runs are made again at a larger
-    one, in another folder. ``at``: gives the experiment at that.
-    Raises ScenarioError, BackendError, WriteError and what the backend raises.
+    If the machine does not carry the scale that was chosen for it, all runs are made again at a larger scale,
+    in another folder. ``at``: returns the experiment at that scale. Raises ScenarioError, BackendError,
+    WriteError and what the backend raises.
     """
-    told = reporter or Reporter()
+    progress = reporter or Reporter()
 
     def once(experiment: Experiment, resume: Path | None) -> tuple[Done, dict[str, Any]]:
         fitted = backend
@@ -149,7 +151,9 @@ def carry_out_experiment(
                 check_resumed(resume, experiment, fitted)
                 ended = runs_in(resume)
                 folder = RunFolder.again(resume)
-                told.say(f"{experiment.spec.name}: going on in {resume}, {len(ended)} of its runs are there")
+                progress.say(
+                    f"{experiment.spec.name}: going on in {resume}, {len(ended)} of its runs are there"
+                )
             else:
                 folder = RunFolder.new(
                     parent,
@@ -158,18 +162,18 @@ def carry_out_experiment(
                     experiment.files,
                     experiment.directory,
                 )
-                told.say(f"{experiment.spec.name}: run folder {folder.path}")
+                progress.say(f"{experiment.spec.name}: run folder {folder.path}")
             chosen_by = [word for arm in arms for word in ("--arm", arm)]
             chosen_by += [word for point in points for word in ("--point", point)]
-            with folder, _resumable(folder, experiment, fitted, told, chosen_by, again):
+            with folder, _resumable(folder, experiment, fitted, progress, chosen_by, again):
                 repeat = max(plan.repeat for plan in experiment.plans)
                 folder.describe(
                     repeat=repeat, points=list(points), sets=list(experiment.sets), **(facts or {})
                 )
                 if experiment.scale is not None:
                     folder.describe(chosen_scale=experiment.scale.model_dump(mode="json"))
-                done = carry_out(experiment, chosen, fitted, folder, told, pool, ended, foretell)
-            told.say("drawing the report")
+                done = carry_out(experiment, chosen, fitted, folder, progress, pool, ended, foretell)
+            progress.say("drawing the report")
             if begin is None:
                 return done, end(done.path, early=early)
             wait = begin(done.path)
@@ -183,8 +187,8 @@ def carry_out_experiment(
         except TooFast as found:
             assert experiment.scale is not None
             scale = larger(experiment.scale, str(found))
-            told.say(f"this machine is too slow for time {experiment.scale.time:g}: {found}")
-            told.say(f"all runs are made again with time {scale.time:g}, in another folder")
+            progress.say(f"this machine is too slow for time {experiment.scale.time:g}: {found}")
+            progress.say(f"all runs are made again with time {scale.time:g}, in another folder")
             experiment, resume = (at or partial(at_scale, experiment))(scale), None
 
 
@@ -215,12 +219,12 @@ def _resumable(
 def _pool(
     runs: int, backend: Backend, processes: int | None, dask: str | None, executor: str | None
 ) -> AbstractContextManager[Executor] | None:
-    asked = [option for option in (processes, dask, executor) if option is not None]
+    options = [option for option in (processes, dask, executor) if option is not None]
     if not isinstance(backend, SimulationBackend):
-        if asked:
+        if options:
             raise ScenarioError("only a simulation is spread over processes: a host emulates in one")
         return nullcontext(backend.executor()) if isinstance(backend, RemoteBackend) else None
-    if len(asked) > 1:
+    if len(options) > 1:
         raise ScenarioError("--processes, --dask, --executor: give one of them")
     if dask is not None:
         return dask_executor(dask)
@@ -289,10 +293,11 @@ def finish(
 def view_of_folder(
     path: Path, experiment: Experiment | None = None, foretell: Foreteller | None = None
 ) -> tuple[View, dict[str, Any]]:
-    """What a run folder's report is made from, and the object of its result.json; nothing is written.
+    """Return the data that a run folder's report is made from, and the object of its result.json. Nothing is
+    written.
 
     Both follow from the scenario, environment, records and rates alone. Raises ScenarioError, one line naming
-    the file, when one of these is missing or broken.
+    the file, if one of these is missing or broken.
     """
     environment = environment_of(path)
     experiment = as_simulated(experiment or experiment_of(path), environment)
@@ -302,30 +307,30 @@ def view_of_folder(
     label = label_of(environment)
     if label == "simulated":
         foretell = Foreteller(backend=SimulationBackend(environment.get("mtu_bytes"), latency_s))
-    found = analyse(experiment, records, label, rates, latency_s, foretell or Foreteller())
+    analysis = analyse(experiment, records, label, rates, latency_s, foretell or Foreteller())
     if network := environment.get("network"):
-        found = replace(found, fidelity={**found.fidelity, "network": network})
-    result = document(found, records, environment)
-    return view_of(found, result, environment, rates, outputs(path)), result
+        analysis = replace(analysis, fidelity={**analysis.fidelity, "network": network})
+    result = document(analysis, records, environment)
+    return view_of(analysis, result, environment, rates, outputs(path)), result
 
 
 def joined(folders: Iterable[Path]) -> list[Row]:
-    """The rows of many run folders; where there are several, a row's point also has its ``run``.
+    """Return the rows of many run folders; if there are several, a row's point also has its ``run``.
 
-    Raises ScenarioError naming a folder without a result, or with one of another version.
+    Raises ScenarioError naming a folder without a result, or with a result of another version.
     """
     paths = list(folders)
-    found: list[Row] = []
+    joined_rows: list[Row] = []
     for path in paths:
         rows = from_json(read_result(path))
         if len(paths) > 1:
             rows = [replace(row, point={"run": path.name, **row.point}) for row in rows]
-        found += rows
-    return found
+        joined_rows += rows
+    return joined_rows
 
 
 def backend_named(name: str) -> Backend:
-    """The backend ``simulation``, or ``emulation`` with its usual settings. Raises ValueError."""
+    """Return the backend ``simulation``, or ``emulation`` with its usual settings. Raises ValueError."""
     if name == "simulation":
         return SimulationBackend()
     if name == "emulation":

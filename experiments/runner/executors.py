@@ -33,7 +33,7 @@ _PRELOADED = ["ringlight.experiments.runner.experiment", "ringlight.experiments.
 
 @contextmanager
 def processes(count: int | None = None) -> Iterator[Executor]:
-    """``count`` processes of this machine, by default one for each processor."""
+    """Yield an executor of ``count`` processes of this machine, by default one for each processor."""
     # Not forked from here, as the process that asks may have threads of its own, but from one that has
     # imported what all of them need.
     context = multiprocessing.get_context("forkserver")
@@ -80,8 +80,10 @@ _shared: Callable[[Any], Any] | None = None
 
 
 def _forks_pay() -> bool:
-    """Whether a fork can do a part of the work: this process has no other threads, which it would lack, and
-    others do not keep the processors busy."""
+    """Return whether forked processes can do a part of the work.
+
+    This process must have no other threads, which a fork would lose, and the load must leave processors free.
+    """
     alone = threading.active_count() == 1 and not multiprocessing.current_process().daemon
     processors = len(os.sched_getaffinity(0))
     return alone and processors >= 2 and os.getloadavg()[0] <= processors
@@ -113,10 +115,10 @@ def beside(prepare: Callable[[], object], work: Callable[[A], R]) -> Iterator[Ca
 
             def wait() -> R:
                 try:
-                    found: R = future.result()
+                    result: R = future.result()
                 except BrokenExecutor:
-                    found = work(argument)
-                return found
+                    result = work(argument)
+                return result
 
             return wait
 
@@ -132,8 +134,10 @@ def _begin_beside() -> None:
 
 
 def in_forks(function: Callable[[int], R], count: int) -> list[R]:
-    """``function`` of each number below ``count``, in order: by processes that are forked from this one, one
-    for each processor, so that ``function`` may be anything; here where forks do not pay.
+    """Return ``function`` of each number below ``count``, in order.
+
+    Processes that are forked from this one, one for each processor, call the function, so it may be any
+    function. If forks do not pay, this process calls it.
     """
     global _shared
     if not _forks_pay():
@@ -155,9 +159,10 @@ def _call_shared(argument: Any) -> Any:
 
 @contextmanager
 def dask(address: str, workers: int | None = None) -> Iterator[Executor]:
-    """A Dask cluster: ``local`` makes one of ``workers`` processes here, else a scheduler's address.
+    """Yield the executor of a Dask cluster: ``local`` makes one of ``workers`` processes, else a scheduler's
+    address.
 
-    A worker without this version of ringlight is refused. Raises ScenarioError where no scheduler answers.
+    A worker without this version of ringlight is refused. Raises ScenarioError if no scheduler answers.
     """
     try:
         from distributed import Client, LocalCluster
@@ -179,7 +184,9 @@ def dask(address: str, workers: int | None = None) -> Iterator[Executor]:
 
 @contextmanager
 def by_entry_point(written: str) -> Iterator[Executor]:
-    """``NAME:ADDRESS``: what the entry point NAME makes of ADDRESS. Raises ScenarioError."""
+    """Yield the executor that the entry point NAME makes for ADDRESS, given ``NAME:ADDRESS``. Raises
+    ScenarioError.
+    """
     name, _, address = written.partition(":")
     points = {point.name: point for point in metadata.entry_points(group=GROUP)}
     if name not in points:

@@ -53,7 +53,7 @@ class Chosen:
 
 @dataclass(frozen=True)
 class Done:
-    """Where an experiment's run folder is, and one line for everything in it that did not go as planned."""
+    """Path of an experiment's run folder, and one line for everything in it that did not go as planned."""
 
     path: Path
     failures: tuple[str, ...]
@@ -62,21 +62,21 @@ class Done:
 def choose(
     experiment: Experiment, backend: Backend, arms: Collection[str] = (), points: Collection[str] = ()
 ) -> Chosen:
-    """The runs of some arms, at some points of their sweeps; all by default.
+    """Return the runs of some arms, at some points of their sweeps; all by default.
 
-    Raises ScenarioError for an arm or a point that is not there, for an arm that is asked for and refused,
-    and when no run is left.
+    Raises ScenarioError for an unknown arm or point, for an arm that is named and refused, and if no run is
+    left.
     """
-    wanted = experiment.plans_of(arms, points)
+    plans = experiment.plans_of(arms, points)
     refused: dict[str, str] = {}
-    for plan in wanted:
+    for plan in plans:
         if plan.arm not in refused and (why := nothing_to_run(plan) or backend.refuses(plan)) is not None:
             refused[plan.arm] = why
-    left = tuple(plan for plan in wanted if plan.arm not in refused)
+    left = tuple(plan for plan in plans if plan.arm not in refused)
     for arm, why in refused.items():
         if arm in arms or not left:
-            said = under(f"arms.{arm}", why) if len(experiment.arms) > 1 else why
-            raise ScenarioError(f"{experiment.path}: {said}")
+            reason = under(f"arms.{arm}", why) if len(experiment.arms) > 1 else why
+            raise ScenarioError(f"{experiment.path}: {reason}")
     return Chosen(left, refused)
 
 
@@ -97,12 +97,13 @@ def carry_out(
     ended: Collection[str] = (),
     foretell: Foretell | None = None,
 ) -> Done:
-    """Make the runs that have not ``ended`` yet; all records go into the folder.
+    """Make the runs that have not ``ended`` yet, with all records in the folder. Return the path and the
+    failures.
 
-    ``foretell``: simulates measured runs, for comparison.
+    ``foretell``: simulates measured runs, for comparison. ``pool``: executor for the runs, each by itself, of
+    a backend that needs no machine of its own.
 
-    ``pool``: where to make them, each by itself, for a backend that needs no machine of its own. Raises
-    BackendError, WriteError, TooFast; whatever happens, nothing of a lab is left.
+    Raises BackendError, WriteError, TooFast. Nothing of a lab is left in any case.
     """
     plans: Sequence[RunPlan] = [plan for plan in chosen.plans if plan.name not in ended]
     facts = {
@@ -147,14 +148,14 @@ def carry_out(
 
 
 def _settings(plans: Sequence[RunPlan]) -> list[Setting]:
-    """The labs of some plans, in the order in which they are first needed."""
+    """Return the labs of some plans, in the order in which they are first needed."""
     return list({id(plan.setting): plan.setting for plan in plans}.values())
 
 
 def one_alone(
     backend: Backend, plan: RunPlan, reporter: Reporter | None = None, repeats: Repeats | None = None
 ) -> tuple[list[Record], tuple[str, ...]]:
-    """Make one run by itself: its records and failures. A run that cannot be made is a record."""
+    """Make one run by itself. Return its records and failures; a run that cannot be made is a record."""
     records: list[Record] = []
     try:
         (outcome,) = run_group(backend, [plan], records.extend, reporter or Reporter(quiet=True), repeats)
@@ -164,24 +165,28 @@ def one_alone(
 
 
 def made_alone(backend: Backend, plan: RunPlan) -> tuple[list[Record], tuple[str, ...]]:
-    """The same, on another host where the backend has some."""
+    """Make one run by itself, on another host if the backend has hosts. Return its records and failures."""
     made = backend.alone(plan) if isinstance(backend, RemoteBackend) else _one(backend, plan, untold)
     return made.records, made.failures
 
 
-def _one(backend: Backend, task: Any, told: Told) -> Made:
+def _one(backend: Backend, task: Any, report: Told) -> Made:
     """The same of a plan, or of all runs of a batch."""
     if isinstance(backend, RemoteBackend):
         return backend.make(task)
     if isinstance(task, RunPlan):
         return Made(*one_alone(backend, task))
     assert isinstance(backend, BatchBackend)
-    records = backend.compute(task, told)
+    records = backend.compute(task, report)
     return Made(records, tuple(record.reason for record in records if isinstance(record, RunFailed)))
 
 
 def one_elsewhere(backend: Backend, task: Any, code: str, notes: Notes) -> Made:
-    """The same on a worker, which must have the code that the sweep began with. Raises BackendError."""
+    """Carry out one task on a worker, which must have the code that the sweep began with. Return what was
+    made.
+
+    Raises BackendError if the code differs.
+    """
     if code_version() != code:
         raise BackendError(
             f"{platform.node()} has other code of ringlight ({code_version()}) than the sweep ({code})"
@@ -246,5 +251,5 @@ def _runs_of(task: Any) -> int:
 
 
 def runs_in(path: Path) -> set[str]:
-    """Names of the runs of a folder that are whole. Raises ScenarioError."""
+    """Return the names of the complete runs of a folder. Raises ScenarioError."""
     return {record.run for record in read_records(path / "events.jsonl") if isinstance(record, RunEnded)}

@@ -68,9 +68,9 @@ class Foreteller:
 
 
 def _replayed(plan: RunPlan) -> Mapping[str, Sequence[float | None]]:
-    """The moments of a trace's jobs in its replay, by name; none where it cannot be made."""
-    found = (record.jobs for record in replayed(trace_batch(plan)) if isinstance(record, TraceReplayed))
-    return next(found, {})
+    """Return the moments of a trace's jobs in its replay, by name; {} if the trace cannot be replayed."""
+    moments = (record.jobs for record in replayed(trace_batch(plan)) if isinstance(record, TraceReplayed))
+    return next(moments, {})
 
 
 def _none(why: str) -> Foretold:

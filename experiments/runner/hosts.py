@@ -89,7 +89,7 @@ class HostsBackend(EmulationBackend):
 
     @property
     def cluster(self) -> Cluster:
-        """Raises BackendError on a host."""
+        """Return the cluster. Raises BackendError on a host, which has none."""
         if self._cluster is None:
             raise BackendError("a host knows no other hosts")
         return self._cluster
@@ -127,7 +127,7 @@ class HostsBackend(EmulationBackend):
         self._machines = {**earlier.get("hosts", {}), **self._machines}
 
     def asked(self, function: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
-        """What a function returns on each host, by its name. Raises BackendError."""
+        """Call a function on each host. Return its results by the host's name. Raises BackendError."""
         try:
             return self.cluster.ask(function, *arguments)
         except LabError as error:
@@ -150,7 +150,11 @@ class HostsBackend(EmulationBackend):
             self.cluster.ask(remove_stale, hosts=now)
 
     def watch(self) -> None:
-        """Where labs are over several hosts, each begins on a host of its own."""
+        """Check that the first host of each lab over several hosts still has a worker. Labs on one host are
+        not checked.
+
+        Raises MachineGone if a host has had no worker for GONE_S seconds.
+        """
         if self._over is None:
             return
         try:
@@ -175,11 +179,14 @@ class HostsBackend(EmulationBackend):
         return self.cannot_spread(plan.setting.fabric)
 
     def cannot_spread(self, fabric: Fabric) -> str | None:
-        """What of a fabric cannot be where labs are to be, ``key: reason``; None where all can."""
+        """Return what in a fabric cannot be in a lab over several hosts, ``key: reason``; None if all can.
+
+        Always None if labs are on one host.
+        """
         return None if self._over is None else over_hosts(fabric, self._over.hosts)
 
     def lots(self) -> list[tuple[Host, ...]]:
-        """Hosts that have a lab together, each host once. Raises BackendError."""
+        """Return groups of hosts that have a lab together, each host at most once. Raises BackendError."""
         assert self._known is not None
         count, hosts = 1 if self._over is None else self._over.hosts, self._known[1]
         if count > len(hosts):
@@ -192,7 +199,12 @@ class HostsBackend(EmulationBackend):
             self._check_encrypted()
         cuts = [(setting, divided(setting.fabric, over.hosts)) for setting in settings]
         most_bps = max(
-            (_crossing_bps(*one, *pair) for one in cuts for pair in one[1].crossing_bps), default=0
+            (
+                _crossing_bps(*divided_setting, *pair)
+                for divided_setting in cuts
+                for pair in divided_setting[1].crossing_bps
+            ),
+            default=0,
         )
         lines: dict[str, None] = {}
         for lot in self.lots():
@@ -203,8 +215,8 @@ class HostsBackend(EmulationBackend):
                 if (why := first_taken(self.cluster, lot, over, len(where.fibres))) is not None:
                     lines[why] = None
         if lines:
-            *others, last = lines
-            for line in others:
+            *first_lines, last = lines
+            for line in first_lines:
                 self._say(line)
             raise BackendError(last)
         fitting = min(way.mtu_bytes for way in self._ways) - VXLAN_BYTES
@@ -217,7 +229,7 @@ class HostsBackend(EmulationBackend):
         try:
             return checked_ways(
                 partial(probed, self.cluster, lot, enough_bps),
-                lambda way: [needs_of(*one, lot, way) for one in cuts],
+                lambda way: [needs_of(*divided_setting, lot, way) for divided_setting in cuts],
             )
         except LabError as error:
             raise BackendError(str(error)) from None
@@ -233,7 +245,7 @@ class HostsBackend(EmulationBackend):
                 raise BackendError(f"host {host.name}: {why}")
 
     def alone(self, plan: RunPlan) -> Made:
-        """One run on some host, for which no folder is kept. Raises BackendError."""
+        """Make one run on some host and keep no folder for it. Return what was made. Raises BackendError."""
         try:
             made: Made = self.executor().submit(self.make, plan, again=False).result()
         except lost() as error:
@@ -241,11 +253,14 @@ class HostsBackend(EmulationBackend):
         return made
 
     def make(self, plan: RunPlan, again: bool = True) -> Made:
-        """On a host: build a lab, make the run, once more where it was disturbed and ``again`` is true, and
-        remove the lab. A run that cannot be made is a record.
+        """Build a lab on this host, make the run, and remove the lab. Return what was made.
 
-        Where the lab is over several hosts, a process of its own does it, which this worker's end, and the
-        scheduler's, do not end: the next task for the same run of the same folder finds it.
+        The run is made again if it was disturbed and ``again`` is true. A run that cannot be made is a
+        record.
+
+        If the lab is over several hosts, a separate process does the work. The end of this worker or of the
+        scheduler does not end that process: the next task for the same run of the same folder finds it.
+        Raises BackendError if the process was ended.
         """
         worker, key = OwnWorker(), f"{RUN_KIND}{self._series} {plan.name}"
         end_forsaken(RUN_KIND, but=key)
@@ -256,24 +271,30 @@ class HostsBackend(EmulationBackend):
             try:
                 made: Made = pickle.loads((lab.state_dir / MADE).read_bytes())
             except OSError:
-                said = log_of(lab).decode(errors="replace").strip()
+                output = log_of(lab).decode(errors="replace").strip()
                 raise BackendError(
-                    f"host {worker.name}: the run's process was ended: {said[-500:]}"
+                    f"host {worker.name}: the run's process was ended: {output[-500:]}"
                 ) from None
         return made
 
     def make_kept(
         self, plan: RunPlan, again: bool, name: str, _state: Path, unwanted: Callable[[], bool]
     ) -> Made:
-        """In that process: make the run in a lab over several hosts, this one its first."""
+        """Make the run in a lab over several hosts, of which this is the first, and return what was made.
+
+        Called in the separate process that :meth:`make` starts.
+        """
         lot = next(lot for lot in self.lots() if lot[0].name == name)
         with self.joined(lot) as spread:
             return self._made(plan, again, name, unwanted, spread)
 
     @contextmanager
     def joined(self, lot: Sequence[Host]) -> Iterator[Callable[[Setting], SpreadLab] | None]:
-        """In a process of the first of these hosts: meanwhile its labs are forked, and have parts on the
-        others, which this gives for a setting; None where there are no others. Raises LabError."""
+        """Fork the labs of a process on the first of these hosts, and give them parts on the other hosts.
+
+        Yield the function that returns these parts for a setting; None if labs are on one host. Raises
+        LabError.
+        """
         assert self._known is not None
         over = self._over
         # Forked before there are threads.
@@ -325,8 +346,11 @@ class HostsBackend(EmulationBackend):
 
 
 def kept_by(work: Callable[[Path, Callable[[], bool]], Any]) -> Callable[[Lab], list[str]]:
-    """What makes the command of a process of a host that does some work, which is told its state's folder and
-    whether nobody wants it any more. What it returns, if anything, is in a file there."""
+    """Return a function that returns the command line for running ``work`` in a kept process on a host.
+
+    ``work`` gets the folder of the process's state, and a function that returns whether the process was asked
+    to end. The pickled result of ``work`` is a file in that folder.
+    """
 
     def command(lab: Lab) -> list[str]:
         (lab.state_dir / ORDER).write_bytes(pickle.dumps(work))
@@ -336,12 +360,12 @@ def kept_by(work: Callable[[Path, Callable[[], bool]], Any]) -> Callable[[Lab], 
 
 
 def divided(fabric: Fabric, hosts: int) -> Cut:
-    """Where a fabric is cut for its parts, which are plugged together. Raises ValueError."""
+    """Return how a fabric, plugged together, is cut into parts for so many hosts. Raises ValueError."""
     return cut(plugged(fabric), hosts)
 
 
 def over_hosts(fabric: Fabric, hosts: int) -> str | None:
-    """What of a fabric cannot be over several hosts, ``key: reason``; None where all can."""
+    """Return what in a fabric cannot be in a lab over several hosts, ``key: reason``; None if all can."""
     try:
         divided(fabric, hosts)
     except ValueError as error:
@@ -356,9 +380,12 @@ def over_hosts(fabric: Fabric, hosts: int) -> str | None:
 
 
 def needs_of(setting: Setting, cut: Cut, hosts: Sequence[Host], way: Way) -> Needs:
-    """What a way between two hosts must give a lab that is cut: frames of its least size whole, and the rate
-    of all fibres that are there, as emulated."""
-    number = {host.name: at for at, host in enumerate(hosts)}
+    """Return what the path between two hosts must give a lab that is cut.
+
+    These are whole frames of the smallest permitted MTU (bytes), and the rate of all fibres between these
+    hosts, as emulated (bits per second).
+    """
+    number = {host.name: index for index, host in enumerate(hosts)}
     a, b = sorted((number[way.a], number[way.b]))
     crossing_bps = _crossing_bps(setting, cut, a, b)
     return Needs(mtu_bytes=SMALLEST_MTU_BYTES + VXLAN_BYTES, rate_bps=crossing_bps)

@@ -46,12 +46,12 @@ def check_run(plan: RunPlan, records: Sequence[Record]) -> None:
 
 
 def larger(scale: ChosenScale, why: str) -> ChosenScale:
-    """The scale to try next."""
+    """Return the scale to try next, with ``why`` added to the reasons."""
     return scale.model_copy(update={"time": scale.time * FACTOR, "larger": (*scale.larger, why)})
 
 
 def at_scale(experiment: Experiment, scale: ChosenScale) -> Experiment:
-    """The same experiment at another chosen scale."""
+    """Return the same experiment at another chosen scale."""
     repeat = max(plan.repeat for plan in experiment.plans)
     return parse(
         experiment.text,

@@ -1,4 +1,4 @@
-"""What this machine carries: its calibration, and the scale of runs that leave it to the machine.
+"""Calibration of this machine, and the scale of runs that leave it to the machine.
 
 A calibration is kept in the user's cache, for as long as processor, kernel and commit are the same.
 """
@@ -34,7 +34,7 @@ class Takes:
 
 
 def takes(plans: Sequence[RunPlan]) -> Takes:
-    """How long these runs take where they are emulated, about."""
+    """Return about how many seconds the emulation of these runs takes, by phase."""
     from ringlight.experiments.analysis.prediction import expected_s
     from ringlight.experiments.backends.emulation.linktest import parts
     from ringlight.fabric.parts import canonical
@@ -44,8 +44,8 @@ def takes(plans: Sequence[RunPlan]) -> Takes:
     for setting in {id(plan.setting): plan.setting for plan in plans}.values():
         fabric = plugged(setting.fabric)
         gpus = len(fabric.gpus)
-        found, _ = parts(fabric, canonical((str(a), str(b)) for a, b in fabric.circuits))
-        batches = sum(len(part.batches) for part in found)
+        tests, _ = parts(fabric, canonical((str(a), str(b)) for a, b in fabric.circuits))
+        batches = sum(len(part.batches) for part in tests)
         bring_up += LAB_S[0] + LAB_S[1] * gpus
         links += batches * (setting.link_test_s + BATCH_S[0] + BATCH_S[1] * gpus)
     runs = sum(
@@ -66,7 +66,7 @@ WAKE_S = 7.8e-6
 
 @dataclass(frozen=True)
 class Calibration:
-    """What was ``measured`` (``testbed.emulation.calibration.Measured``) on which machine, and when."""
+    """Measurements (``testbed.emulation.calibration.Measured``) of a machine, with machine and date."""
 
     measured: Mapping[str, Any]
     machine: Mapping[str, Any]
@@ -74,7 +74,9 @@ class Calibration:
 
     @property
     def costs(self) -> Costs:
-        """What a plan's traffic costs here: of workers by its speed, of switches as measured."""
+        """Return the costs of a plan's traffic here: of workers scaled by their speed, of switches as
+        measured.
+        """
         slower, of = self.measured["wake"] / WAKE_S, self.measured
         carried = of["switched"] if of["carried"] is None else of["carried"]
         return Costs(
@@ -89,7 +91,7 @@ class Calibration:
 
     @property
     def counts(self) -> bool:
-        """Whether others left it the processors."""
+        """Return whether other processes left the calibration enough of the processors."""
         return bool(self.measured["taken"] <= MOST_TAKEN)
 
     @property
@@ -98,39 +100,39 @@ class Calibration:
 
 
 def calibrate(say: Callable[[str], None]) -> Calibration:
-    """Measure this machine, and keep that; it takes no place of a better one. Needs root and Open vSwitch.
+    """Measure this machine, and keep the calibration. Return it. Needs root and Open vSwitch.
 
-    Raises NetworkError, LabError.
+    A disturbed calibration does not replace a kept one that counts. Raises NetworkError, LabError.
     """
     from ringlight.testbed.emulation.calibration import calibrate as measure
 
     measured = measure(say)
-    found = Calibration(asdict(measured), _machine(), _today())
-    if not found.counts:
+    calibration = Calibration(asdict(measured), _machine(), _today())
+    if not calibration.counts:
         disturbed = (
             f"others took {100 * measured.taken:.0f} % of the processors meanwhile: this does not count"
         )
         say(f"{disturbed}; again with: ringlight calibrate")
         if kept() is not None:
-            return found
+            return calibration
     path = _path()
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, asdict(found))
-    return found
+        write_json(path, asdict(calibration))
+    return calibration
 
 
 def kept() -> Calibration | None:
-    """The calibration of this machine as it is now; None where there is none that counts."""
-    found = _last()
-    return found if found is not None and found.counts else None
+    """Return the calibration of this machine in its present state; None if there is none that counts."""
+    calibration = _last()
+    return calibration if calibration is not None and calibration.counts else None
 
 
 def _last() -> Calibration | None:
-    """The last calibration, unless it is of another machine."""
+    """Return the last calibration, unless it is of another machine."""
     try:
-        found = json.loads(_path().read_text(encoding="utf-8"))
-        kept_of = Calibration(found["measured"], found["machine"], found["when"])
+        document = json.loads(_path().read_text(encoding="utf-8"))
+        kept_of = Calibration(document["measured"], document["machine"], document["when"])
         # Computed here, as a file of another version may lack what they follow from.
         return (
             kept_of
@@ -153,7 +155,7 @@ def _today() -> str:
 
 
 def _path() -> Path:
-    """Where the calibration is: ``RINGLIGHT_CALIBRATION``, or in the user's cache."""
+    """Return the path of the calibration: ``RINGLIGHT_CALIBRATION``, or a file in the user's cache."""
     if named := os.environ.get("RINGLIGHT_CALIBRATION"):
         return Path(named)
     folder = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -161,23 +163,29 @@ def _path() -> Path:
 
 
 def real_scale(plans: Sequence[RunPlan]) -> ChosenScale:
-    """No scale: what is only simulated has the real fabric's times and rates, whatever a machine carries."""
+    """Return the scale 1. Plans that are only simulated have the real fabric's times and rates on any
+    machine.
+    """
     return ChosenScale(time=1.0, payload=1.0, limit="", wants={}, busy=0.0, costs="")
 
 
 def scale_here(
     plans: Sequence[RunPlan], *, fast_path: bool = False, measure: Callable[[str], None] | None = None
 ) -> ChosenScale:
-    """One scale for all of these runs, with which this machine carries them. ``fast_path``: with that.
+    """Return one scale at which this machine carries all of these runs. ``fast_path``: with the kernel's fast
+    path.
 
-    ``measure``: where there is no calibration of this machine, make one, and say so there, but once a day
-    where none counts; else the costs of another machine are taken. Raises NetworkError, LabError.
+    ``measure``: if this machine has no calibration, make one, and report it by this function. A calibration
+    that does not count is repeated at most once a day. Without ``measure``, or if no calibration counts, the
+    costs of the reference machine are used. Raises NetworkError, LabError.
     """
-    found = _last()
-    if measure is not None and (found is None or not (found.counts or found.when == _today())):
+    calibration = _last()
+    if measure is not None and (
+        calibration is None or not (calibration.counts or calibration.when == _today())
+    ):
         measure("measuring what this machine carries, once")
-        found = calibrate(measure)
-    if found is not None and not found.counts:
-        found = None
-    costs, name = (MEASURED, REFERENCE) if found is None else (found.costs, found.name)
+        calibration = calibrate(measure)
+    if calibration is not None and not calibration.counts:
+        calibration = None
+    costs, name = (MEASURED, REFERENCE) if calibration is None else (calibration.costs, calibration.name)
     return choose_scale(plans, costs.fast() if fast_path else costs, os.cpu_count() or 1, name)

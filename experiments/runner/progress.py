@@ -36,7 +36,7 @@ class Reporter:
         self._last_line = 0.0
 
     def say(self, text: str, style: str | None = None) -> None:
-        """One line, with the seconds since the start in front."""
+        """Print one line, with the seconds since the start in front."""
         elapsed = time.monotonic() - self._started
         # In one piece: a bar is drawn anew after each, over a line that has not ended.
         self.console.print(Text.assemble((f"{elapsed:6.1f} s", "dim"), "  ", (visible(text), style or "")))
@@ -76,7 +76,9 @@ class Reporter:
         return f"{share:.0%} of the iterations of {len(done):,} jobs, {over:,} of them ended"
 
     def computed(self, title: str, share: float) -> None:
-        """How much of a run that this process computes is done."""
+        """Print the done share (0 to 1) of a run that this process computes, at most every COMPUTED_EVERY_S
+        seconds.
+        """
         if time.monotonic() - max(self._started, self._last_line) >= COMPUTED_EVERY_S:
             self._last_line = time.monotonic()
             self.say(f"  {title}: {share:.0%}")
@@ -88,15 +90,18 @@ class Reporter:
 
 
 class Notes:
-    """How far runs are that other processes of this machine compute: each notes it in a file of its own in a
-    folder. Without that folder, as on another machine, nothing is noted."""
+    """Progress of the runs that other processes of this machine compute, one file for each process in a
+    folder.
+
+    Without that folder, as on another machine, nothing is noted.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._last = 0.0
 
     def note(self, title: str, share: float) -> None:
-        """How much of the run of this process is done."""
+        """Note the done share (0 to 1) of the run of this process, at most every NOTE_EVERY_S seconds."""
         if time.monotonic() - self._last >= NOTE_EVERY_S:
             self._last = time.monotonic()
             partly = self._folder / f"{os.getpid()}.part"
@@ -109,12 +114,12 @@ class Notes:
         (self._folder / str(os.getpid())).unlink(missing_ok=True)
 
     def read(self) -> list[str]:
-        """What is under way, and how far."""
-        found = []
+        """Return the title and progress in per cent of each run that is in progress."""
+        lines = []
         for path in sorted(self._folder.iterdir()):
             # A run may end meanwhile, and its note go.
             with suppress(FileNotFoundError):
                 if not path.suffix:
                     share, _, title = path.read_text().partition(" ")
-                    found.append(f"{title} {float(share):.0%}")
-        return found
+                    lines.append(f"{title} {float(share):.0%}")
+        return lines

@@ -30,9 +30,9 @@ class Repeats:
         self._futile = False
 
     def why(self, plan: RunPlan, records: Sequence[Record]) -> list[Reason]:
-        """Why a run should be made once more; empty where it should not.
+        """Return the reasons why a run should be made again; [] if it should not.
 
-        A run in which something is made to happen is never made again: what it misses may be its point.
+        A run with events is never made again: what it misses may be its point.
         """
         if self._futile or plan.events:
             return []
@@ -44,7 +44,10 @@ class Repeats:
         return reasons
 
     def _expected_s(self, plan: RunPlan) -> Mapping[str, float]:
-        """When jobs should end; a time to wait by, which is longer, where nothing foretells it."""
+        """Return the expected end of each job in seconds, by name.
+
+        If nothing predicts a job's end, its value is a longer time, which is meant for waiting.
+        """
         if self._foretell is None or modelled(plan):
             return expected_s(plan)
         return self._foretell(plan).end_s or expected_s(plan)
@@ -52,7 +55,7 @@ class Repeats:
     def settled(
         self, plan: RunPlan, why: Sequence[Reason], records: Sequence[Record], again: Sequence[Record]
     ) -> Repeated:
-        """Choose which of the two runs counts: the one that lost less processor time to others."""
+        """Return which of the two runs counts: the one that lost less processor time to other processes."""
         first, second = _run(plan, records), _run(replace(plan, name=plan.name + AGAIN), again)
         self._futile = taken(second) >= TAKEN
         aside, counts = (first, second) if taken(second) < taken(first) else (second, first)

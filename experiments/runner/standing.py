@@ -1,6 +1,8 @@
-"""Labs that stand on hosts, for hands: a process of the first host builds each, and ends it when told to.
+"""Labs on hosts that stay up for interactive use. A process of the first host builds each and ends it on
+request.
 
-It goes on without its worker and without the scheduler, as that of a run of a lab over several hosts.
+The process continues without its worker and without the scheduler, like that of a run of a lab over several
+hosts.
 """
 
 from __future__ import annotations
@@ -31,8 +33,11 @@ _ASK_S, _LOOK_S = 0.3, 0.2
 
 
 def stand(backend: HostsBackend, setting: Setting, scenario: str) -> tuple[dict[str, Any], Any]:
-    """Have a lab built that stands until somebody ends it: what is known of it, ``host`` being its first, and
-    Dask's future, with which it ends unless it is left. Raises BackendError, LabError."""
+    """Have a lab built that stays up until a user ends it. Return the lab's facts and its Dask future.
+
+    ``host`` of the facts is the lab's first host. The lab ends with the future, unless it is left standing.
+    Raises BackendError, LabError.
+    """
     lots, left = backend.lots(), backend.cluster.places_left()
     lot = next((lot for lot in lots if all(left[host.name] >= 1 for host in lot)), lots[0])
     key = f"{KIND}{secrets.token_hex(8)}"
@@ -41,9 +46,9 @@ def stand(backend: HostsBackend, setting: Setting, scenario: str) -> tuple[dict[
         if future.done():
             error = future.exception() if future.status == "error" else None
             raise BackendError(f"host {lot[0].name}: {error or 'its scheduler is gone'}")
-        (found,) = backend.cluster.ask(standing_here, key, hosts=lot[:1]).values()
-        if found:
-            return found[0] | {"host": lot[0].name}, future
+        (labs,) = backend.cluster.ask(standing_here, key, hosts=lot[:1]).values()
+        if labs:
+            return labs[0] | {"host": lot[0].name}, future
         time.sleep(_ASK_S)
 
 
@@ -60,8 +65,8 @@ def _keep(order: tuple[HostsBackend, tuple[Host, ...], Setting, str, str]) -> No
     work = partial(_build, backend, lot, setting, scenario)
     with looked_after(key, kept_by(work), OwnWorker()) as lab:
         if not (lab.state_dir / STANDS).exists():
-            said = log_of(lab).decode(errors="replace").strip().splitlines()
-            raise LabError(said[-1] if said else "its process was ended")
+            output = log_of(lab).decode(errors="replace").strip().splitlines()
+            raise LabError(output[-1] if output else "its process was ended")
 
 
 def _build(
@@ -82,8 +87,8 @@ def _build(
             spread=None if spread is None else spread(setting),
         )
         with processes:
-            found = processes.tell_standing(scenario=scenario, hosts=[host.name for host in lot])
-            write_whole(state / STANDS, json.dumps(found))
+            facts = processes.tell_standing(scenario=scenario, hosts=[host.name for host in lot])
+            write_whole(state / STANDS, json.dumps(facts))
             # Commands of this machine may end it, too.
             while not unwanted() and processes.is_standing():
                 processes.check()
@@ -91,16 +96,19 @@ def _build(
 
 
 def standing_here(key: str = KIND) -> list[dict[str, Any]]:
-    """What is known of labs that stand and begin here; ``key``: of the process of one."""
+    """Return the facts of labs that stay up and begin on this host. ``key``: of the process of one lab."""
     files = [lab.state_dir / STANDS for lab in kept(key)]
     return [json.loads(file.read_text(encoding="utf-8")) for file in files if file.exists()]
 
 
 def end_standing_here(lab_id: str | None) -> list[str]:
-    """End the lab with this id that stands and begins here, or all; their ids."""
+    """End the lab with this id that stays up and begins on this host, or all for None.
+
+    Return the ids of the ended labs.
+    """
     ended = []
 
-    def wanted(state: Lab) -> bool:
+    def is_meant(state: Lab) -> bool:
         try:
             lab = str(json.loads((state.state_dir / STANDS).read_text(encoding="utf-8"))["lab"])
         except OSError:
@@ -111,5 +119,5 @@ def end_standing_here(lab_id: str | None) -> list[str]:
             return True
         return False
 
-    end_all(KIND, wanted)
+    end_all(KIND, is_meant)
     return ended

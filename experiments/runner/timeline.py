@@ -51,7 +51,7 @@ Write = Callable[[Sequence[Record]], None]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run came to: one line for each job that failed and was not meant to."""
+    """Outcome of a run. ``failures``: one line for each job that failed and was not meant to."""
 
     plan: RunPlan
     records: tuple[Record, ...]
@@ -67,10 +67,10 @@ def run_group(
     *,
     chosen: bool = False,
 ) -> Iterator[Outcome]:
-    """Carries out plans that share a setting, in a lab of their own.
+    """Carry out plans that share a setting, in a lab of their own. Yield the outcome of each plan.
 
-    ``repeats``: says which runs are made once more; ``chosen``: the scale was chosen for this machine. Raises
-    BackendError, and TooFast where it was and the machine does not carry it.
+    ``repeats``: decides which runs are made again. ``chosen``: the scale was chosen for this machine. Raises
+    BackendError, and TooFast if the scale was chosen and the machine does not carry it.
     """
     of_lab: list[Record] = []
 
@@ -103,9 +103,9 @@ def run_group(
 
 
 def run_in(lab: Lab, plan: RunPlan, write: Write, reporter: Reporter) -> Outcome:
-    """Carries out one plan in a lab of its setting that somebody else opened and closes.
+    """Carry out one plan in a lab of its setting that the caller opened and closes. Return the outcome.
 
-    Raises BackendError; then nobody knows what the lab is like.
+    Raises BackendError; the state of the lab is then unknown.
     """
     try:
         return _Run(lab, plan, write, reporter).to_the_end()
@@ -115,7 +115,7 @@ def run_in(lab: Lab, plan: RunPlan, write: Write, reporter: Reporter) -> Outcome
 
 @dataclass
 class _State:
-    """Where a run stands, read from its records: of jobs by name, and the events that are over."""
+    """State of a run, read from its records: jobs by name, and the events that have ended."""
 
     states: dict[str, str] = field(default_factory=dict)
     ended: dict[str, float] = field(default_factory=dict)
@@ -149,8 +149,8 @@ class _State:
         elif isinstance(record, ProcessThawed):
             process = record.kind, record.name
             self.frozen = [
-                (one, since, record.t if one == process and until is None else until)
-                for one, since, until in self.frozen
+                (frozen_process, since, record.t if frozen_process == process and until is None else until)
+                for frozen_process, since, until in self.frozen
             ]
         elif isinstance(record, ProcessEnded) and record.kind == "controller":
             self.absences.append((record.t, None, record.planned))
@@ -169,24 +169,24 @@ class _State:
                 self.done[record.job] = [0] * len(record.gpus)
 
     def iterations(self, job: str) -> int:
-        """Iterations that all ranks of a job have done."""
+        """Return the number of iterations that all ranks of a job have done."""
         return min(self.done.get(job, [0]))
 
     def controller_away(self, since: float, until: float) -> tuple[float, bool]:
-        """Seconds without a controller in an interval, and whether events killed it."""
-        found = [
+        """Return the seconds without a controller in an interval, and whether events killed it each time."""
+        absences = [
             (min(end or until, until) - max(begin, since), planned) for begin, end, planned in self.absences
         ]
-        within = [(away, planned) for away, planned in found if away > 0]
+        within = [(away, planned) for away, planned in absences if away > 0]
         return sum(away for away, _ in within), all(planned for _, planned in within)
 
     def stood_still(self, since: float, until: float) -> list[str]:
-        """Processes that stood still in an interval, in words."""
-        found = [key for key, begin, end in self.frozen if begin < until and (end is None or end > since)]
-        return [process_called(*key) for key in dict.fromkeys(found)]
+        """Return the processes that stood still in an interval, in words."""
+        frozen = [key for key, begin, end in self.frozen if begin < until and (end is None or end > since)]
+        return [process_called(*key) for key in dict.fromkeys(frozen)]
 
     def said(self, job: str) -> str:
-        """A job's state and its reason in words."""
+        """Return a job's state, with its reason if there is one, in words."""
         state, reason = self.states[job].lower(), self.reasons.get(job)
         return f"{state}: {reason}" if reason else state
 
@@ -274,7 +274,9 @@ class _Run:
                 self._keep(self._lab.next(self._lab.now_s() + _ASK_S))
 
     def _granting(self) -> bool:
-        """Whether what comes with a job's GPUs is under way: who is next sees what it leaves."""
+        """Return whether an event that came with a job's GPUs is in progress. The next job is granted GPUs
+        after its end.
+        """
         return bool(self._begun_with_gpus - self._at.actions.keys())
 
     def _release(self, jobs: Sequence[str]) -> None:
@@ -303,12 +305,12 @@ class _Run:
             if self._finished():
                 return
             until_s = min(self._next_time_s(), self._zero_s + patience_s)
-            found = self._lab.next(until_s)
-            self._keep(found)
+            records = self._lab.next(until_s)
+            self._keep(records)
             self._reporter.advance(
                 lambda: {job.name: self._at.iterations(job.name) for job in self._plan.jobs}
             )
-            if not found and until_s == math.inf:
+            if not records and until_s == math.inf:
                 raise self._error(f"nothing happens any more; waiting: {self._left()}")
             if self._lab.now_s() >= self._zero_s + patience_s:
                 raise self._error(f"{self._left() or 'events'} had not ended after {patience_s:.0f} s")
@@ -351,14 +353,14 @@ class _Run:
 
     def _fire(self, due: Callable[[When], bool]) -> bool:
         """Begin the events that are due; whether there were some."""
-        found = [event for event in self._pending.values() if due(event.when)]
-        for event in found:
+        events = [event for event in self._pending.values() if due(event.when)]
+        for event in events:
             del self._pending[event.name]
             self._begun.add(event.name)
             if event.when.granted is not None:
                 self._begun_with_gpus.add(event.name)
             self._perform(event)
-        return bool(found)
+        return bool(events)
 
     def _perform(self, event: EventPlan) -> None:
         self._reporter.say(f"  {event.do} {event.target or ''}".rstrip())
@@ -385,29 +387,31 @@ class _Run:
         one that was begun in time takes as long as it takes, and is late where somebody was away."""
         if due is None or came - due < LATE_S:
             return
-        away_s, asked = self._at.controller_away(due, came)
+        away_s, planned_absence = self._at.controller_away(due, came)
         frozen = self._at.stood_still(due, came)
         if away_s < LATE_S and not frozen and not begun:
             return
-        asked = asked and away_s >= LATE_S and not frozen
+        planned_absence = planned_absence and away_s >= LATE_S and not frozen
         when = event.when
-        planned, at = f"{due - self._zero_s:.1f} s after the start", f"at {came - self._zero_s:.1f} s"
+        planned, came_text = f"{due - self._zero_s:.1f} s after the start", f"at {came - self._zero_s:.1f} s"
         if when.start:
-            planned, at = "the time before the start", "before the start"
+            planned, came_text = "the time before the start", "before the start"
         if when.iteration is not None and when.job is not None:
             planned = f"iteration {when.iteration} of {when.job}"
-            at = f"in iteration {self._at.iterations(when.job)}"
+            came_text = f"in iteration {self._at.iterations(when.job)}"
         self._late.add(event.name)
         how_late: dict[str, Any] = {
-            "due": due, "late_s": came - due, "away_s": away_s, "asked": asked, "frozen": frozen,
+            "due": due, "late_s": came - due, "away_s": away_s, "asked": planned_absence, "frozen": frozen,
         }  # fmt: skip
-        self._note(EventLate, t=came, **event.told, planned=planned, came=at, **how_late)
+        self._note(EventLate, t=came, **event.told, planned=planned, came=came_text, **how_late)
 
     def _begun_are_over(self) -> bool:
         return self._begun <= self._at.actions.keys()
 
     def _finished(self) -> bool:
-        """Whether all jobs are over and all that was begun. Raises BackendError for what never came."""
+        """Return whether all jobs and all events that began have ended. Raises BackendError for events that
+        never came.
+        """
         if not self._begun_are_over() or len(self._at.ended) < len(self._plan.jobs):
             return False
         for event in self._pending.values():
@@ -473,6 +477,6 @@ class _Run:
 
 
 def _came_s(record: ActionEnded) -> float:
-    """When an event took effect: a fault when it was in force, however long it lasts."""
+    """Return the time in seconds at which an event took effect. A fault takes effect when it is in force."""
     done = record.result.get("t_done")
     return record.t if done is None else float(done)

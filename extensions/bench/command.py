@@ -93,15 +93,16 @@ def bench(
         records, failures = made_alone(backend, plan)
     if failures:
         fail(failures[0])
-    found = list(benching.measured(plan, records, chosen, calls))
+    measurements = list(benching.measured(plan, records, chosen, calls))
     checked, slow = benching.checked(records), benching.slow_links(records)
     if as_json:
         show_json(
             {
                 "collective": plan.title, "algorithm": algorithm, "ranks": plan.jobs[0].gpus,
                 "arm": first.arm, "point": first.point_name, "gpus": list(plan.jobs[0].ranks),
-                "label": backend.label, "sizes": [asdict(one) for one in found], "results_checked": checked,
-                "slow_links": [[one.link, one.direction, one.set_bps, one.measured_bps] for one in slow],
+                "label": backend.label, "sizes": [asdict(row) for row in measurements],
+                "results_checked": checked,
+                "slow_links": [[link.link, link.direction, link.set_bps, link.measured_bps] for link in slow],
             }
         )  # fmt: skip
     else:
@@ -110,9 +111,9 @@ def bench(
         if simulate:
             echo(f"Latency of a transfer: {latency_words([plan], backend.facts())}")
         heads = ("size", "time", "algorithm bandwidth", "bus bandwidth", "result")
-        table(heads, benching.lines_of(found, checked))
-    for one in slow:
-        say(benching.words_of(one))
+        table(heads, benching.lines_of(measurements, checked))
+    for link in slow:
+        say(benching.words_of(link))
 
 
 def register(app: typer.Typer) -> None:

@@ -1,4 +1,4 @@
-"""What the fixture ``ringlight_lab`` gives: a lab that stands while a test measures in it."""
+"""Lab that the fixture ``ringlight_lab`` gives: it stays up while a test measures in it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,9 @@ _PROGRAMS = {"mnexec": "mininet", "tc": "iproute2", "ovs-vsctl": "openvswitch-sw
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a test asks for. ``plans``: those of one setting; ``key``: tells it from another."""
+    """Request of a test for a lab. ``plans``: plans of one setting. ``key``: distinguishes the request from
+    others.
+    """
 
     experiment: Experiment
     plans: tuple[RunPlan, ...]
@@ -74,19 +76,21 @@ class Figures:
     rows: tuple[Row, ...]
 
     def value(self, metric: str, **where: Any) -> Value:
-        """The one value of a metric, such as ``value("jct", subject="job red", arm="regrouped")``.
+        """Return the only value of a metric, such as ``value("jct", subject="job red", arm="regrouped")``.
 
-        Raises LookupError that says which rows there are, unless there is exactly one.
+        Raises LookupError listing the rows that there are, unless exactly one row matches.
         """
         of_metric = [row for row in self.rows if row.metric == metric]
-        found = [row for row in of_metric if all(getattr(row, key) == at for key, at in where.items())]
-        if len(found) == 1:
-            return found[0].value
+        matches = [
+            row for row in of_metric if all(getattr(row, key) == value for key, value in where.items())
+        ]
+        if len(matches) == 1:
+            return matches[0].value
         if not of_metric:
             known = ", ".join(sorted({row.metric for row in self.rows}))
             raise LookupError(f"there is no metric {metric}; there are {known}")
         among = "; ".join(f"{row.arm or '-'}, {row.subject}, repeat {row.repeat}" for row in of_metric)
-        raise LookupError(f"{len(found)} rows of {metric} are as asked; there are: {among}")
+        raise LookupError(f"{len(matches)} rows of {metric} are as asked; there are: {among}")
 
 
 @dataclass(frozen=True, repr=False)
@@ -102,23 +106,32 @@ class Bench:
         return f"Bench({self.collective}, {len(self.sizes)} sizes)"
 
     def at(self, size: str) -> Measured:
-        """Measurement of one size, such as ``4 MiB``. Raises LookupError naming the sizes."""
-        for one in self.sizes:
-            if one.size_bytes == parse_size(size):
-                return one
-        known = ", ".join(format_size(one.size_bytes) for one in self.sizes)
+        """Return the measurement of one size, such as ``4 MiB``. Raises LookupError naming the measured
+        sizes.
+        """
+        for measurement in self.sizes:
+            if measurement.size_bytes == parse_size(size):
+                return measurement
+        known = ", ".join(format_size(measurement.size_bytes) for measurement in self.sizes)
         raise LookupError(f"{size} was not measured; there are {known}")
 
     @property
     def rows(self) -> tuple[Row, ...]:
         """The same as result rows: metrics ``time``, ``algbw`` and ``busbw`` of each size."""
         return tuple(
-            Row("", f"{self.collective} {format_size(one.size_bytes)}", metric, value, unit, "measured")
-            for one in self.sizes
+            Row(
+                "",
+                f"{self.collective} {format_size(measurement.size_bytes)}",
+                metric,
+                value,
+                unit,
+                "measured",
+            )
+            for measurement in self.sizes
             for metric, value, unit in (
-                ("time", one.time_s, "s"),
-                ("algbw", one.algbw_bps, "bit/s"),
-                ("busbw", one.busbw_bps, "bit/s"),
+                ("time", measurement.time_s, "s"),
+                ("algbw", measurement.algbw_bps, "bit/s"),
+                ("busbw", measurement.busbw_bps, "bit/s"),
             )
         )
 
@@ -131,7 +144,7 @@ class Bench:
 
 
 def why_not(runtime: str) -> str | None:
-    """Why this machine cannot build a lab now, in one line with the remedy; None when it can."""
+    """Return why this machine cannot build a lab now, in one line with the remedy; None if it can."""
     if sys.platform != "linux":
         return f"needs Linux, and this is {sys.platform}"
     if os.geteuid() == 0:
@@ -148,10 +161,10 @@ def why_not(runtime: str) -> str | None:
 
 def _addresses() -> Addresses:
     """Two free ports, so that another lab on this machine is nobody's concern."""
-    with closing(socket.socket()) as one, closing(socket.socket()) as other:
-        for probe in (one, other):
+    with closing(socket.socket()) as rest_socket, closing(socket.socket()) as other:
+        for probe in (rest_socket, other):
             probe.bind(("127.0.0.1", 0))
-        rest, openflow = (f"127.0.0.1:{probe.getsockname()[1]}" for probe in (one, other))
+        rest, openflow = (f"127.0.0.1:{probe.getsockname()[1]}" for probe in (rest_socket, other))
         return Addresses(rest, openflow)
 
 
@@ -164,10 +177,12 @@ def wanted(
     runtime: str = "docker",
     slowed: Mapping[str, float] | None = None,
 ) -> Wanted:
-    """What a test in the file ``test`` of the project ``root`` asks for. Raises ScenarioError, one line.
+    """Return what a test in the file ``test`` of the project ``root`` requests. Raises ScenarioError, one
+    line.
 
-    ``scenario``: a file, beside the test or below ``root``; or what such a file says, of which ``fabric`` is
-    enough; or that fabric. ``slowed``: shares of their stated rate at which links at some ports are built.
+    ``scenario``: a file, next to the test or below ``root``; or the content of such a file, of which
+    ``fabric`` is enough; or that fabric alone. ``slowed``: shares of their stated rate at which links at some
+    ports are built.
     """
     if isinstance(scenario, Mapping):
         whole = scenario if {"fabric", "fabrics"} & scenario.keys() else {"fabric": dict(scenario)}
@@ -198,10 +213,10 @@ def _slowed(setting: Setting, shares: Mapping[str, float]) -> Mapping[str, Any]:
     for port, share in shares.items():
         if not 0 < share < 1:
             raise ValueError(f"slowed: {port}: {share} is no share between 0 and 1")
-        at = [link for link in links if port in link["ends"]]
-        if not at:
+        entries = [link for link in links if port in link["ends"]]
+        if not entries:
             raise ValueError(f"slowed: none of the links of the fabric ends at {port}")
-        for link in at:
+        for link in entries:
             link["rate"] = f"{parse_rate(link['rate']) * share:.0f} bit/s"
     return {**setting.section, "links": links} if shares else setting.section
 
@@ -238,10 +253,12 @@ class RinglightLab:
         algorithm: str = "",
         skew: float = 0.0,
     ) -> Bench:
-        """Time, algorithm and bus bandwidth of a collective among all GPUs of the scenario's jobs, size by
-        size, as ``ringlight bench``. Every result is compared with what it must be.
+        """Measure a collective among all GPUs of the scenario's jobs like ``ringlight bench``. Return the
+        measurements.
 
-        Raises ScenarioError for what there is not, BackendError where it does not come about.
+        The measurements are time, algorithm bandwidth and bus bandwidth of each size. Every result is
+        compared with the expected one. Raises ScenarioError for unknown values, BackendError if the run
+        fails.
         """
         __tracebackhide__ = True
         try:
@@ -250,16 +267,18 @@ class RinglightLab:
         except ValueError as error:
             raise ScenarioError(f"bench: {error}") from None
         records = self._carry_out(plan)
-        found = Bench(collective, tuple(measured(plan, records, chosen, calls)), checked(records))
-        self._told.append(str(found))
+        measurements = Bench(collective, tuple(measured(plan, records, chosen, calls)), checked(records))
+        self._told.append(str(measurements))
         # A test's own output: pytest shows it with a failure, and with -s at once, in the log of a CI, too.
-        print(found, flush=True)
-        return found
+        print(measurements, flush=True)
+        return measurements
 
     def run(self, arm: str | None = None) -> Figures:
-        """The scenario's own runs in this lab, or those of an arm; their rows, as of a run folder.
+        """Make the scenario's own runs in this lab, or those of an arm. Return their rows, as those of a run
+        folder.
 
-        Raises BackendError when a job fails that was not meant to.
+        Raises ScenarioError for an unknown arm or if there is nothing to run, BackendError if a job fails
+        that was not meant to.
         """
         __tracebackhide__ = True
         plans = [plan for plan in self._plans if arm is None or plan.arm == arm]
@@ -272,29 +291,34 @@ class RinglightLab:
             raise ScenarioError(f"{self._experiment.path}: {why}")
         records = [record for plan in plans for record in self._carry_out(plan)]
         rates = [record for record in records if isinstance(record, PortRate)]
-        others = [*self._links, *(record for record in records if not isinstance(record, PortRate))]
-        return Figures(analyse(self._experiment, others, "measured", rates, foretell=Foreteller()).rows)
+        run_records = [*self._links, *(record for record in records if not isinstance(record, PortRate))]
+        return Figures(analyse(self._experiment, run_records, "measured", rates, foretell=Foreteller()).rows)
 
     @property
     def _there(self) -> Any:
-        """The lab. Raises BackendError when a test has closed it."""
+        """Return the lab. Raises BackendError when a test has closed it."""
         if self._lab is None:
             raise BackendError(f"lab {self.id} was closed by the test")
         return self._lab
 
     @property
     def links(self) -> tuple[LinkRate, ...]:
-        """What each direction of the links gave when the lab came up. Where others had the processors then,
-        it is measured once more here. Raises BackendError."""
+        """Return the rate that each direction of the links gave when the lab came up.
+
+        A link that was measured while other processes used the processors is measured again first. Raises
+        BackendError.
+        """
         self._there.measure_links_again()
         return tuple(record for record in self._links if type(record) is LinkRate)
 
     def slow_links(self, below: float = SLOW) -> list[str]:
-        """A line for each direction of a link that gave less than this share of its stated rate."""
+        """Return a line for each direction of a link that gave less than the share ``below`` of its stated
+        rate.
+        """
         return [words_of(link) for link in slow_links(self.links, below)]
 
     def told(self) -> str:
-        """What is shown beside a failure: tables so far, and what links lack."""
+        """Return the text that is shown with a failure: the tables so far, and the slow links."""
         slow = [words_of(link) for link in slow_links(self._links)]
         return "\n".join([*self._told, *(slow or ["no link below its stated rate"]), f"logs: {self.logs}"])
 
@@ -302,7 +326,9 @@ class RinglightLab:
         __tracebackhide__ = True
         self._runs += 1
         name = (
-            f"{plan.name}-{self._runs}" if plan.name not in {one.name for one in self._plans} else plan.name
+            f"{plan.name}-{self._runs}"
+            if plan.name not in {other.name for other in self._plans}
+            else plan.name
         )
         try:
             outcome = run_in(self._there, replace(plan, name=name), lambda _: None, Reporter())
@@ -333,11 +359,11 @@ class Labs:
         self._lab: RinglightLab | None = None
         self._key: tuple[Any, ...] = ()
 
-    def take(self, asked: Wanted) -> RinglightLab:
-        """The lab that was kept, if it is of the same, or a new one. Raises one of ``FORESEEN``."""
-        if self._lab is None or self._lab.broken or self._key != asked.key:
+    def take(self, request: Wanted) -> RinglightLab:
+        """Return the lab that was kept, if it fits the request, or a new one. Raises one of ``FORESEEN``."""
+        if self._lab is None or self._lab.broken or self._key != request.key:
             self.close()
-            self._lab, self._key = _opened(asked, self._logs()), asked.key
+            self._lab, self._key = _opened(request, self._logs()), request.key
         return self._lab
 
     def give_back(self, *, keep: bool) -> None:
@@ -351,18 +377,18 @@ class Labs:
             lab.close()
 
 
-def _opened(asked: Wanted, logs: Path) -> RinglightLab:
-    addresses, plan = _addresses(), asked.plans[0]
-    backend = EmulationBackend(asked.runtime, addresses)
-    for one in asked.plans:
-        if (why := backend.refuses(one)) is not None:
-            raise ScenarioError(f"{asked.experiment.path}: {why}")
-    found: list[Record] = []
+def _opened(request: Wanted, logs: Path) -> RinglightLab:
+    addresses, plan = _addresses(), request.plans[0]
+    backend = EmulationBackend(request.runtime, addresses)
+    for run_plan in request.plans:
+        if (why := backend.refuses(run_plan)) is not None:
+            raise ScenarioError(f"{request.experiment.path}: {why}")
+    records: list[Record] = []
     backend.prepare([plan.setting], logs, _say, {})
-    lab = backend.open(plan.setting, found.append)
+    lab = backend.open(plan.setting, records.append)
     api = Api(addresses.rest)
     return RinglightLab(
-        lab, asked.experiment, asked.plans, found, lab.setting.fabric, api, addresses.rest, logs,
+        lab, request.experiment, request.plans, records, lab.setting.fabric, api, addresses.rest, logs,
         lab.processes.lab.id,
     )  # fmt: skip
 

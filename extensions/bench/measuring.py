@@ -42,7 +42,10 @@ class Measured:
 
 
 def parse_sizes(text: str, factor: float) -> tuple[int, ...]:
-    """``64KiB..256MiB``, each size ``factor`` times the one before, or one size. Raises ValueError."""
+    """Return the sizes in bytes of ``64KiB..256MiB``, each ``factor`` times the one before, or of one size.
+
+    Sizes are rounded to multiples of 4 bytes. Raises ValueError.
+    """
     first, dots, last = text.partition("..")
     begin = parse_size(first)
     end = parse_size(last) if dots else begin
@@ -65,18 +68,21 @@ class RanksError(ValueError):
 
 
 def is_file(algorithm: str) -> bool:
-    """Whether a file is meant, and no name."""
+    """Return whether ``algorithm`` is the path of a file and not the name of an algorithm."""
     return algorithm.endswith(".xml") or "/" in algorithm
 
 
 def what_of(kind: str, algorithm: str, skew: float = 0.0) -> Collective:
-    """A collective by its kind and the name of its algorithm, or by the MSCCL file of one; no ``kind`` is
-    that of the file, or an all-reduce. ``skew``: of an all-to-all-v. Raises ValueError."""
+    """Return a collective, given its kind and the name of its algorithm, or the path of an MSCCL file.
+
+    If ``kind`` is "", the collective is that of the file, or an all-reduce. ``skew``: of an all-to-all-v.
+    Raises ValueError.
+    """
     if is_file(algorithm):
-        found = algorithm_of_file(Path(algorithm))
-        if kind not in ("", found.kind):
-            raise ValueError(f"{algorithm} is an {found.kind}, and --collective says {kind}")
-        return found
+        collective = algorithm_of_file(Path(algorithm))
+        if kind not in ("", collective.kind):
+            raise ValueError(f"{algorithm} is an {collective.kind}, and --collective says {kind}")
+        return collective
     split = Split(skew=skew) if kind == "all-to-all-v" else None
     return Collective(kind or "all-reduce", algorithm, split=split)
 
@@ -84,9 +90,9 @@ def what_of(kind: str, algorithm: str, skew: float = 0.0) -> Collective:
 def bench_plan(
     plan: RunPlan, what: Collective, sizes: Sequence[int], calls: int, ranks: Sequence[str] | None = None
 ) -> RunPlan:
-    """The run whose only job calls the collective for each size once, then ``calls`` times.
+    """Return the run whose only job calls the collective for each size once, then ``calls`` times.
 
-    ``ranks``: its GPUs in rank order; without them, those of all jobs of ``plan``. Raises ValueError.
+    ``ranks``: GPUs of the job in rank order; if None, those of all jobs of ``plan``. Raises ValueError.
     """
     fabric, scale = plan.setting.fabric, plan.setting.scale
     gpus = list(dict.fromkeys(gpu for job in plan.jobs for gpu in job.ranks)) or list(fabric.gpus)
@@ -119,8 +125,11 @@ def _checked(ranks: Sequence[str], fabric: Fabric) -> list[str]:
 
 
 def words_on(plan: RunPlan, made: RunPlan, experiment: Experiment, *, whose: bool) -> list[str]:
-    """What a table is of, in lines for a person: the arm of ``plan``, and the ranks of the run that was made
-    from it. ``whose``: say that these are the file's own."""
+    """Return two lines that describe a table: the arm of ``plan``, and the ranks of the run made from
+    ``plan``.
+
+    ``whose``: add that the order of the ranks is the file's own.
+    """
     there = len({other.point_name for other in experiment.plans})
     option = "--point" if any(other.point for other in experiment.plans) else "--arm"
     more = f"; one of {there}, choose with {option}" if there > 1 else ""
@@ -128,10 +137,10 @@ def words_on(plan: RunPlan, made: RunPlan, experiment: Experiment, *, whose: boo
     gpus = made.jobs[0].ranks
     jobs = [job.name for job in plan.jobs if job.ranks]
     of = f"job{'s' if len(jobs) > 1 else ''} {', '.join(jobs)}" if jobs else "the fabric"
-    asked = f" (the order of {of}; another with --ranks)" if whose else ""
+    order = f" (the order of {of}; another with --ranks)" if whose else ""
     return [
         f"{_called(made)}, arm {plan.place} on {plan.setting.name}{more}{less}",
-        f"{len(gpus)} ranks in this order: {' '.join(gpus)}{asked}",
+        f"{len(gpus)} ranks in this order: {' '.join(gpus)}{order}",
     ]
 
 
@@ -147,11 +156,13 @@ def _called(made: RunPlan) -> str:
 def measured(
     plan: RunPlan, records: Iterable[Record], sizes: Sequence[int], calls: int
 ) -> Iterator[Measured]:
-    """What the records of :func:`bench_plan`'s run say of each size."""
+    """Yield the mean time of a call and the bandwidths of each size, from the records of a :func:`bench_plan`
+    run.
+    """
     job = plan.job(JOB)
     assert job.workload is not None
     timed = [record for record in records if isinstance(record, Operations)]
-    ends = np.max([[one.begin + end for _, end in one.times_s] for one in timed], axis=0)
+    ends = np.max([[operations.begin + end for _, end in operations.times_s] for operations in timed], axis=0)
     kind, dilation = job.workload.collectives[0].kind, plan.setting.scale.time
     for size, of_size in zip(sizes, ends.reshape(len(sizes), 1 + calls), strict=True):
         time_s = float(of_size[-1] - of_size[0]) / calls / dilation
@@ -160,34 +171,39 @@ def measured(
 
 
 def checked(records: Iterable[Record]) -> int | None:
-    """Parts of results that were compared with what they must be, None where nothing was computed."""
+    """Return the number of result parts that were compared with the expected ones, None if nothing was
+    computed.
+    """
     counts = [r.results_checked for r in records if isinstance(r, WorkerDone)]
     return None if not counts or None in counts else sum(count or 0 for count in counts)
 
 
 def slow_links(records: Iterable[Record], below: float = SLOW) -> list[LinkRate]:
-    """Directions of links that gave less than ``below`` of their rate when they were filled."""
+    """Return the directions of links that gave less than the share ``below`` of their rate when they were
+    filled.
+    """
     return [r for r in records if type(r) is LinkRate and r.measured_bps < below * r.set_bps]
 
 
 def words_of(link: LinkRate) -> str:
-    """A link's rate in one line."""
+    """Return a link's measured rate as one line, in per cent of the stated rate."""
     return f"link {link.link}, {link.direction}: {link.measured_bps / link.set_bps:.0%} of its stated rate"
 
 
-def lines_of(found: Iterable[Measured], checked: int | None) -> list[tuple[str, str, str, str, str]]:
-    """Cells of the table: size, time, algorithm bandwidth, bus bandwidth, result.
+def lines_of(measurements: Iterable[Measured], checked: int | None) -> list[tuple[str, str, str, str, str]]:
+    """Return the cells of the table: size, time, algorithm bandwidth, bus bandwidth, result.
 
-    ``checked``: parts of results that were right; one that is wrong ends the run.
+    ``checked``: number of result parts that were right, None if nothing was computed. A wrong part ends the
+    run.
     """
     result = "not computed" if checked is None else "exact"
     return [
         (
-            format_size(one.size_bytes),
-            format_time(one.time_s),
-            format_rate(one.algbw_bps),
-            format_rate(one.busbw_bps),
+            format_size(measurement.size_bytes),
+            format_time(measurement.time_s),
+            format_rate(measurement.algbw_bps),
+            format_rate(measurement.busbw_bps),
             result,
         )
-        for one in found
+        for measurement in measurements
     ]

@@ -62,7 +62,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Add what the lab measured, and slow links, to the report of a failure."""
+    """Add the lab's measurements and slow links to the report of a failure. Return the report."""
     report = yield
     lab: Any = getattr(item, "funcargs", {}).get("ringlight_lab")
     if report.when == "call" and report.failed and hasattr(lab, "told"):
@@ -82,7 +82,7 @@ def _cannot(config: pytest.Config, reason: str) -> None:
 
 @contextmanager
 def _in_one_line() -> Iterator[None]:
-    """What is foreseen to go wrong inside fails the test with its line alone."""
+    """Fail the test with one line if one of the foreseen errors is raised in the block."""
     from ringlight.extensions.bench.fixture_lab import FORESEEN
 
     try:
@@ -97,14 +97,14 @@ def _in_one_line() -> Iterator[None]:
 
 @pytest.fixture
 def ringlight_scenario(request: pytest.FixtureRequest) -> str | Path | Mapping[str, Any]:
-    """What ``ringlight_lab`` is built from: of the marker ``ringlight``, else of the configuration.
+    """Return the scenario for ``ringlight_lab``: from the marker ``ringlight``, else from the configuration.
 
-    A test's parameter or a project's fixture of this name takes its place.
+    A test's parameter or a project's fixture of this name replaces it.
     """
     marker = request.node.get_closest_marker("ringlight")
     if marker is not None and marker.args:
-        found: str | Path | Mapping[str, Any] = marker.args[0]
-        return found
+        scenario: str | Path | Mapping[str, Any] = marker.args[0]
+        return scenario
     if named := request.config.getini("ringlight_scenario"):
         return request.config.rootpath / str(named)
     return pytest.fail("ringlight: name a scenario: @pytest.mark.ringlight('scenario.yaml')", pytrace=False)
@@ -126,16 +126,16 @@ def _ringlight_labs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Labs]:
 def ringlight_lab(
     request: pytest.FixtureRequest, ringlight_scenario: Any, _ringlight_labs: Labs
 ) -> Iterator[RinglightLab]:
-    """A lab of the scenario, up and its links measured; removed whatever happens."""
+    """Yield a lab of the scenario, up and its links measured; removed whatever happens."""
     from ringlight.extensions.bench.fixture_lab import wanted, why_not
 
     kept, words = _marked(request)
     with _in_one_line():
-        asked: Wanted = wanted(ringlight_scenario, request.path, request.config.rootpath, **words)
-    if (reason := why_not(asked.runtime)) is not None:
+        lab_request: Wanted = wanted(ringlight_scenario, request.path, request.config.rootpath, **words)
+    if (reason := why_not(lab_request.runtime)) is not None:
         _cannot(request.config, reason)
     with _in_one_line():
-        lab = _ringlight_labs.take(asked)
+        lab = _ringlight_labs.take(lab_request)
     try:
         yield lab
     finally:
@@ -143,15 +143,15 @@ def ringlight_lab(
 
 
 def _marked(request: pytest.FixtureRequest) -> tuple[bool, dict[str, Any]]:
-    """Whether the next test may have the same lab, and keywords for ``wanted``."""
+    """Return whether the next test may have the same lab, and keywords for ``wanted``."""
     marker = request.node.get_closest_marker("ringlight")
-    said = dict(marker.kwargs) if marker is not None else {}
-    for key in said:
+    keywords = dict(marker.kwargs) if marker is not None else {}
+    for key in keywords:
         if key not in _KEYWORDS:
             pytest.fail(f"ringlight: the marker has no {key}; it has {', '.join(_KEYWORDS)}", pytrace=False)
-    lab = said.pop("lab", "test")
-    runtime = said.setdefault("runtime", request.config.getini("ringlight_runtime"))
+    lab = keywords.pop("lab", "test")
+    runtime = keywords.setdefault("runtime", request.config.getini("ringlight_runtime"))
     for key, value, known in (("lab", lab, _LABS), ("runtime", runtime, _RUNTIMES)):
         if value not in known:
             pytest.fail(f"ringlight: {key}: {value!r} is not one of {', '.join(known)}", pytrace=False)
-    return lab == "session", said
+    return lab == "session", keywords

@@ -65,7 +65,7 @@ def crosscheck(
     if random is not None:
         refuse(context, ("scenario", "arm", "iterations", "emulated"), "not with --random")
         with emulation(lab, context, dask, (), over) as backend:
-            folder, found = run_blind(
+            folder, document = run_blind(
                 random,
                 seed,
                 backend,
@@ -75,8 +75,8 @@ def crosscheck(
                 resume=resume,
                 limit_percent=limit,
             )
-        answer(found, as_json, lambda found: show(found, folder))
-        if not found["within_limit"]:
+        answer(document, as_json, lambda document: show(document, folder))
+        if not document["within_limit"]:
             raise typer.Exit(1)
         return
     refuse(context, ("seed", "resume"), "only with --random")
@@ -87,7 +87,7 @@ def crosscheck(
         names = ("arm", "iterations", "runtime", "rest", "openflow", "dask", *OVER_HOSTS)
         refuse(context, names, "without effect on a run made before (--emulated)")
     with emulation(lab, context, dask, (), over) as backend:
-        folder, found = run_crosscheck(
+        folder, document = run_crosscheck(
             scenario,
             backend,
             simulation_of(mtu, latency),
@@ -99,8 +99,8 @@ def crosscheck(
             limit_percent=limit,
             scale_for=options.machine(lab),
         )
-    answer(found, as_json, lambda found: show(found, folder))
-    if not found["within_limit"]:
+    answer(document, as_json, lambda document: show(document, folder))
+    if not document["within_limit"]:
         raise typer.Exit(1)
 
 

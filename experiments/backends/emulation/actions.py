@@ -62,15 +62,15 @@ class Actions:
         return begun
 
     def over(self) -> list[ActionEnded]:
-        """The ends of those that are over since the last call."""
+        """Return the ends of the actions that have ended since the last call."""
         done = {future for future in self._under_way if future.done()}
         self._under_way -= done
         return [future.result() for future in done]
 
     def settle(self, tend: Callable[[], None]) -> list[ActionEnded]:
-        """The run is over: end what is under way and undo all that it broke. Raises BackendError.
+        """End what is in progress after the run, and undo all faults. Return the ends of the actions.
 
-        ``tend`` is called meanwhile.
+        ``tend`` is called while actions end. Raises BackendError.
         """
         self._hurry.set()
         # Each has deadlines of its own.
@@ -112,8 +112,8 @@ class Actions:
                 return asdict(self._disturb(event.control or ControlFaults()))
             case "impair", _:
                 assert event.impairments is not None
-                wanted = asdict(event.impairments)
-                return asdict(self._fault("impair", str(target), impairments=wanted))
+                impairments = asdict(event.impairments)
+                return asdict(self._fault("impair", str(target), impairments=impairments))
             case "cancel", _:
                 assert target is not None
                 job_id = _known(ids, target.names[0])
@@ -138,32 +138,32 @@ class Actions:
 
     def _regroup(self, ids: list[str]) -> Mapping[str, Any]:
         # Which jobs run, where none is named, is known there: here one may seem to that has just ended.
-        asked = {"jobs": ids or None, "dry_run": False}
-        found: dict[str, Any] = self._ask(lambda: self._api.post("/v1/regroup", asked))
+        body = {"jobs": ids or None, "dry_run": False}
+        reply: dict[str, Any] = self._ask(lambda: self._api.post("/v1/regroup", body))
         deadline = time.monotonic() + REGROUP_S
-        while found["state"] in ("PLANNED", "APPLYING"):
+        while reply["state"] in ("PLANNED", "APPLYING"):
             if time.monotonic() > deadline:
-                raise BackendError(f"{found['id']} was not done after {REGROUP_S:.0f} s")
+                raise BackendError(f"{reply['id']} was not done after {REGROUP_S:.0f} s")
             self._pause()
-            path = f"/v1/regroup/{found['id']}"
-            found = self._ask(lambda: self._api.get(path))  # noqa: B023
-        if found["state"] == "FAILED":
-            raise BackendError(f"{found['id']} failed: {found.get('error')}")
-        return found
+            path = f"/v1/regroup/{reply['id']}"
+            reply = self._ask(lambda: self._api.get(path))  # noqa: B023
+        if reply["state"] == "FAILED":
+            raise BackendError(f"{reply['id']} failed: {reply.get('error')}")
+        return reply
 
     # -- faults
 
     def _disturb(self, control: ControlFaults) -> FaultReport:
         assert self._plan is not None
-        wanted = {**asdict(control), "tuning_s": dict(self._plan.tuning_s)}
-        return self._fault("disturb", "control network", control=wanted)
+        settings = {**asdict(control), "tuning_s": dict(self._plan.tuning_s)}
+        return self._fault("disturb", "control network", control=settings)
 
     def _fault(self, do: str, target: str, back_after_s: float | None = None, **more: Any) -> FaultReport:
         """A fault once it is in force, or over if it is to be back by itself."""
         self._broken = True
-        asked = self._ask(lambda: self._faults.ask(do, target, back_after_s=back_after_s, **more))
+        reply = self._ask(lambda: self._faults.ask(do, target, back_after_s=back_after_s, **more))
         until = ("over",) if back_after_s is not None else ("in force", "over")
-        return self._follow(self._report(asked), back_after_s or 0.0, *until)
+        return self._follow(self._report(reply), back_after_s or 0.0, *until)
 
     def _report(self, fault: str) -> FaultReport:
         return self._ask(lambda: self._faults.fault(fault))

@@ -1,4 +1,4 @@
-"""What stands still in a lab, or is not as the testbed left it, as records of a run."""
+"""Record processes of a lab that stand still, and switches that are not as the testbed left them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ringlight.testbed.deaths import Death
 
 
 def freeze_line(death: Death) -> str:
-    """A line for people about a process that stands still, or goes on."""
+    """Return a line for people about a process that stands still, or continues."""
     called = process_called(death.kind, death.name)
     return f"  {called} goes on" if death.how is None else f"  {called} stands still ({death.how})"
 
@@ -29,7 +29,7 @@ class Astray:
     _since: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def record(self, death: Death, run: str) -> Record:
-        """What is read, as a record. ``run``: empty between runs."""
+        """Return a reading of a process or switch as a record. ``run``: name of the run, "" between runs."""
         t, key = death.t, (death.kind, death.name)
         after_s = t - self._since.get(key, t)
         if death.how is not None:

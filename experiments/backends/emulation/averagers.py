@@ -1,4 +1,4 @@
-"""What a lab's averagers did during a run, as their processes tell it."""
+"""Count the work of a lab's averagers during a run, from the status of their processes."""
 
 from __future__ import annotations
 
@@ -27,26 +27,28 @@ class AveragerLog:
         self._before = {name: _read(path) for name, path in self._files.items()}
 
     def counted(self, clock: Callable[[], float] = time.time) -> dict[str, dict[str, Any]]:
-        """Latest status of each averager, with counters since this log began.
+        """Return the latest status of each averager, with counters since this log began.
 
-        Counters of one that was restarted begin at its restart, which ``restarted`` tells. One that is not
-        back is left out.
+        The counters of an averager that was restarted begin at its restart, which ``restarted`` shows. An
+        averager that is not back is left out.
         """
-        asked = clock()
-        found = {}
+        begin_s = clock()
+        statuses = {}
         for name, path in self._files.items():
             after = _read(path)
-            while (after is None or path.stat().st_mtime < asked) and clock() < asked + FRESH_S:
+            while (after is None or path.stat().st_mtime < begin_s) and clock() < begin_s + FRESH_S:
                 time.sleep(_POLL_S)
                 after = _read(path)
             if after is not None:
-                found[name] = _since(self._before[name], after)
-        return found
+                statuses[name] = _since(self._before[name], after)
+        return statuses
 
     def records(self, **where: Any) -> list[Record]:
-        """What :meth:`counted` finds, if there are averagers. ``where``: time and run of the record."""
-        found = self.counted()
-        return [AveragersCounted(averagers=found, **where)] if found else []
+        """Return one record of :meth:`counted`, or [] if there are no averagers. ``where``: time and run of
+        the record.
+        """
+        statuses = self.counted()
+        return [AveragersCounted(averagers=statuses, **where)] if statuses else []
 
 
 def _since(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> dict[str, Any]:
@@ -65,7 +67,7 @@ def _less(after: Any, before: Any) -> Any:
 
 def _read(path: Path) -> dict[str, Any] | None:
     try:
-        found: dict[str, Any] = json.loads(path.read_text())
+        status: dict[str, Any] = json.loads(path.read_text())
     except FileNotFoundError:
         return None
-    return found
+    return status

@@ -89,16 +89,16 @@ class EmulationBackend:
         )
 
     def _cannot_run(self, plan: RunPlan) -> str | None:
-        """What a job's container needs and this machine has not, ``key: reason``."""
+        """Return what a job's container needs and this machine lacks, ``key: reason``; None if nothing."""
         for job in plan.jobs:
-            if (wanted := job.container) is None:
+            if (container := job.container) is None:
                 continue
             where = f"jobs.{job.name}"
             if self.runtime != "docker":
                 return f"{where}.image: it needs containers, and the runtime is {self.runtime}"
-            if (why := problem_of(wanted)) is not None:
+            if (why := problem_of(container)) is not None:
                 return under(where, why)
-            if (lacking := self._lacks_image(wanted.image)) is not None:
+            if (lacking := self._lacks_image(container.image)) is not None:
                 remedy = "build it, load it, or make one of Debian packages: ringlight image NAME PACKAGE…"
                 return f"{where}.image: {lacking}; {remedy}"
         return None
@@ -127,7 +127,10 @@ class EmulationBackend:
         self._labs = list(earlier.get("labs", ()))
 
     def open(self, setting: Setting, emit: Callable[[Record], None]) -> EmulatedLab:
-        """Raises BackendError, WriteError; then nothing is left."""
+        """Build a lab of the setting and measure its links. Return the lab.
+
+        Raises BackendError and WriteError; then nothing is left of the lab.
+        """
         setting = replace(setting, fabric=plugged(setting.fabric))
         spread = None if self._spread is None else self._spread(setting)
         processes = processes_of(
@@ -193,8 +196,8 @@ def _described(setting: Setting) -> str:
         "onics": ("O-NIC", "O-NICs"),
     }
     counts = [(len(getattr(setting.fabric, kind)), *called) for kind, called in words.items()]
-    said = (f"{count} {one if count == 1 else many}" for count, one, many in counts if count)
-    return ", ".join([setting.name, *said])
+    phrases = (f"{count} {singular if count == 1 else many}" for count, singular, many in counts if count)
+    return ", ".join([setting.name, *phrases])
 
 
 def _of_lab(setting: Setting, processes: LabProcesses, api: Api) -> dict[str, Any]:

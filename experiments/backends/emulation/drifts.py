@@ -19,7 +19,7 @@ _ENDS = {"flows_mended": "flow table", "drift_over": "light"}
 
 
 class DriftLog:
-    """What the controller says of it from now on, for the records of one run."""
+    """Reports of the controller about switches that drift, from now on, as records of one run."""
 
     def __init__(self, api: Api, plan: RunPlan) -> None:
         self._api, self._plan = api, plan
@@ -33,7 +33,11 @@ class DriftLog:
         self._after = 0
 
     def look(self, *, now: bool = False) -> Iterator[Record]:
-        """What came since the last look; ``now``: however short that is ago. Raises ApiError, Unreachable."""
+        """Yield the records since the last look; nothing within LOOK_S seconds of that look, unless ``now``
+        is true.
+
+        Raises ApiError, Unreachable.
+        """
         if not now and time.monotonic() < self._next_s:
             return
         self._next_s = time.monotonic() + LOOK_S

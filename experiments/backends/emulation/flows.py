@@ -25,14 +25,14 @@ class FlowLog:
         self._next = 0.0
 
     def look(self) -> list[Record]:
-        """Read new flows, at most once every FLOWS_S seconds."""
+        """Return the records of new flows, read at most once every FLOWS_S seconds; else []."""
         if time.monotonic() < self._next:
             return []
         self._next = time.monotonic() + FLOWS_S
         return self.read()
 
     def read(self) -> list[Record]:
-        """Read the new flows of all agents."""
+        """Return the records of the new flows of all agents."""
         return [record for gpu in self._cursors for record in self._of(gpu)]
 
     def _of(self, gpu: str) -> list[Record]:
@@ -45,10 +45,10 @@ class FlowLog:
             # Away for now; it is asked again.
             return []
         self._cursors[gpu] = answer["cursor"]
-        found = [self._flow(gpu, flow) for flow in answer["flows"]]
+        records = [self._flow(gpu, flow) for flow in answer["flows"]]
         if answer.get("dropped"):
-            found.append(FlowsLost(t=time.monotonic(), run=self._run, gpu=gpu, count=answer["dropped"]))
-        return found
+            records.append(FlowsLost(t=time.monotonic(), run=self._run, gpu=gpu, count=answer["dropped"]))
+        return records
 
     def _flow(self, gpu: str, flow: dict[str, Any]) -> Record:
         peer = self._gpu_of.get(flow["peer"], flow["peer"])
@@ -58,5 +58,5 @@ class FlowLog:
         return record
 
     def _ask(self, gpu: str, cursor: int) -> dict[str, Any]:
-        found: dict[str, Any] = self._api.get(f"/v1/onics/{gpu}/flows", cursor=cursor)
-        return found
+        reply: dict[str, Any] = self._api.get(f"/v1/onics/{gpu}/flows", cursor=cursor)
+        return reply

@@ -100,11 +100,11 @@ class _Job:
 
     @property
     def awaited(self) -> bool:
-        """Whether somebody waits for its next state."""
+        """Return whether the run waits for the job's next state."""
         return not self.released and not self.ended
 
     def triggers(self, events: Iterable[EventPlan]) -> bool:
-        """Whether any of the events waits for one of its iterations."""
+        """Return whether an event waits for an iteration of this job; False once the job has ended."""
         name = self.plan.name
         return not self.ended and any(event.when.job == name for event in events)
 
@@ -216,8 +216,8 @@ class EmulatedLab:
         """The job that an earlier submission made, though nobody answered it."""
         if name not in self._run.unanswered:
             return None
-        found: Iterable[dict[str, Any]] = self._api.get("/v1/jobs")
-        return next((job for job in found if job["name"] == name and job["state"] not in ENDED), None)
+        documents: Iterable[dict[str, Any]] = self._api.get("/v1/jobs")
+        return next((job for job in documents if job["name"] == name and job["state"] not in ENDED), None)
 
     def release(self, jobs: Sequence[str]) -> None:
         run = self._run
@@ -240,8 +240,8 @@ class EmulatedLab:
             time.sleep(max(0.0, min(GLANCE_S if self._awaits() else quiet_s, left_s)))
 
     def _taken(self) -> list[Record]:
-        found, self._found = sorted(self._found, key=lambda record: record.t), []
-        return found
+        records, self._found = sorted(self._found, key=lambda record: record.t), []
+        return records
 
     def end(self) -> Sequence[Record]:
         run = self._run
@@ -310,7 +310,7 @@ class EmulatedLab:
 
     def _note_astray(self) -> None:
         name = "" if self._now is None else self._now.plan.name
-        self._found += [self._links.astray.record(one, name) for one in self.processes.astray()]
+        self._found += [self._links.astray.record(death, name) for death in self.processes.astray()]
 
     def _busiest(self, own: Mapping[str, float]) -> dict[str, float]:
         """Shares of the processors' time: of the host whose processors the lab itself keeps busiest."""
@@ -322,15 +322,15 @@ class EmulatedLab:
         most = max(loads, key=lambda load: load["busy"] - load["others"])
         return {name: round(share, 4) for name, share in most.items()}
 
-    def _note_deaths(self, found: Iterable[Death]) -> None:
+    def _note_deaths(self, deaths: Iterable[Death]) -> None:
         run = self._run
-        for death in found:
+        for death in deaths:
             of_controller = death.kind == "controller"
             if death.how is not None:
                 run.away[death.kind, death.name] = death.t
                 planned = death.asked and is_planned(run.plan, death)
-                said = {"kind": death.kind, "name": death.name, "how": death.how}
-                self._note(ProcessEnded, t=death.t, **said, planned=planned)
+                fields = {"kind": death.kind, "name": death.name, "how": death.how}
+                self._note(ProcessEnded, t=death.t, **fields, planned=planned)
                 run.killed = run.killed or (of_controller and planned)
                 if of_controller and not planned:
                     self._count_restart(death.how)
@@ -399,9 +399,9 @@ class EmulatedLab:
 
     def _look_at(self, job: _Job) -> None:
         # The state first: what it says is then already in the events.
-        found, known, segments = self._api.get(f"/v1/jobs/{job.id}"), job.state, job.segments
+        document, known, segments = self._api.get(f"/v1/jobs/{job.id}"), job.state, job.segments
         caught_up = self._events(job)
-        state, gpus = found["state"], [rank["gpu"] for rank in found["ranks"]]
+        state, gpus = document["state"], [rank["gpu"] for rank in document["ranks"]]
         # A recovery that the events tell of is newer, and may end in the state that was known before.
         if state == known or not caught_up or job.segments is not segments:
             return
@@ -415,7 +415,7 @@ class EmulatedLab:
         job.segments = job.segments or [(len(gpus), 0)]
         if state not in _TOLD:
             return
-        t, reason = (found["t_ended"], found["error"]) if job.ended else (time.monotonic(), None)
+        t, reason = (document["t_ended"], document["error"]) if job.ended else (time.monotonic(), None)
         if state == "RECOVERING":
             t = job.lost_s or t
         self._tell_state(job, t, reason)
@@ -424,14 +424,18 @@ class EmulatedLab:
         self._note(JobState, t=t, job=job.plan.name, state=job.state, gpus=job.gpus, reason=reason)
 
     def _events(self, job: _Job, *, fresh: bool = False) -> bool:
-        """Whether the controller has all that was heard of the job before. ``fresh``: it listens first."""
+        """Read the new events of a job. Return whether the controller has all events that were read of the
+        job before.
+
+        ``fresh``: the controller first reads from the workers.
+        """
         answer = self._api.get(f"/v1/jobs/{job.id}/events", cursor=job.cursor, fresh=fresh)
         if answer["cursor"] < job.cursor:
             # One that was started again is still catching up with the workers.
             return False
         job.cursor = answer["cursor"]
         for event in answer["events"]:
-            told = {**event, "run": self._run.plan.name, "job": job.plan.name}
+            fields = {**event, "run": self._run.plan.name, "job": job.plan.name}
             if event["event"] == WorkerLost.event:
                 job.lost_s = event["t"]
             if event["event"] == JobRecovered.event:
@@ -442,8 +446,8 @@ class EmulatedLab:
                 job.state, job.gpus = "RUNNING", event["ranks"]
                 self._tell_state(job, event["t"])
                 job.segments = goes_on(job.segments, len(event["ranks"]), event["iteration"])
-                told |= {"gpus": event["ranks"], "at": event["t"]}
-            record = record_of(told)
+                fields |= {"gpus": event["ranks"], "at": event["t"]}
+            record = record_of(fields)
             if record is not None:
                 self._found.append(record)
         return True
@@ -451,8 +455,8 @@ class EmulatedLab:
     def _let_go(self) -> None:
         """Release what is to be released; refused, it is tried again for a while."""
         run = self._run
-        for asked in list(run.releases):
-            jobs, until_s = asked
+        for release in list(run.releases):
+            jobs, until_s = release
             documents = [self._api.get(f"/v1/jobs/{job.id}") for job in jobs]
             going = [document for document in documents if document["state"] not in ENDED]
             if any(document["t_released"] is None for document in going):
@@ -467,16 +471,16 @@ class EmulatedLab:
                     if error.status != HTTPStatus.CONFLICT or time.monotonic() > until_s:
                         raise
                     continue
-            run.releases.remove(asked)
+            run.releases.remove(release)
             for job in jobs:
                 job.released = True
             if going:
-                at = max(float(document["t_released"]) for document in going)
+                released_s = max(float(document["t_released"]) for document in going)
                 run.since_s = run.since_s or time.monotonic()
-                self._note(Released, jobs=[job.plan.name for job in jobs], at=at)
+                self._note(Released, jobs=[job.plan.name for job in jobs], at=released_s)
 
     def _count_before(self, jobs: Sequence[_Job]) -> None:
-        """What links have carried before jobs of containers start."""
+        """Read the byte counters of links before jobs of containers start."""
         run = self._run
         for job in jobs:
             if job.plan.container is not None:
@@ -486,28 +490,32 @@ class EmulatedLab:
             job.beside |= {other.plan.name for other in running if other is not job}
 
     def _port_bytes(self) -> PortBytes:
-        found: Iterable[dict[str, Any]] = self._api.get("/v1/port-bytes")
-        return {(one["switch"], one["port"]): (one["rx_bytes"], one["tx_bytes"]) for one in found}
+        counters: Iterable[dict[str, Any]] = self._api.get("/v1/port-bytes")
+        return {
+            (entry["switch"], entry["port"]): (entry["rx_bytes"], entry["tx_bytes"]) for entry in counters
+        }
 
     def _keep_of_containers(self, job: _Job) -> None:
-        """What links carried, and what every rank's command said, into the logs."""
+        """Record the bytes that links carried, and write the output of every rank's command to the logs."""
         after = self._port_bytes() if job.before else {}
         folder = self.processes.logs / "output" / self._run.plan.name
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
             for rank in range(job.plan.gpus):
                 try:
-                    said = self._api.get(f"/v1/jobs/{job.id}/output/{rank}")
+                    output = self._api.get(f"/v1/jobs/{job.id}/output/{rank}")
                 except ApiError as error:
                     if error.status == HTTPStatus.NOT_FOUND:
                         # One that was never begun has said nothing.
                         continue
-                    said = {"stdout": "", "stderr": f"ringlight: the output could not be read: {error}\n"}
+                    output = {"stdout": "", "stderr": f"ringlight: the output could not be read: {error}\n"}
                 for stream in ("stdout", "stderr"):
                     path = folder / f"{job.plan.name}-{rank}.{stream}.txt"
-                    path.write_text(said[stream], encoding="utf-8")
+                    path.write_text(output[stream], encoding="utf-8")
         if job.before:
-            links = [one for link in self.setting.fabric.links for one in carried(link, job.before, after)]
+            links = [
+                entry for link in self.setting.fabric.links for entry in carried(link, job.before, after)
+            ]
             self._note(LinkBytes, job=job.plan.name, links=links, beside=sorted(job.beside))
 
     def _samples(self) -> None:
@@ -533,7 +541,7 @@ class EmulatedLab:
         self._note(LightCounters, moment=moment, kernel=kernel, agents=agents)
 
     def _divisions(self) -> None:
-        """How the controller divided the light of each job, where it does."""
+        """Record how the controller divided the light of each job, if the job's light is divided."""
         fabric = self.setting.fabric
         for job in self._run.jobs.values():
             plane = job.plan.plane(fabric)
@@ -550,7 +558,7 @@ class EmulatedLab:
                 self._note(LightTurns, job=job.plan.name, turns=[*_turns(made)])
 
     def _moved(self, plane: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """A plane as the controller shows it, and each change of its light in the last job."""
+        """Return a plane as the controller shows it, and each change of its light in the last job."""
         return self._api.get(f"/v1/planes/{plane}"), self._api.get(f"/v1/planes/{plane}/changes")
 
     def _cancel(self) -> None:
@@ -566,17 +574,18 @@ class EmulatedLab:
             time.sleep(GLANCE_S)
 
     def _note(self, kind: type[Record], /, t: float | None = None, **fields: Any) -> None:
-        at = time.monotonic() if t is None else t
-        self._found.append(kind(t=at, run=self._run.plan.name, **fields))
+        t_s = time.monotonic() if t is None else t
+        self._found.append(kind(t=t_s, run=self._run.plan.name, **fields))
 
 
 def _turns(decisions: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The turns for which the controller set light while the job ran."""
-    for one in decisions:
-        lit = one["t"] + one["decide_s"] + one["hold_s"] + one["dark_s"]
-        for iteration, phase in one["turns"]:
+    """Yield the turns for which the controller set light while the job ran."""
+    for decision in decisions:
+        lit_s = decision["t"] + decision["decide_s"] + decision["hold_s"] + decision["dark_s"]
+        for iteration, phase in decision["turns"]:
             yield {
-                "iteration": iteration, "phase": phase, "set": one["t"], "lit": lit, "moved": one["changed"],
+                "iteration": iteration, "phase": phase, "set": decision["t"], "lit": lit_s,
+                "moved": decision["changed"],
             }  # fmt: skip
 
 
@@ -585,44 +594,49 @@ _TARGETS = {"optical switch": "switch {}", "O-NIC agent": "agent {}", "averager"
 
 
 def is_planned(plan: RunPlan, death: Death) -> bool:
-    """Whether a run has an event that kills this process."""
+    """Return whether a run has an event that kills this process."""
     target = _TARGETS.get(death.kind, death.kind).format(death.name)
     return any(event.do == "kill" and str(event.target) == target for event in plan.events)
 
 
 def carried(link: Link, before: PortBytes, after: PortBytes) -> list[dict[str, Any]]:
-    """Bytes in each direction of a link with a packet switch at an end, as its port counted them; of one
-    between two the sender counts. A switch that was started again meanwhile counts for nothing."""
-    found: dict[tuple[str, str], int] = {}
+    """Return the bytes in each direction of a link with a packet switch at an end, as the switch's port
+    counted them.
+
+    Of a link between two switches the sender counts. A switch that was restarted meanwhile is left out.
+    """
+    sent_bytes: dict[tuple[str, str], int] = {}
     for near in (link.a, link.b):
         key, far = (near.node, near.number), link.other(near)
         if key in before and key in after:
             received, sent = (now - then for now, then in zip(after[key], before[key], strict=True))
             if min(received, sent) < 0:
                 continue
-            found[str(near), str(far)] = sent
-            found.setdefault((str(far), str(near)), received)
-    return [{"from": a, "to": b, "bytes": count} for (a, b), count in sorted(found.items())]
+            sent_bytes[str(near), str(far)] = sent
+            sent_bytes.setdefault((str(far), str(near)), received)
+    return [{"from": a, "to": b, "bytes": count} for (a, b), count in sorted(sent_bytes.items())]
 
 
 def since(now: Sequence[Mapping[str, Any]], before: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """What impaired links did to frames since then, where any came."""
-    known = {(one["from"], one["to"]): one for one in before}
-    found = []
-    for one in now:
-        then = known.get((one["from"], one["to"]), {})
+    """Return what impaired links did to frames since ``before``, only for links that frames arrived at."""
+    known = {(counters["from"], counters["to"]): counters for counters in before}
+    changes = []
+    for counters in now:
+        then = known.get((counters["from"], counters["to"]), {})
         made = {
-            key: value if isinstance(value, str) else value - then.get(key, 0) for key, value in one.items()
+            key: value if isinstance(value, str) else value - then.get(key, 0)
+            for key, value in counters.items()
         }
         if made["frames"]:
-            found.append(made)
-    return found
+            changes.append(made)
+    return changes
 
 
 def goes_on(segments: Sequence[tuple[int, int]], ranks: int, first: int) -> list[tuple[int, int]]:
-    """Numbers of ranks, each from an iteration on, of a job that goes on with ``ranks`` from ``first`` on.
+    """Return the numbers of ranks, each from an iteration on, of a job that resumes with ``ranks`` at
+    ``first``.
 
-    What it did from that iteration on before, it does anew.
+    Iterations that the job did from ``first`` on before are done again.
     """
     kept = [segment for segment in segments if segment[1] < first]
     return kept if kept and kept[-1][0] == ranks else [*kept, (ranks, first)]

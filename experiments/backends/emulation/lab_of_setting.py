@@ -26,8 +26,11 @@ def processes_of(
     bounded: bool = False,
     **more: Any,
 ) -> LabProcesses:
-    """The processes, not started yet, of a lab of this setting. ``bounded``: workers have little under
-    way, as no event will delay frames; ``more``: keywords of ``LabProcesses``."""
+    """Return the processes, not started yet, of a lab of this setting.
+
+    ``bounded``: workers have little in progress, as no event will delay frames. ``more``: keywords of
+    ``LabProcesses``.
+    """
     scale, tcp = setting.scale, setting.tcp
     options = [
         *("--time-dilation", repr(scale.time), "--payload-scale", repr(scale.payload)),
@@ -40,7 +43,7 @@ def processes_of(
 
 
 def cannot_drive(fabric: Fabric) -> str | None:
-    """Why an optical switch has no driver here, ``key: reason``; None where all have."""
+    """Return why an optical switch has no driver here, ``key: reason``; None if all have one."""
     for name, switch in fabric.optical_switches.items():
         try:
             check_driver(switch.driver)
@@ -50,7 +53,9 @@ def cannot_drive(fabric: Fabric) -> str | None:
 
 
 def for_applications(fabric: Fabric) -> str | None:
-    """Which switch waits for applications, where none were given, ``key: reason``."""
+    """Return which switch waits for an application, of which none was given, ``key: reason``; None if no
+    switch does.
+    """
     for name, switch in fabric.packet_switches.items():
         if switch.controller == APP:
             return f"fabric.packet_switches.{name}.controller: app, and no application was given (--app FILE)"
@@ -58,7 +63,7 @@ def for_applications(fabric: Fabric) -> str | None:
 
 
 def all_for_applications(setting: Setting) -> Setting:
-    """Copy of a setting whose packet switches are all left to applications."""
+    """Return a copy of a setting whose packet switches are all left to applications."""
     section = {**setting.section, "controller": APP}
     if "packet_switches" in section:
         section["packet_switches"] = {

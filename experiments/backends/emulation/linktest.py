@@ -117,7 +117,7 @@ class LinkTest:
         self._circuits = circuits
         if circuits:
             set_circuits(self._api, circuits)
-        found, unmeasured = parts(fabric, circuits)
+        tests, unmeasured = parts(fabric, circuits)
         for out in unmeasured:
             to = fabric.link_at[out].other(out)
             self._say(f"  {out} to {to} is not measured: no two GPUs send over it")
@@ -125,7 +125,7 @@ class LinkTest:
             self._say(
                 f"  {len(fabric.cables)} cables of averagers are not measured: no two GPUs send over them"
             )
-        for part in found:
+        for part in tests:
             self._settle(part)
         self._since.shares()
 
@@ -150,21 +150,21 @@ class LinkTest:
 
     def _settle(self, part: Part) -> None:
         """Measure some links; unless one missed its setting while others had the processors, they count."""
-        found = self._attempt(part)
-        missed = missed_links(found.rates)
-        if found.load.taken < TAKEN and (slow := _slow(found.rates)):
+        attempt = self._attempt(part)
+        missed = missed_links(attempt.rates)
+        if attempt.load.taken < TAKEN and (slow := _slow(attempt.rates)):
             second = self._attempt(_only(part, slow))
-            self._repeated(part, found, second, "better")
+            self._repeated(part, attempt, second, "better")
             other = {_link(rate): rate for rate in second.rates}
-            better = [max(rate, other.get(_link(rate), rate), key=_ratio) for rate in found.rates]
-            found = Attempt(better, found.load)
-        if missed and found.load.taken >= TAKEN:
-            share = f"{100 * found.load.taken:.0f} % of the processors"
+            better = [max(rate, other.get(_link(rate), rate), key=_ratio) for rate in attempt.rates]
+            attempt = Attempt(better, attempt.load)
+        if missed and attempt.load.taken >= TAKEN:
+            share = f"{100 * attempt.load.taken:.0f} % of the processors"
             self._say(f"  others took {share}, and {missed[0].text}; once more later")
-            self._doubts.append((part, found))
-            self._note(LinkRateDisturbed, found)
+            self._doubts.append((part, attempt))
+            self._note(LinkRateDisturbed, attempt)
         else:
-            self._write(found)
+            self._write(attempt)
 
     def _repeated(self, part: Part, first: Attempt, second: Attempt, counts: str) -> None:
         self.emit(
@@ -179,16 +179,16 @@ class LinkTest:
             )
         )
 
-    def _note(self, kind: type[LinkRate], found: Attempt) -> None:
-        load = found.load
+    def _note(self, kind: type[LinkRate], attempt: Attempt) -> None:
+        load = attempt.load
         shares = {key: round(getattr(load, key), 4) for key in ("stolen", "others", "busy")}
-        for rate in found.rates:
+        for rate in attempt.rates:
             fabric = self._setting.name
             self.emit(kind(t=time.monotonic(), fabric=fabric, **rate, **shares))
 
-    def _write(self, found: Attempt) -> None:
-        self._note(LinkRate, found)
-        ratios = [100 * _ratio(rate) for rate in found.rates]
+    def _write(self, attempt: Attempt) -> None:
+        self._note(LinkRate, attempt)
+        ratios = [100 * _ratio(rate) for rate in attempt.rates]
         if ratios:
             self._say(
                 f"  {len(ratios)} rates, {min(ratios):.1f} to {max(ratios):.1f} % of their settings, median "
@@ -245,7 +245,7 @@ class LinkTest:
             for astray in self._processes.astray():
                 self.emit(self.astray.record(astray, ""))
             try:
-                found = self._api.get(f"/v1/jobs/{job}")
+                document = self._api.get(f"/v1/jobs/{job}")
             except Unreachable:
                 # It has died, and is started again.
                 self._processes.check()
@@ -257,10 +257,10 @@ class LinkTest:
                         self.emit(ended)
                         self._say(f"  {ended.process} died ({ended.how}); it is started again")
             else:
-                if found["state"] == state:
+                if document["state"] == state:
                     return
-                if found["state"] in ENDED:
-                    raise BackendError(f"link test: {found['state'].lower()}: {found['error']}")
+                if document["state"] in ENDED:
+                    raise BackendError(f"link test: {document['state'].lower()}: {document['error']}")
             if time.monotonic() > deadline:
                 raise BackendError(f"link test: not {state.lower()} after {patience_s:.0f} s")
             time.sleep(0.03)
@@ -298,19 +298,20 @@ def _only(part: Part, links: Container[tuple[str, str]]) -> Part:
 
 
 def parts(fabric: Fabric, circuits: Circuits) -> tuple[list[Part], list[Port]]:
-    """Parts to measure with ``circuits`` lit, and the ports of links that no pair of GPUs uses.
+    """Return the parts to measure with ``circuits`` lit, and the ports of links that no pair of GPUs uses.
 
-    NICs at once along rings inside each packet switch, both directions full; then each direction of each link
-    between packet switches, those at once that share no link; then the O-NICs of each plane with light.
+    First NICs, at the same time along rings inside each packet switch, both directions full. Then each
+    direction of each link between packet switches, at the same time those that share no link. Then the O-NICs
+    of each plane with light.
     """
     ports = [(Port.parse(a), Port.parse(b)) for a, b in circuits]
     graph = electrical_graph(fabric, circuit_cross_connects(fabric, ports))
     trunks, unmeasured = trunk_tests(fabric, Router(fabric, graph))
-    found = [Part("NICs", [list(_nics(fabric, graph))]), Part("links between switches", trunks)]
-    found += [
+    tests = [Part("NICs", [list(_nics(fabric, graph))]), Part("links between switches", trunks)]
+    tests += [
         Part(f"O-NICs of {plane.name}", list(_STREAMS[plane.kind](plane))) for plane in lit_planes(fabric)
     ]
-    return [Part(p.what, [batch for batch in p.batches if batch]) for p in found], unmeasured
+    return [Part(p.what, [batch for batch in p.batches if batch]) for p in tests], unmeasured
 
 
 def _nics(fabric: Fabric, graph: ElectricalGraph) -> Iterator[Stream]:
@@ -369,10 +370,10 @@ def _divided(plane: WholePlane) -> Iterator[list[Stream]]:
             demand = np.zeros((len(nodes), len(nodes)))
             demand[tuple(np.array(pairs).T)] = 1.0
             counts = divides.counts(demand)
-            lit = [pair for pair in pairs if counts[pair]]
-            if lit == pairs:
+            lit_pairs = [pair for pair in pairs if counts[pair]]
+            if lit_pairs == pairs:
                 break
-            pairs = lit
+            pairs = lit_pairs
         yield [
             Stream(
                 nodes[i], nodes[j], ((f"lightpaths of {nodes[i]}", f"{nodes[i]} to {nodes[j]}"),),
@@ -391,10 +392,11 @@ _STREAMS: Mapping[str, Callable[[Any], Iterator[list[Stream]]]] = {
 
 
 def trunk_tests(fabric: Fabric, router: Router) -> tuple[list[list[Stream]], list[Port]]:
-    """Which GPUs send to which to fill each direction of each link between packet switches once.
+    """Return batches of streams between GPUs that fill each direction of each link between packet switches
+    once.
 
-    In a batch no GPU sends or receives twice, and no link is used twice, nor in both directions. Also the
-    ports of links over which no pair of GPUs sends.
+    In a batch no GPU sends or receives twice, and no link is used twice, nor in both directions. Also return
+    the ports of links over which no pair of GPUs sends.
     """
     left = {
         port
@@ -417,7 +419,9 @@ def trunk_tests(fabric: Fabric, router: Router) -> tuple[list[list[Stream]], lis
         left -= {hop.out for hop in measured}
         used: set[object] = {("from", source), ("to", destination)}
         used |= {frozenset((hop.out, hop.into)) for hop in path[1:-1]}
-        free = next((number for number, others in enumerate(taken) if used.isdisjoint(others)), len(taken))
+        free = next(
+            (number for number, resources in enumerate(taken) if used.isdisjoint(resources)), len(taken)
+        )
         if free == len(taken):
             batches.append([])
             taken.append(set())

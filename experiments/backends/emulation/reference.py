@@ -35,11 +35,11 @@ class References:
     def outcome_of(
         self, lab: Lab, request: Mapping[str, Any], segments: Sequence[tuple[int, int]]
     ) -> dict[str, Any]:
-        """``sha256`` of the parameters after the training of a ``POST /v1/jobs`` request, and where averagers
-        work ``unlike``, the share of their answers that are not the mean. Raises BackendError.
+        """Return the outcome of the training of a ``POST /v1/jobs`` request: ``sha256`` of the parameters.
 
-        ``segments``: with how many ranks it went on, each from an iteration on; more than one where it lost
-        GPUs.
+        If averagers work, it also has ``unlike``, the share of their answers that are not the mean.
+        ``segments``: the number of ranks, each from an iteration on; more than one if the job lost GPUs.
+        Raises BackendError.
         """
         key = (*segments, json.dumps(_decisive(request)))
         if key not in self._known:
@@ -60,8 +60,8 @@ def _train(lab: Lab, request: Mapping[str, Any], segments: Sequence[tuple[int, i
         path.write_text(json.dumps({**spec, **_decisive(request)}), encoding="utf-8")
     words = [f"{ranks}:{first}" for ranks, first in segments]
     command = [sys.executable, "-m", "ringlight.containers.worker.reference", str(path), *words]
-    with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as wrong:
-        process = start_process(command, lab.environment(), said, errors=wrong)
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as wrong:
+        process = start_process(command, lab.environment(), output, errors=wrong)
         try:
             code = process.wait(REFERENCE_S)
         except subprocess.TimeoutExpired:
@@ -70,10 +70,10 @@ def _train(lab: Lab, request: Mapping[str, Any], segments: Sequence[tuple[int, i
         finally:
             process.kill()
             process.wait(10)
-        said.seek(0)
+        output.seek(0)
         wrong.seek(0)
         if code:
             last = (wrong.read().decode(errors="replace").strip().splitlines() or ["no message"])[-1]
             raise BackendError(f"the one-process reference of job {job} failed: {last}")
-        outcome = json.load(said)
+        outcome = json.load(output)
     return {"sha256": str(outcome["parameters_sha256"]), "unlike": outcome.get("unlike")}

@@ -1,4 +1,4 @@
-"""What the controller is asked for, for each job of a run plan."""
+"""Make the controller request for each job of a plan, and refuse plans that cannot be emulated."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _EMULATED_POLICIES: Mapping[str, tuple[str, ...]] = {
 
 
 def job_request(plan: RunPlan, job: JobPlan) -> dict[str, Any]:
-    """The body of ``POST /v1/jobs``, held."""
+    """Return the body of ``POST /v1/jobs`` for a job that is held."""
     request: dict[str, Any] = {"name": job.name, **_where(plan, job), "hold": True}
     request["connect_timeout_s"] = CONNECT_S
     if job.container is not None:
@@ -93,7 +93,7 @@ def _where(plan: RunPlan, job: JobPlan) -> dict[str, Any]:
 
 
 def peer_timeout_s(plan: RunPlan, job: JobPlan) -> float:
-    """Emulated seconds that a worker waits for a peer before it takes it for lost."""
+    """Return the emulated seconds that a worker waits for a peer before it treats the peer as lost."""
     if job.plane(plan.setting.fabric).sums:
         return averaged_patience_s(plan, job)
     longest_s = longest_all_reduce_s(plan, job) if job.workload is None else longest_iteration_s(plan, job)
@@ -106,7 +106,7 @@ def peer_timeout_s(plan: RunPlan, job: JobPlan) -> float:
 
 
 def averaged_patience_s(plan: RunPlan, job: JobPlan) -> float:
-    """Longest wait for an OptINC job's other ranks, emulated seconds.
+    """Return the longest wait for an OptINC job's other ranks, in emulated seconds.
 
     Ranks wait for each other only when they exchange scales: for as long as the slowest computes after the
     fastest.
@@ -127,10 +127,11 @@ def _turns_s(plan: RunPlan, job: JobPlan) -> float:
 
 
 def longest_all_reduce_s(plan: RunPlan, job: JobPlan) -> float:
-    """No all-reduce takes longer where nothing is wrong: emulated seconds, far more than most take.
+    """Return an upper bound on the time of an all-reduce without faults, in emulated seconds, far above the
+    usual time.
 
-    On packet switches as if all that every job sends in a step passed the slowest link; on a grid or
-    ring each step waits for its light.
+    On packet switches as if all that every job sends in a step passed the slowest link; on a grid or ring
+    each step waits for its light.
     """
     setting = plan.setting
     shared = job.plane(setting.fabric).shared
@@ -141,7 +142,7 @@ def longest_all_reduce_s(plan: RunPlan, job: JobPlan) -> float:
 
 
 def _only_replayed(trace: TracePlan) -> str | None:
-    """Why a trace's jobs are not emulated, ``: reason`` or ``.key: reason``; None where they are."""
+    """Return why a trace's jobs are not emulated, ``: reason`` or ``.key: reason``; None if they are."""
     if trace.trains is None:
         return ": weeks of a trace are only simulated"
     for key, known in _EMULATED_POLICIES.items():
@@ -153,7 +154,7 @@ def _only_replayed(trace: TracePlan) -> str | None:
 
 
 def only_simulated(plan: RunPlan) -> str | None:
-    """Why only a simulation can carry out a plan, ``key: reason``; None where it need not."""
+    """Return why only a simulation can carry out a plan, ``key: reason``; None if an emulation can, too."""
     if plan.trace is not None and (why := _only_replayed(plan.trace)) is not None:
         return f"jobs.trace{why}"
     try:
@@ -202,28 +203,28 @@ def only_simulated(plan: RunPlan) -> str | None:
 
 def _beyond_workers(job: JobPlan) -> str | None:
     """The first figure that no worker takes, which the controller would say only when a lab is up."""
-    asked: list[tuple[str, float, float, float]] = [
+    limits: list[tuple[str, float, float, float]] = [
         ("beacon", job.beacon_s, 0, MOST_BEACON_S),
         ("iterations", job.iterations, 1, MOST_ITERATIONS),
     ]
-    asked += [(f"slower.{rank}", factor, 0, MOST_SLOWER) for rank, factor in job.stragglers.items()]
+    limits += [(f"slower.{rank}", factor, 0, MOST_SLOWER) for rank, factor in job.stragglers.items()]
     if job.training is not None:
         of = job.training
-        asked += [
+        limits += [
             ("training.gradient", of.gradient_bytes, 0, MOST_GRADIENT_BYTES),
             ("training.compute", of.compute_s, 0, MOST_COMPUTE_S),
             ("training.batch", of.batch, 1, MOST_BATCH),
             ("training.seed", of.seed, 0, MOST_SEED),
             ("training.learning_rate", of.learning_rate, 0, MOST_LEARNING_RATE),
         ]
-    for key, value, least, most in asked:
+    for key, value, least, most in limits:
         if not least <= value <= most:
             return f"jobs.{job.name}.{key}: {value:.10g} as emulated; a worker takes {least} to {most}"
     return None
 
 
 def passes_no_packets(fabric: Fabric) -> str | None:
-    """Why nothing can be sent over an optical switch, ``key: reason``; None where it can over all."""
+    """Return why an optical switch cannot carry packets, ``key: reason``; None if all can."""
     for name, switch in fabric.optical_switches.items():
         if switch.is_elsewhere and any(port.node == name for port in fabric.link_at):
             what = "the testbed's packets do not get to a switch that is elsewhere"
@@ -231,21 +232,21 @@ def passes_no_packets(fabric: Fabric) -> str | None:
     return None
 
 
-def _too_fast(setting: Setting, one: Division) -> str | None:
-    """Why a controller cannot divide an interconnect's light as often as it is to, ``key: reason``."""
+def _too_fast(setting: Setting, division: Division) -> str | None:
+    """Return why a controller cannot divide light as often as planned, ``key: reason``; None if it can."""
     time = setting.scale.time
-    if one.decision_s:
+    if division.decision_s:
         return "fabric.interconnect.decision: the emulated controller decides in its own time; leave it out"
-    if one.interval_s * time < LEAST_INTERVAL_S:
+    if division.interval_s * time < LEAST_INTERVAL_S:
         return (
-            f"fabric.interconnect.interval: {format_time(one.interval_s * time)} as emulated; a controller "
-            f"divides light at most every {format_time(LEAST_INTERVAL_S)}; raise scale.time"
+            f"fabric.interconnect.interval: {format_time(division.interval_s * time)} as emulated; a "
+            f"controller divides light at most every {format_time(LEAST_INTERVAL_S)}; raise scale.time"
         )
-    return _taken_for_lost(setting, one.dark_s)
+    return _taken_for_lost(setting, division.dark_s)
 
 
 def _taken_for_lost(setting: Setting, dark_s: float) -> str | None:
-    """Why TCP would take for lost what waits for so long, ``key: reason``."""
+    """Return why TCP would treat frames held for ``dark_s`` as lost, ``key: reason``; None if not."""
     time = setting.scale.time
     if setting.tcp.rto_min < HELD * dark_s:
         return (

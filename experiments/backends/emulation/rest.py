@@ -1,4 +1,4 @@
-"""What a run asks of the controller, through the REST API and read back, and what ends a run there."""
+"""Send a run's requests to the controller's REST API, and end the run if one is refused."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Circuits = Sequence[tuple[str, str]]
 
 @contextmanager
 def ending_runs() -> Iterator[None]:
-    """What is refused inside is the end of the run, in one line: a BackendError."""
+    """Turn a refusal raised in the block into a one-line BackendError, which ends the run. Yields nothing."""
     try:
         yield
     except Refusals as error:
@@ -34,9 +34,9 @@ def ending_runs() -> Iterator[None]:
 def set_circuits(api: Api, circuits: Circuits) -> None:
     """Light exactly these circuits and read them back. Raises BackendError where they do not stand."""
     answer = api.put("/v1/circuits", {"circuits": [list(pair) for pair in circuits], "dry_run": False})
-    lit, wanted = lit_circuits(api), canonical(circuits)
-    if lit != wanted:
-        missing = [f"{a}-{b}" for a, b in wanted if (a, b) not in lit]
+    present, requested = lit_circuits(api), canonical(circuits)
+    if present != requested:
+        missing = [f"{a}-{b}" for a, b in requested if (a, b) not in present]
         problems = answer.get("problems") or [f"missing {', '.join(missing) or 'none, but more is lit'}"]
         raise BackendError(f"circuits do not stand as asked: {problems[0]}")
 

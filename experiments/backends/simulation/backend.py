@@ -61,8 +61,8 @@ class SimulationBackend:
     def refuses(self, plan: RunPlan) -> str | None:
         if plan.trace is not None:
             return not_replayed(plan)
-        if (found := lacking(self, plan)) is not None:
-            return found
+        if (missing := lacking(self, plan)) is not None:
+            return missing
         faults = plan.control
         if faults.loss or faults.duplicate or faults.reorder:
             return "control: the simulation cannot lose, double or reorder control messages, only delay them"
@@ -129,19 +129,19 @@ class SimulationBackend:
         return SimulatedLab(setting, share, self.latency_s, self._count, self.most_events)
 
     def batches(self, plans: Sequence[RunPlan]) -> tuple[list[Batch | TraceBatch], list[RunPlan]]:
-        """Divide plans into batches that need no lab, and the plans that need one."""
+        """Return batches of plans that need no lab, and the plans that need a lab."""
         traces: list[Batch | TraceBatch] = [trace_batch(plan) for plan in plans if plan.trace is not None]
         plans = [plan for plan in plans if plan.trace is None]
         single = [plan for plan in plans if alone(plan)]
         if not single:
             return traces, list(plans)
         share = payload_share(min(self._mtu_bytes(plan.setting) for plan in single))
-        found = batches(single, share, self.latency_s)
-        return [*traces, *found], [plan for plan in plans if not alone(plan)]
+        single_batches = batches(single, share, self.latency_s)
+        return [*traces, *single_batches], [plan for plan in plans if not alone(plan)]
 
-    def compute(self, batch: Batch | TraceBatch, told: Told = untold) -> list[Record]:
-        """The records of a batch's runs."""
-        return replayed(batch, told) if isinstance(batch, TraceBatch) else compute(batch)
+    def compute(self, batch: Batch | TraceBatch, report: Told = untold) -> list[Record]:
+        """Return the records of a batch's runs. ``report`` is called with the progress of a trace's runs."""
+        return replayed(batch, report) if isinstance(batch, TraceBatch) else compute(batch)
 
     def _count(self, events: int) -> None:
         self.events += events
@@ -205,35 +205,35 @@ class SimulationBackend:
 
 
 def _unmodelled(plan: RunPlan, planes: Mapping[str, Plane]) -> str | None:
-    """What links do to frames in a plan that has no model, ``key: reason``."""
+    """Return which effect of links on frames has no model in a plan, ``key: reason``; None if none."""
     setting = plan.setting
-    said = [
+    effects = [
         (f"fabric.links: {link.a} - {link.b}", link.impairments)
         for link in setting.fabric.links
         if link.impairments != NONE
     ]
-    said += [
+    effects += [
         (f"events.{event.name}.impairments", event.impairments) for event in plan.events if event.impairments
     ]
     if setting.fabric.optics.modulation is not None:
-        said.append(("fabric.light.modulation", Impairments(bit_errors=1e-12)))
-    if not said:
+        effects.append(("fabric.light.modulation", Impairments(bit_errors=1e-12)))
+    if not effects:
         return None
-    where = said[0][0]
+    where = effects[0][0]
     for name, plane in planes.items():
         if not CARRIERS[plane.kind].impaired:
             return f"{where}: what links do to frames is simulated for packets, and job {name} is on {plane}"
     for job in plan.jobs:
         if job.workload is not None and fidelity_of(job) == "classes":
             return f"{where}: a workload of more than {MOST_RANKS} ranks is simulated without it"
-    lossy = next((place for place, one in said if one.loses), None)
+    lossy = next((place for place, effect in effects if effect.loses), None)
     if lossy is None:
         return None
     if (control := setting.tcp.congestion_control) != "reno":
         return f"tcp.congestion_control: only reno's answer to lost frames is simulated, not {control}'s"
     segments = Segments(setting.frames.mtu_bytes, setting.tcp.rto_min)
-    for place, one in [*said, *_weak_light(setting)]:
-        if (lost := one.frame_loss(segments.mtu_bytes + ETHERNET_BYTES)) > MOST_LOSS * (1 + 1e-9):
+    for place, effect in [*effects, *_weak_light(setting)]:
+        if (lost := effect.frame_loss(segments.mtu_bytes + ETHERNET_BYTES)) > MOST_LOSS * (1 + 1e-9):
             return (
                 f"{place}: {100 * lost:.3g} % of full frames are lost, and what TCP makes of more than "
                 f"{100 * MOST_LOSS:g} % is not simulated"
@@ -255,14 +255,17 @@ def _weak_light(setting: Setting) -> Iterator[tuple[str, Impairments]]:
 
 
 def _apart(plan: RunPlan, planes: Mapping[str, Plane]) -> str | None:
-    """Which job is not where the others are: a simulation is of one plane, or of links that packets share."""
+    """Return which job is not where the others are, ``key: reason``; None if all are together.
+
+    A simulation covers one plane, or links that packets share.
+    """
     if not planes:
         return None
-    found = sorted(planes.values(), key=lambda plane: plane.shared)[0]
+    reference = sorted(planes.values(), key=lambda plane: plane.shared)[0]
     for job in plan.jobs:
         plane = planes[job.name]
-        if not (plane.shared and found.shared) and plane.name != found.name:
+        if not (plane.shared and reference.shared) and plane.name != reference.name:
             where = f"jobs.{job.name}.{'ranks' if job.ranks else 'gpus'}"
             who = job.ranks[0] if job.ranks else "it"
-            return f"{where}: {who} is not on {found}, beside which nothing is simulated"
+            return f"{where}: {who} is not on {reference}, beside which nothing is simulated"
     return None

@@ -1,4 +1,4 @@
-"""How each plane is simulated: a carrier for each kind, which the lab asks instead of what the fabric has."""
+"""Simulate each kind of plane by a carrier, which hides from the lab what the fabric has."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Carrier:
 
     @staticmethod
     def assumed(setting: Setting) -> Iterator[Assumed]:
-        """What simulating such planes of a fabric takes for granted."""
+        """Yield the assumptions of a simulation of such planes of a fabric."""
         for name in circuit_switches(setting.fabric):
             profile = setting.fabric.optical_switches[name].device.dilated(setting.scale.time)
             yield (
@@ -99,11 +99,11 @@ class Carrier:
 
     @staticmethod
     def cannot(do: str) -> str | None:
-        """Why something cannot be made to happen on it."""
+        """Return why an action cannot be performed on such a plane; None if it can."""
         return None
 
     def network(self, fabric: Fabric, circuits: Sequence[tuple[str, str]]) -> Network:
-        """What transfers see; ``fabric``: as it is plugged now, ``circuits``: as they are lit."""
+        """Return the network for transfers, from ``fabric`` as plugged now and ``circuits`` as lit now."""
         # Light that leads to a fibre that is cut leads nowhere.
         whole = [c for c in circuits if all(Port.parse(end) in fabric.link_at for end in c)]
         lossy = fabric.optics.modulation is not None
@@ -123,7 +123,7 @@ class Carrier:
         return steps_named(collective, ranks)
 
     def put(self, job: Job, network: Network) -> Job:
-        """The job as it runs here. Raises ValueError where it cannot."""
+        """Return the job as it runs on this plane. Raises ValueError if it cannot run there."""
         return job
 
     def standing(self, job: JobPlan) -> bool:
@@ -131,10 +131,10 @@ class Carrier:
         return True
 
     def divide(self, run: WorkloadRun) -> None:
-        """Where light is divided anew: for what a workload has yet to send, or for each of its phases."""
+        """Divide light again, on planes that do so: for a workload's remaining traffic, or for each phase."""
 
     def asked(self, steps: Steps) -> Mapping[int, int]:
-        """How often each rank asks for light in an all-reduce."""
+        """Return how often each rank requests light in an all-reduce, by rank; {} without requests."""
         return {}
 
     def iterated(self, sim: Simulation, job: str, index: int, begin_s: float) -> None:
@@ -142,14 +142,14 @@ class Carrier:
 
     @property
     def after_s(self) -> float:
-        """How long something still happens when all jobs have ended."""
+        """Return the seconds for which something still happens after all jobs have ended."""
         return 0.0
 
     def end(self, circuits: Sequence[tuple[str, str]]) -> None:
         """Notes what a run leaves on record."""
         if circuit_switches(self.plane.fabric):
-            lit = [[a, b] for a, b in circuits]
-            self.note(Circuits(t=self.engine.now_s, run=self.plan.name, circuits=lit))
+            pairs = [[a, b] for a, b in circuits]
+            self.note(Circuits(t=self.engine.now_s, run=self.plan.name, circuits=pairs))
 
 
 @dataclass
@@ -177,8 +177,11 @@ class AveragerCarrier(Carrier):
         return without_steps(collective, ranks)
 
     def put(self, job: Job, network: Network) -> Job:
-        """Once all ranks have come to it, the scales of the blocks go over packet switches as if nothing else
-        were there, then the codes."""
+        """Return the job with the time of its averaging.
+
+        Once all ranks are ready, the scales of the blocks go over packet switches without other traffic, then
+        the codes.
+        """
         size = int(job.vector_bytes)
         scales = synchronous(network, job.ranks, scale_steps(len(job.ranks)), scale_bytes(size), self.cost())
         stream_s = self.plane.averaging.stream_s(size, self.share, self.latency_s)
@@ -224,12 +227,14 @@ class GridCarrier(Carrier):
         return job
 
     def asked(self, steps: Steps) -> Mapping[int, int]:
-        """Once for each transfer that a rank sends."""
-        found: dict[int, int] = {}
+        """Return the number of requests for light of each rank, by rank: one for each transfer that the rank
+        sends.
+        """
+        requests: dict[int, int] = {}
         for step in steps:
             for source in step.sources.tolist():
-                found[source] = found.get(source, 0) + 1
-        return found
+                requests[source] = requests.get(source, 0) + 1
+        return requests
 
     def _flow_done(self, gpu: str, flow: Finished) -> None:
         self.keep(
@@ -302,7 +307,9 @@ class RingCarrier(Carrier):
         )
 
     def put(self, job: Job, network: Network) -> Job:
-        """Job in step, as light is set for all ranks at once; each change takes the declared set-up time."""
+        """Return the job in step, as light is set for all ranks together. Each change takes the declared
+        set-up time.
+        """
         plan = plan_ring(self.plane.fabric, self.plane.ring, job.steps, job.ranks)
         self._declared_s = self.plane.declared_s(self.plan.setting.scale.time)
         cost = replace(job.cost, set_up_s=self._declared_s, in_steps=tuple(set_up_steps(plan)))
@@ -351,12 +358,12 @@ class WholeCarrier(Carrier):
         )
 
     def cost(self) -> StepCost:
-        found, set_up_s = super().cost(), self.plane.interconnect.set_up_s
-        return replace(found, set_up_s=set_up_s, when="changed-only") if set_up_s else found
+        base_cost, set_up_s = super().cost(), self.plane.interconnect.set_up_s
+        return replace(base_cost, set_up_s=set_up_s, when="changed-only") if set_up_s else base_cost
 
     def standing(self, job: JobPlan) -> bool:
-        one = self.plane.interconnect
-        return not (one.asked or job.phases or self.plane.division is not None)
+        interconnect = self.plane.interconnect
+        return not (interconnect.asked or job.phases or self.plane.division is not None)
 
     def divide(self, run: WorkloadRun) -> None:
         if self.plane.division is not None:
@@ -366,11 +373,11 @@ class WholeCarrier(Carrier):
 
 
 def networks_tried(fabric: Fabric, **where: Any) -> Iterator[NetworkTried]:
-    """What the networks of a fabric's averagers answer. ``where``: time and run of the records."""
+    """Yield the results of the networks of a fabric's averagers. ``where``: time and run of the records."""
     for name, averager in fabric.averagers.items():
-        if (found := errors_of(averager)) is not None:
+        if (errors := errors_of(averager)) is not None:
             yield NetworkTried(
-                averager=name, inputs=found.inputs, wrong=found.wrong, worst=found.worst, **where
+                averager=name, inputs=errors.inputs, wrong=errors.wrong, worst=errors.worst, **where
             )
 
 
@@ -385,7 +392,7 @@ CARRIERS: Mapping[str, type[Carrier]] = {
 
 
 def lit_steps(steps: Steps, plan: RingPlan, ranks: Sequence[str]) -> Steps:
-    """The steps, with the wavelength and the direction that the plan gives each transfer."""
+    """Return the steps, with the wavelength and the direction that the plan gives each transfer."""
     emits = [[plan.transmit.get(a, {}).get(b) for b in ranks] for a in ranks]
 
     def make() -> Iterator[Step]:

@@ -72,7 +72,7 @@ class Batch:
 
 
 def alone(plan: RunPlan) -> bool:
-    """Whether a run is one all-reduce in step, of all GPUs, and nothing else."""
+    """Return whether a run is one all-reduce in step, of all GPUs, and nothing else."""
     if len(plan.jobs) != 1 or plan.events or plan.control != ControlFaults():
         return False
     (job,), fabric = plan.jobs, plan.setting.fabric
@@ -88,9 +88,12 @@ def alone(plan: RunPlan) -> bool:
 
 
 def batches(plans: Iterable[RunPlan], share: float, latency_s: float) -> list[Batch]:
-    """Runs that are :func:`alone`, by what they have in common; those with the most lightpaths first.
-    ``latency_s``: of every transfer, besides what a plan says."""
-    found: dict[Hashable, Batch] = {}
+    """Return the runs, each of them :func:`alone`, in batches that share a network; first those with most
+    lightpaths.
+
+    ``latency_s``: seconds that every transfer takes longer than a plan states.
+    """
+    batch_of: dict[Hashable, Batch] = {}
     for plan in plans:
         (job,) = plan.jobs
         collective = job.loop.collective
@@ -98,15 +101,15 @@ def batches(plans: Iterable[RunPlan], share: float, latency_s: float) -> list[Ba
         nodes = job.plane(plan.setting.fabric).nodes
         ranks = job.ranks or nodes
         key = medium, collective, None if ranks == nodes else ranks
-        if key not in found:
-            at = {node: place for place, node in enumerate(nodes)}
-            found[key] = Batch(collective, network(), tuple(at[gpu] for gpu in ranks), [])
-        found[key].runs.append(_all_reduce(plan, cost, share, latency_s))
-    return sorted(found.values(), key=_weight, reverse=True)
+        if key not in batch_of:
+            index_of = {node: place for place, node in enumerate(nodes)}
+            batch_of[key] = Batch(collective, network(), tuple(index_of[gpu] for gpu in ranks), [])
+        batch_of[key].runs.append(_all_reduce(plan, cost, share, latency_s))
+    return sorted(batch_of.values(), key=_weight, reverse=True)
 
 
 def _medium(plan: RunPlan) -> tuple[Hashable, Callable[[], Around | Fabric], StepCost]:
-    """What tells a run's network from others, how to make it, and what a step costs on it."""
+    """Return (cache key, constructor, step cost) of the run's network."""
     setting, plane = plan.setting, plan.on(RingPlane)
     fabric, costs = setting.fabric, plan.costs
     reduce_s = 0.0 if costs.add_bps is None else 8 / costs.add_bps
@@ -129,7 +132,7 @@ def _weight(batch: Batch) -> int:
 
 
 def run_started(plan: RunPlan) -> RunStarted:
-    """The first record of a run that is computed as a whole."""
+    """Return the first record of a run that is computed as a whole."""
     return RunStarted(
         t=0.0,
         run=plan.name,
@@ -158,39 +161,41 @@ def _all_reduce(plan: RunPlan, cost: StepCost, share: float, latency_s: float) -
 
 
 def payload_part(plan: RunPlan, share: float) -> float:
-    """Payload's part of a link's rate: ``share`` where headers count, less what TCP gives away."""
+    """Return the payload's share of a link's rate: ``share``, less the share that TCP gives away; 1 without
+    headers.
+    """
     return share * left_by_tcp(plan) if plan.costs.headers else 1.0
 
 
 def compute(batch: Batch) -> list[Record]:
-    """The records of a batch's runs; one that cannot be made has a record that says why."""
+    """Return the records of a batch's runs; a run that cannot be made has a record with the reason."""
     phases = cache(lambda *how: _phases(batch, *how))
-    found: list[Record] = []
-    for one in batch.runs:
+    records: list[Record] = []
+    for run in batch.runs:
         try:
-            timed = phases(one.latency_s, one.segment_s, one.share)
-            found += _records(one, timed)
+            timed = phases(run.latency_s, run.segment_s, run.share)
+            records += _records(run, timed)
         except ValueError as error:
-            reason = f"{one.title}: job {one.job}: {error}"
-            found.append(RunFailed(t=0.0, run=one.begin.run, arm=one.begin.arm, reason=reason))
-    return found
+            reason = f"{run.title}: job {run.job}: {error}"
+            records.append(RunFailed(t=0.0, run=run.begin.run, arm=run.begin.arm, reason=reason))
+    return records
 
 
-def _records(one: AllReduce, phases: Phases) -> list[Record]:
-    took, run = phases.time(one.vector_bytes, one.cost), one.begin.run
+def _records(all_reduce: AllReduce, phases: Phases) -> list[Record]:
+    took, run = phases.time(all_reduce.vector_bytes, all_reduce.cost), all_reduce.begin.run
     return [
-        one.begin,
+        all_reduce.begin,
         CollectiveTimed(
             t=took.total_s,
             run=run,
-            job=one.job,
+            job=all_reduce.job,
             total_s=took.total_s,
             set_up_s=took.set_up_s,
             reduce_s=took.reduce_s,
             steps=len(took.step_s),
             wavelengths=phases.wavelengths,
         ),
-        JobState(t=took.total_s, run=run, job=one.job, state="SUCCEEDED"),
+        JobState(t=took.total_s, run=run, job=all_reduce.job, state="SUCCEEDED"),
         RunEnded(t=took.total_s, run=run),
     ]
 
@@ -204,10 +209,10 @@ def _phases(batch: Batch, latency_s: float, segment_s: float, share: float) -> P
         packets = PacketNetwork(where, latency_s=latency_s, share=share)
         return Phases(packets, ranks, compact(steps_named(batch.collective, len(ranks))))
     fabric, ring = _ring(where)
-    lit = RingNetwork(fabric, ring, segment_s=segment_s, latency_s=latency_s, share=share)
+    network = RingNetwork(fabric, ring, segment_s=segment_s, latency_s=latency_s, share=share)
     steps = collective_on_ring(batch.collective, where.nodes, where.wavelengths, batch.places)
     # Steps are between places on the ring.
-    return Phases(lit, ring.nodes, steps)
+    return Phases(network, ring.nodes, steps)
 
 
 @lru_cache(maxsize=8)

@@ -131,8 +131,8 @@ class SimulatedLab:
                 over=self._job_over,
                 disturbed=bool(plan.events) or len(plan.jobs) > 1 or flapping,
             )
-            for one in self._fabric.links:
-                self._flap(one)
+            for fabric_link in self._fabric.links:
+                self._flap(fabric_link)
         except ValueError as error:
             raise BackendError(f"{plan.title}: {error}") from None
 
@@ -224,8 +224,8 @@ class SimulatedLab:
                 raise BackendError(f"{self._plan.title}: {error}") from None
         if not self._records and until_s == math.inf:
             self._sim.give_up()
-        found, self._records = self._records, []
-        return sorted(found, key=lambda record: record.t)
+        records, self._records = self._records, []
+        return sorted(records, key=lambda record: record.t)
 
     def end(self) -> Sequence[Record]:
         if self._carrier.after_s:
@@ -237,8 +237,8 @@ class SimulatedLab:
         self._carrier.end(self._circuits)
         self._records += networks_tried(self._fabric, t=now_s, run=run)
         self._count(self._engine.events)
-        found, self._records = self._records, []
-        return found
+        records, self._records = self._records, []
+        return records
 
     def close(self) -> None:
         return None
@@ -246,7 +246,7 @@ class SimulatedLab:
     # What the fabric is.
 
     def _tuned(self, plan: RunPlan) -> Fabric:
-        """The fabric at the emulation's rates and tuning times."""
+        """Return the fabric at the emulation's rates and tuning times."""
         onics = {
             name: replace(onic, tuning_s=plan.tuning_s.get(name, onic.tuning_s * self._setting.scale.time))
             for name, onic in self._rates.onics.items()
@@ -263,7 +263,7 @@ class SimulatedLab:
         return replace(self._rates, onics=onics, interconnect=slower, links=links)
 
     def _network(self) -> Network:
-        """What transfers see of the fabric as it is lit and plugged now."""
+        """Return the network for transfers, from the fabric as it is lit and plugged now."""
         fabric = self._fabric
         for ends in self._cut:
             fabric = without_link(fabric, next(iter(ends)))
@@ -287,20 +287,20 @@ class SimulatedLab:
         return reserve(plane.nodes, holders, self._switch_of(), job.ranks or job.gpus)
 
     def _held(self, name: str) -> tuple[str, ...]:
-        """The GPUs that a job has now."""
+        """Return the GPUs that a job has now."""
         return () if self._sim.runs[name].over else self._ranks[name]
 
     def _switch_of(self) -> dict[str, str | None]:
-        """The packet switch that each GPU is lit to now."""
+        """Return the packet switch that each GPU is lit to now, by GPU."""
         known = self._switches
         if known is None or known[0] is not self._fabric or known[1] != self._circuits:
             graph = electrical_graph(self._fabric, light(self._fabric, self._circuits))
             switches = self._fabric.packet_switches
-            at = {
+            ports = {
                 gpu: next((head for head in graph.heads(gpu) if head in switches), None)
                 for gpu in self._fabric.gpus
             }
-            known = self._switches = (self._fabric, self._circuits, at)
+            known = self._switches = (self._fabric, self._circuits, ports)
         return known[2]
 
     # What happens.
@@ -317,8 +317,8 @@ class SimulatedLab:
 
     def _iteration_done(self, job: str, index: int, now_s: float) -> None:
         ranks = self._ranks[job]
-        found = self._sim.loop(job).result.iterations[-1]
-        columns = (found.begin_s.tolist(), found.computed_s.tolist(), found.end_s.tolist())
+        iteration = self._sim.loop(job).result.iterations[-1]
+        columns = (iteration.begin_s.tolist(), iteration.computed_s.tolist(), iteration.end_s.tolist())
         still = self._still if self._on[job].stalls else None
         for rank, (begin_s, computed_s, end_s) in enumerate(zip(*columns, strict=True)):
             stalls = still.stalls(ranks[rank], computed_s, end_s) if still is not None else []
@@ -328,8 +328,8 @@ class SimulatedLab:
             flows = self._flows_of[job].get(rank, 0)
             self._tell(Iteration, t=end_s, job=job, rank=rank, i=index, **times, stalls=long, flows=flows)
         if self._still is not None:
-            self._still.forget(ranks, float(found.end_s.min()))
-        self._carrier.iterated(self._sim, job, index, float(found.computed_s.max()))
+            self._still.forget(ranks, float(iteration.end_s.min()))
+        self._carrier.iterated(self._sim, job, index, float(iteration.computed_s.max()))
 
     def _job_over(self, job: str) -> None:
         failed = self._sim.loop(job).result.failed
@@ -403,12 +403,12 @@ class SimulatedLab:
         for flap in self._flaps.values():
             flap.wake()
 
-    def _impair(self, names: Sequence[str], wanted: Impairments | None) -> None:
-        """What a link does to frames from now on; None for what the fabric says."""
+    def _impair(self, names: Sequence[str], impairments: Impairments | None) -> None:
+        """Set what a link does to frames from now on; None restores what the fabric states."""
         ends = frozenset(Port.parse(name) for name in names)
-        own = next(one for one in self._tuned(self._plan).links if frozenset((one.a, one.b)) == ends)
-        now = own if wanted is None else replace(own, impairments=wanted)
-        links = tuple(now if frozenset((one.a, one.b)) == ends else one for one in self._fabric.links)
+        own = next(link for link in self._tuned(self._plan).links if frozenset((link.a, link.b)) == ends)
+        now = own if impairments is None else replace(own, impairments=impairments)
+        links = tuple(now if frozenset((link.a, link.b)) == ends else link for link in self._fabric.links)
         self._fabric = replace(self._fabric, links=links)
         if (flap := self._flaps.pop(ends, None)) is not None:
             flap.end()
@@ -490,13 +490,18 @@ class SimulatedLab:
             self._seen_losses[name] = len(result.losses)
             self._ranks[name] = loss.ranks
             self._tell(WorkerLost, job=name, rank=ranks.index(gpu), gpu=gpu, reason="lost")
-            at, told = loss.resumed_s, {"job": name, "iteration": loss.iteration, "gpus": [*loss.ranks]}
-            recovered = partial(self._tell, JobRecovered, t=at, at=at, assumed_s=assumed_s, **told)
-            self._engine.at(at, recovered)
+            resumed_s, fields = (
+                loss.resumed_s,
+                {"job": name, "iteration": loss.iteration, "gpus": [*loss.ranks]},
+            )
+            recovered = partial(
+                self._tell, JobRecovered, t=resumed_s, at=resumed_s, assumed_s=assumed_s, **fields
+            )
+            self._engine.at(resumed_s, recovered)
         self._over(event)
 
     def _spare(self, job: JobPlan) -> str | None:
-        """The GPU that takes a lost one's place: the first free one of the job's spares, or of all."""
+        """Return the GPU that replaces a lost one: the first free one of the job's spares, or of all."""
         taken = {gpu for name in self._ranks for gpu in self._held(name)}
         free = [gpu for gpu in job.spares or self._carrier.plane.nodes if gpu not in taken | self._lost_gpus]
         return free[0] if free else None
@@ -534,8 +539,10 @@ class SimulatedLab:
         def moved() -> None:
             self._circuits = made.circuits
             patient = bool(self._cut)
-            lit = [link for link in self._fabric.links if {link.a.node, link.b.node} & {*self._profiles}]
-            time_out_s = max((self._moved_time_out_s(link) for link in lit), default=None)
+            lit_links = [
+                link for link in self._fabric.links if {link.a.node, link.b.node} & {*self._profiles}
+            ]
+            time_out_s = max((self._moved_time_out_s(link) for link in lit_links), default=None)
             self._change(NetworkChange(self.now_s(), self._network(), made.dark_s, patient, time_out_s))
 
         self._engine.at(begin_s + made.command_s, moved)

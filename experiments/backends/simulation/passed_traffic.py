@@ -1,4 +1,4 @@
-"""What passed the links of a simulation: when each GPU stood still, and what each switch port carried."""
+"""Measure the traffic of a simulation: idle times of each GPU, and the rates of each switch port."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Interval = tuple[float, float]
 
 
 def merged(intervals: Iterable[Interval]) -> list[Interval]:
-    """The union of intervals, as intervals in order that do not touch."""
+    """Return the union of intervals, as intervals in order that do not touch."""
     union: list[Interval] = []
     for begin, end in sorted(intervals):
         if union and begin <= union[-1][1]:
@@ -27,18 +27,18 @@ def merged(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def idle_within(busy: Sequence[Interval], begin: float, end: float) -> list[Interval]:
-    """The parts of ``begin`` to ``end`` that are in no interval of ``busy`` (in order, not touching)."""
-    idle, at = [], begin
+    """Return the parts of ``begin`` to ``end`` outside all intervals of ``busy`` (in order, not touching)."""
+    idle, idle_since = [], begin
     for start, stop in busy:
         if stop <= begin:
             continue
         if start >= end:
             break
-        if start > at:
-            idle.append((at, start))
-        at = max(at, stop)
-    if at < end:
-        idle.append((at, end))
+        if start > idle_since:
+            idle.append((idle_since, start))
+        idle_since = max(idle_since, stop)
+    if idle_since < end:
+        idle.append((idle_since, end))
     return idle
 
 
@@ -49,7 +49,7 @@ def _ends(key: Hashable) -> tuple[Port, Port]:
 
 
 class Stillness:
-    """When bytes moved at each GPU, either way, read from an engine's trace as it grows."""
+    """Intervals in which bytes moved at each GPU, either way, read from an engine's trace as it grows."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -57,7 +57,7 @@ class Stillness:
         self._moved: dict[str, list[Interval]] = defaultdict(list)
 
     def stalls(self, gpu: str, begin_s: float, end_s: float) -> list[Interval]:
-        """The parts of ``begin_s`` to ``end_s`` in which nothing moved at a GPU."""
+        """Return the parts of ``begin_s`` to ``end_s`` in which nothing moved at a GPU."""
         passed = self._engine.passed or []
         for entry in passed[self._read :]:
             self._moved[_ends(self._engine.key(entry.links[0]))[0].node].append((entry.begin_s, entry.end_s))
@@ -75,10 +75,11 @@ class Stillness:
 def port_rates(
     engine: Engine, switches: Collection[str], gpus: Collection[str], run: str, end_s: float, share: float
 ) -> list[PortRate]:
-    """What each packet switch's ports received and sent, headers included, from 0 to ``end_s``.
+    """Return the rates at which each packet switch's ports received and sent, headers included, from 0 to
+    ``end_s``.
 
-    A row for each port and step; where light moved, ``gpu`` and ``peer`` are those with which most was
-    exchanged in it, or last. ``share``: payload's share of a link's rate.
+    A row for each port and step. If light moved, ``gpu`` and ``peer`` are those with which most was exchanged
+    in the step, or last. ``share``: payload's share of a link's rate.
     """
     step_s = max(SERIES_STEP_S, end_s / MOST_STEPS)
     steps = int(end_s / step_s) + 1
@@ -99,11 +100,11 @@ def port_rates(
         if head.node in switches:
             received[head, tail] = series
     wire = 8 / (step_s * share)
-    others: dict[Port, list[Port]] = defaultdict(list)
+    peers_of: dict[Port, list[Port]] = defaultdict(list)
     for port, other in sorted({*received, *sent}):
-        others[port].append(other)
+        peers_of[port].append(other)
     rows = []
-    for port, ends in others.items():
+    for port, ends in peers_of.items():
         peers = _peers({end: (received[port, end], sent[port, end]) for end in ends})
         for k, peer in enumerate(peers):
             rows.append(
@@ -129,15 +130,15 @@ def _peers(carried: Mapping[Port, tuple[Sequence[float], Sequence[float]]]) -> l
     busy = [[rx + tx for rx, tx in zip(*both, strict=True)] for both in carried.values()]
     busiest = [max(zip(step, carried, strict=True)) for step in zip(*busy, strict=True)]
     peer = next((end for most, end in busiest if most > 0), next(iter(carried)))
-    found = []
+    peers = []
     for most, end in busiest:
         peer = end if most > 0 else peer
-        found.append(peer)
-    return found
+        peers.append(peer)
+    return peers
 
 
 def _sizes(passed: Passed, step_s: float, steps: int) -> Iterator[tuple[int, float]]:
-    """Bytes that passed during each step in which any did."""
+    """Yield the bytes that passed during each step in which any did."""
     for k in range(int(passed.begin_s / step_s), min(math.floor(passed.end_s / step_s) + 1, steps)):
         overlap = min(passed.end_s, (k + 1) * step_s) - max(passed.begin_s, k * step_s)
         yield k, max(0.0, overlap) * passed.rate

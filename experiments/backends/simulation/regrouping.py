@@ -14,7 +14,7 @@ Circuits = Sequence[tuple[str, str]]
 
 
 def light(fabric: Fabric, circuits: Circuits) -> CrossConnects:
-    """The cross-connects of circuits, by optical switch."""
+    """Return the cross-connects of circuits, by optical switch."""
     return circuit_cross_connects(fabric, [(Port.parse(a), Port.parse(b)) for a, b in circuits])
 
 
@@ -31,7 +31,7 @@ class Change:
     made: tuple[tuple[str, int, int], ...]
 
     def timeline(self, begin_s: float) -> dict[str, Any]:
-        """``timeline`` and ``results`` as of the controller's resource, from ``begin_s`` on."""
+        """Return ``timeline`` and ``results`` as of the controller's resource, from ``begin_s`` on."""
         dark_at, lit_at = begin_s + self.command_s, begin_s + self.command_s + self.dark_s
         phases = (
             ("requested", begin_s),
@@ -55,7 +55,7 @@ class Change:
 
 
 def change(fabric: Fabric, profiles: Mapping[str, Profile], before: Circuits, after: Circuits) -> Change:
-    """What it takes to go from some circuits to others; all switches that change do so at once."""
+    """Return the change from some circuits to others, with its times; all switches change together."""
     old, new = light(fabric, before), light(fabric, after)
     command_s = dark_s = 0.0
     made: list[tuple[str, int, int]] = []

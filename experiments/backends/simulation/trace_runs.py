@@ -53,9 +53,9 @@ class TraceBatch:
 
 
 def not_replayed(plan: RunPlan) -> str | None:
-    """Why a trace's run cannot be replayed, ``key: reason``; None where it can."""
+    """Return why a trace's run cannot be replayed, ``key: reason``; None if it can."""
     assert plan.trace is not None
-    lost = {(one.at_s, one.gpu) for one in plan.trace.lost}
+    lost = {(loss.at_s, loss.gpu) for loss in plan.trace.lost}
     for event in plan.events:
         if event.do == "regroup" and event.when.granted is not None:
             # The policy's own.
@@ -82,63 +82,69 @@ def trace_batch(plan: RunPlan) -> TraceBatch:
     return TraceBatch((run,))
 
 
-def replayed(batch: TraceBatch, told: Told = untold) -> list[Record]:
-    """The records of a batch's runs; one that cannot be made has a record that says why. ``told``: as
-    ``BatchBackend.compute`` has it."""
-    found: list[Record] = []
-    for one in batch.runs:
+def replayed(batch: TraceBatch, report: Told = untold) -> list[Record]:
+    """Return the records of a batch's runs; a run that cannot be made has a record with the reason.
+
+    ``report`` is called with the title of a long run and its done share, as in ``BatchBackend.compute``.
+    """
+    records: list[Record] = []
+    for run in batch.runs:
         try:
-            found += _records(one, partial(told, one.title))
+            records += _records(run, partial(report, run.title))
         except ValueError as error:
-            reason = f"{one.title}: jobs.trace: {error}"
-            found.append(RunFailed(t=0.0, run=one.begin.run, arm=one.begin.arm, reason=reason))
-    return found
+            reason = f"{run.title}: jobs.trace: {error}"
+            records.append(RunFailed(t=0.0, run=run.begin.run, arm=run.begin.arm, reason=reason))
+    return records
 
 
-def _records(one: TraceRun, told: Callable[[float], None]) -> list[Record]:
-    plan, run = one.plan, one.begin.run
-    trace = jobs_of(plan, one.seed)
+def _records(trace_run: TraceRun, report: Callable[[float], None]) -> list[Record]:
+    plan, run = trace_run.plan, trace_run.begin.run
+    trace = jobs_of(plan, trace_run.seed)
     shares, rings = shares_of(trace, plan.sends)
-    moments = np.linspace(plan.warm_up * trace.span_s, trace.span_s, MOMENTS).tolist() if one.see else ()
+    moments = (
+        np.linspace(plan.warm_up * trace.span_s, trace.span_s, MOMENTS).tolist() if trace_run.see else ()
+    )
     until_s = np.inf if plan.until_s is None else plan.until_s
     fails = plan.faults
     faults = None
     if fails is not None:
         servers = plan.cluster.size // fails.policies.server_gpus
-        faults = Faults(spread_over(fails.trace, servers, one.seed), fails.policies)
+        faults = Faults(spread_over(fails.trace, servers, trace_run.seed), fails.policies)
     made = replay(
         plan.cluster,
         trace,
         shares,
         rings,
         plan.policies,
-        one.seed,
+        trace_run.seed,
         until_s=until_s,
         see_s=moments,
         faults=faults,
-        start_up_s=one.start_up_s or plan.start_up_s,
-        by_gpu=None if one.fabric is None else Gpus(one.fabric, plan.cluster, one.sent or shares.tolist()),
+        start_up_s=trace_run.start_up_s or plan.start_up_s,
+        by_gpu=None
+        if trace_run.fabric is None
+        else Gpus(trace_run.fabric, plan.cluster, trace_run.sent or shares.tolist()),
         losses=_losses(plan),
         iteration_s=0.0 if plan.trains is None else plan.trains.iteration_s,
-        told=told,
+        told=report,
     )
     seen = [[t, [list(part) for part in where]] for t, where in made.seen]
     every = 1 + sum(len(where) for _, where in made.seen) // MOST_PARTS
     end = float(made.steps_s[-1])
-    found = measured(plan.cluster, trace, made, plan.warm_up)
+    results = measured(plan.cluster, trace, made, plan.warm_up)
     if fails is not None and faults is not None:
         each = fails.slice_gpus // fails.policies.server_gpus
-        found.figures.update(of_faults(faults, made, trace, plan.warm_up, each))
+        results.figures.update(of_faults(faults, made, trace, plan.warm_up, each))
     return [
-        one.begin,
+        trace_run.begin,
         TraceReplayed(
             t=end,
             run=run,
             dropped=dict(trace.counts),
             leaves=list(plan.cluster.gpus),
             seen=seen[::every],
-            jobs=_moments(one, trace, made),
-            **asdict(found),
+            jobs=_moments(trace_run, trace, made),
+            **asdict(results),
         ),
         RunEnded(t=end, run=run),
     ]
@@ -149,14 +155,16 @@ def _losses(plan: TracePlan) -> Losses:
     if plan.trains is None:
         return Losses()
     recovery_s = RECOVERY_S["swap"] if plan.trains.recovery_s is None else plan.trains.recovery_s
-    return Losses(tuple((one.at_s, one.gpu) for one in plan.lost), plan.trains.iteration_s, recovery_s)
+    return Losses(tuple((loss.at_s, loss.gpu) for loss in plan.lost), plan.trains.iteration_s, recovery_s)
 
 
-def _moments(one: TraceRun, trace: JobTrace, made: Replay) -> dict[str, list[float | None]]:
-    """When each job came, had its GPUs, began and ended, by the names of those that have some."""
-    if not one.names:
+def _moments(run: TraceRun, trace: JobTrace, made: Replay) -> dict[str, list[float | None]]:
+    """Return the seconds at which each named job arrived, had its GPUs, began and ended; None for a missing
+    time.
+    """
+    if not run.names:
         return {}
-    columns = (trace.arrival_s, made.start_s, made.start_s + np.array(one.start_up_s), made.end_s)
+    columns = (trace.arrival_s, made.start_s, made.start_s + np.array(run.start_up_s), made.end_s)
     rows = zip(*(column.tolist() for column in columns), strict=True)
-    found = ([None if np.isnan(t) else t for t in row] for row in rows)
-    return dict(zip(one.names, found, strict=True))
+    moments = ([None if np.isnan(t) else t for t in row] for row in rows)
+    return dict(zip(run.names, moments, strict=True))

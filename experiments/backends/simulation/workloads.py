@@ -46,24 +46,24 @@ MOST_RECORDED = 100_000
 
 
 def fidelity_of(job: JobPlan) -> Fidelity:
-    """Whether a job's workload is simulated rank by rank (exact) or by classes of ranks."""
+    """Return "exact" if a job's workload is simulated rank by rank, "classes" if by classes of ranks."""
     return "exact" if job.gpus <= MOST_RANKS else "classes"
 
 
 def demand_of_jobs(jobs: Sequence[JobPlan], gpus: Sequence[str]) -> Demand:
-    """Demand of one iteration of each job that names its GPUs, bytes."""
+    """Return the demand of one iteration of each job that names its GPUs, in bytes."""
     number = {gpu: index for index, gpu in enumerate(gpus)}
-    found = []
+    demands = []
     for job in jobs:
         if not job.ranks:
             continue
-        at = np.array([number[gpu] for gpu in job.ranks], dtype=np.int64)
+        indices = np.array([number[gpu] for gpu in job.ranks], dtype=np.int64)
         if job.workload is not None:
-            found.append(demand_of_workload(job.workload, at, len(gpus)))
+            demands.append(demand_of_workload(job.workload, indices, len(gpus)))
         else:
             steps = steps_named(job.loop.collective, job.gpus)
-            found.append(demand_of_steps(steps, job.loop.gradient_bytes, at, len(gpus)))
-    return together(found, len(gpus))
+            demands.append(demand_of_steps(steps, job.loop.gradient_bytes, indices, len(gpus)))
+    return together(demands, len(gpus))
 
 
 class WorkloadRun:
@@ -100,14 +100,14 @@ class WorkloadRun:
 
     @property
     def over(self) -> bool:
-        """Whether all ranks have ended, or nothing will happen any more."""
+        """Return whether all ranks have ended, or nothing will happen any more."""
         return self._failed or self._execution.over
 
-    def divide(self, one: Interconnect, when: Division, share: float) -> None:
-        """The network is that of ``one``, whose light is divided anew by what has yet to be sent."""
+    def divide(self, interconnect: Interconnect, when: Division, share: float) -> None:
+        """Divide the light of ``interconnect``, this run's network, again by the remaining traffic."""
         assert isinstance(self._network, CircuitNetwork)
         classes = fidelity_of(self._job) == "classes"
-        division = LightDivision(one, self._network, share, turns=classes)
+        division = LightDivision(interconnect, self._network, share, turns=classes)
         first_bps = division.of(demand_of_jobs([self._job], tuple(self._network.gpus)).total)
         self._lightpath_bps = division.rate_bps
         self._reallocation = Reallocation(
@@ -117,7 +117,7 @@ class WorkloadRun:
 
     @property
     def phased(self) -> bool:
-        """Whether light follows the job's phases."""
+        """Return whether light follows the job's phases."""
         return self._job.phases
 
     def follow_phases(self, fabric: Fabric, takes: PhaseLight | None, share: float) -> None:
@@ -171,9 +171,9 @@ class WorkloadRun:
                 self._tell_given(light.made)
         if self._phased is not None:
             turns = [
-                {"iteration": one.turn.iteration, "phase": one.turn.phase, "set": one.set_s,
-                 "lit": one.lit_s, "moved": one.moved}
-                for one in self._phased.made
+                {"iteration": change.turn.iteration, "phase": change.turn.phase, "set": change.set_s,
+                 "lit": change.lit_s, "moved": change.moved}
+                for change in self._phased.made
             ]  # fmt: skip
             self._tell(LightTurns, turns=turns)
         self._tell(JobState, state=state, gpus=[*self._gpus], reason=reason)
