@@ -1,4 +1,4 @@
-"""What an extension may add to Ringlight, and how extensions are found.
+"""The door for extensions: their contract, and the search for those that are installed.
 
 An extension is a package with an object ``EXTENSION``. Ours are the folders of ``ringlight.extensions``;
 anybody else's has an entry point, whose name is the extension's:
@@ -26,7 +26,7 @@ ENTRY_POINTS = "ringlight.extensions"
 
 @dataclass(frozen=True)
 class Extension:
-    """What an extension adds.
+    """The additions of one extension.
 
     Values are ``"module:object"``, the module's name relative to the extension's package, and are loaded when
     they are used. ``requires``: names of the extensions whose modules it imports. ``commands``: a function

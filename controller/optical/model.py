@@ -1,4 +1,4 @@
-"""What is known of an optical switch, a plan for its cross-connects, and what became of it: plain data."""
+"""Plain data of an optical switch: its identity and limits, a reading, a plan, an outcome."""
 
 from __future__ import annotations
 
