@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from ringlight.controller.onic.agent import Agent, Settings
+from ringlight.controller.onic.agent import Agent, AgentSettings
 
 
 class NullLaser:
@@ -45,7 +45,7 @@ class NullRoutes:
 
 
 def main(gpu: str, directory: str, host: str, port: str) -> None:
-    agent = Agent(Settings(gpu, Path(directory), (host, int(port))), NullLaser(), NullRoutes())
+    agent = Agent(AgentSettings(gpu, Path(directory), (host, int(port))), NullLaser(), NullRoutes())
     signal.signal(signal.SIGTERM, lambda *_: agent.stop())
     agent.run()
 

@@ -22,7 +22,7 @@ PURPOSES = ("dp", "edp", "tp", "pp", "ep", "embedding", "tables", "mp")
 SENT = {"all-reduce": 2}
 
 
-class Traffic(NamedTuple):
+class TrafficSummary(NamedTuple):
     """Traffic of one purpose: operations, bytes of all ranks, and bytes of the rank that sends most."""
 
     operations: int
@@ -45,7 +45,7 @@ class Summary:
     operations: int
     kinds: dict[str, int]
     collectives: dict[str, int]
-    traffic: dict[tuple[str, str], Traffic]
+    traffic: dict[tuple[str, str], TrafficSummary]
     groups: dict[int, int]
     flops: float
     seconds: FloatArray
@@ -76,7 +76,7 @@ def summary(workload: Workload) -> Summary:
     )  # fmt: skip
 
 
-def traffic(workload: Workload) -> dict[str, Traffic]:
+def traffic(workload: Workload) -> dict[str, TrafficSummary]:
     """Return the traffic of the ranks by purpose.
 
     A collective counts as the least that any algorithm must send. An all-reduce of S bytes among n ranks: 2
@@ -101,7 +101,7 @@ class _Part(NamedTuple):
     total: Fraction
 
 
-def _counted(workload: Workload, key: Callable[[_Part], T]) -> dict[T, Traffic]:
+def _counted(workload: Workload, key: Callable[[_Part], T]) -> dict[T, TrafficSummary]:
     operations: Counter[T] = Counter()
     total: defaultdict[T, Fraction] = defaultdict(Fraction)
     each: defaultdict[T, FloatArray] = defaultdict(lambda: np.zeros(workload.ranks))
@@ -111,7 +111,8 @@ def _counted(workload: Workload, key: Callable[[_Part], T]) -> dict[T, Traffic]:
         total[name] += part.total
         each[name][part.ranks] += part.each
     return {
-        name: Traffic(operations[name], round(total[name]), float(each[name].max())) for name in operations
+        name: TrafficSummary(operations[name], round(total[name]), float(each[name].max()))
+        for name in operations
     }
 
 

@@ -35,7 +35,7 @@ _MESSAGE_BYTES = 4096
 _numbers = itertools.count(1)
 
 
-class Flow:
+class LitFlow:
     """Light to ``peer`` (an address) in ``step``, wanted from :meth:`Flows.open` to :meth:`Flows.close`.
 
     ``lit``: payload may be sent now. ``waited_s``: seconds so far in which it was wanted and not there.
@@ -65,16 +65,16 @@ class Flows:
         self._path = path
         self._socket: socket.socket | None = None
         self._connect_at = 0.0
-        self._flows: dict[int, Flow] = {}
+        self._flows: dict[int, LitFlow] = {}
         #: Why the agent cannot be reached, or None.
         self.trouble: str | None = None
 
-    def open(self, peer: str, step: int | None = None) -> Flow:
-        flow = Flow(peer, step)
+    def open(self, peer: str, step: int | None = None) -> LitFlow:
+        flow = LitFlow(peer, step)
         self._ask(flow)
         return flow
 
-    def close(self, flow: Flow) -> None:
+    def close(self, flow: LitFlow) -> None:
         """Close a flow whose light is no longer needed. All data sent must have been acknowledged."""
         flow.lit = False
         if self._flows.pop(flow.number, None) is not None:
@@ -123,7 +123,7 @@ class Flows:
         self.update()
 
     @contextlib.contextmanager
-    def light(self, peer: str, deadline: float) -> Iterator[Flow]:
+    def light(self, peer: str, deadline: float) -> Iterator[LitFlow]:
         """Open a flow for the length of the ``with`` block and yield it once it is lit. Raises
         TimeoutError.
         """
@@ -137,7 +137,7 @@ class Flows:
         finally:
             self.close(flow)
 
-    def _ask(self, flow: Flow) -> None:
+    def _ask(self, flow: LitFlow) -> None:
         self._flows.pop(flow.number, None)
         flow.number, flow.retry_at = next(_numbers), math.inf
         self._flows[flow.number] = flow
@@ -214,7 +214,7 @@ class Flows:
             flow.retry_at = now + (RETRY_S if pause_s is None else pause_s) if kind == "failed" else now
 
     @staticmethod
-    def _darken(flow: Flow, reason: str) -> None:
+    def _darken(flow: LitFlow, reason: str) -> None:
         if flow.lit:
             flow.lit = False
             flow.dark_since = time.monotonic()

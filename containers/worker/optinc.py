@@ -72,7 +72,7 @@ class _Lost(Exception):
 
 
 @dataclass(frozen=True)
-class Place:
+class UnitPlace:
     """Place of a rank among the others, and its coding.
 
     rank, ranks    of the job
@@ -116,7 +116,7 @@ class _Collective:
     """The values of one rank, and how far their mean has come. ``answered``: frames with an answer."""
 
     def __init__(
-        self, number: int, place: Place, values: NDArray[np.float32], shared: NDArray[np.int16]
+        self, number: int, place: UnitPlace, values: NDArray[np.float32], shared: NDArray[np.int16]
     ) -> None:
         self.number, self._place, self._values, self._shared = number, place, values, shared
         self.frames = max(1, -(-values.size // place.frame))
@@ -186,7 +186,7 @@ class Averaging:
     def __init__(
         self,
         address: tuple[str, int],
-        place: Place,
+        place: UnitPlace,
         exchange: Exchanging,
         *,
         connect_timeout_s: float = 30.0,
@@ -546,7 +546,7 @@ def reducing_at(
     exchange = Exchange(spec.rank, connections, spec.peer_timeout_s)
     with Averaging(
         (host, int(port)),
-        Place(spec.rank, spec.world_size, place.port, place.ports, place.bits),
+        UnitPlace(spec.rank, spec.world_size, place.port, place.ports, place.bits),
         exchange,
         connect_timeout_s=spec.connect_timeout_s,
         silence_s=place.silence_s,

@@ -54,7 +54,7 @@ class RingOfBits:
         self._width = sum_bits(bits, ranks)
         #: Groups of each rank's part, from and to.
         self._parts = chunk_bounds(group_count(length), ranks)
-        self._run: _Run | None = None
+        self._run: _RingRun | None = None
 
         def over(schedule: Schedule, elements: Elements, size: int, words: int = 0) -> Transport:
             bounds = [0, *(words * end for _, end in self._parts)] if words else None
@@ -87,7 +87,7 @@ class RingOfBits:
             raise ArithmeticError(f"rank {self._rank}: {error}") from error
         reports = [self._scales.run(shared)]
         n, rank, bits, width = self._ranks, self._rank, self._bits, self._width
-        self._run = now = _Run(vector, shared, bits, rank, n)
+        self._run = now = _RingRun(vector, shared, bits, rank, n)
         groups = self._parts[-1][1]
 
         now.parts = iter([self._parts[(rank - 2 - step) % n] for step in range(n - 1)])
@@ -140,7 +140,7 @@ class RingOfBits:
             now.done = now.come
 
 
-class _Run:
+class _RingRun:
     """State of one all-reduce. ``parts``: parts still to come, in groups. ``left``: groups missing of the
     present part.
 

@@ -46,7 +46,7 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from ringlight.containers.worker.flows import Flow, Flows
+from ringlight.containers.worker.flows import Flows, LitFlow
 from ringlight.containers.worker.lending import Lender
 from ringlight.containers.worker.peer import PeerLost, read_notes
 from ringlight.containers.worker.stalls import Stalls
@@ -255,7 +255,7 @@ class _Link:
 
     def rewind(self, by_flow: bool) -> None:
         self.next_send = self.next_receive = self.next_burst = self.begun = self.filled = self.watched = 0
-        self.flow: Flow | None = None
+        self.flow: LitFlow | None = None
         self.unacknowledged = 0
         # Words are not acknowledged: their receiver waits for them.
         self.owes = not by_flow and not all(receive.is_word for receive in self.receives)

@@ -28,7 +28,15 @@ from ringlight.controller.bus import EventBus
 from ringlight.controller.light.documents import LitPair, Playing, SetUp, SetUpStatistics, quantiles
 from ringlight.controller.light.switches import WRITE_S, Lights
 from ringlight.controller.onic.agent import flow_name
-from ringlight.controller.onic.conductor import Closed, Conductor, Configure, Effect, Failed, Lit, Lost
+from ringlight.controller.onic.conductor import (
+    Closed,
+    Conductor,
+    ConductorLit,
+    Configure,
+    Effect,
+    Failed,
+    Lost,
+)
 from ringlight.fabric.planes.ring.wdm import RingPlan, set_up_steps
 
 log = logging.getLogger(__name__)
@@ -194,7 +202,7 @@ class RingConductor:
         for effect in effects:
             if isinstance(effect, Configure):
                 self._configure(effect)
-            elif isinstance(effect, Lit):
+            elif isinstance(effect, ConductorLit):
                 self._tell(effect.flow, {"lit": 0})
             elif isinstance(effect, Closed):
                 self._tell(effect.flow, {"closed": 0}, over=True)

@@ -15,7 +15,7 @@ from ringlight.controller.errors import ControllerError
 from ringlight.controller.light.demand import Phased
 from ringlight.controller.light.dividing import RETRY_S, WATCH_S, DemandLoop
 from ringlight.controller.light.documents import Decision
-from ringlight.fabric.allocation.phased import Lit
+from ringlight.fabric.allocation.phased import ActiveCircuits
 from ringlight.fabric.phases import Turn, Turns
 from ringlight.fabric.planes.divided.planes import Lightpath, Paths
 
@@ -44,7 +44,7 @@ class PhaseLoop(DemandLoop):
         assert self.light.phased is not None
         self._phased = self.light.phased
         self._turns = Turns(self._phased.plan, self._phased.iterations)
-        self._standing = Lit()
+        self._standing = ActiveCircuits()
         #: Turns that are not over and may have light.
         self._active = set(self._turns.begin())
         self._known = dict.fromkeys(self.light.nodes, 0)

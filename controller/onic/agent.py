@@ -37,7 +37,7 @@ from ringlight.controller.onic.protocol import (
     Extend,
     Failed,
     Finished,
-    Lit,
+    FlowLit,
     Lost,
     Message,
     Onic,
@@ -58,7 +58,7 @@ from ringlight.controller.onic.wire import (
 from ringlight.fabric.planes.grid.reach import Reach
 
 if TYPE_CHECKING:
-    from ringlight.controller.onic.datagram_faults import Faults
+    from ringlight.controller.onic.datagram_faults import DatagramFaults
 
 Address = tuple[str, int]
 
@@ -104,7 +104,7 @@ class Routes(Protocol):
 
 
 @dataclass(frozen=True)
-class Settings:
+class AgentSettings:
     """Settings of an agent.
 
     ``directory``: directory of sockets and files. ``listen``: address on the control network. ``tuning_s``:
@@ -216,7 +216,7 @@ class _Manager:
 class Agent:
     """Made, it holds its sockets and is dark; :meth:`run` serves until :meth:`stop`. Raises AgentError."""
 
-    def __init__(self, settings: Settings, laser: Laser, routes: Routes) -> None:
+    def __init__(self, settings: AgentSettings, laser: Laser, routes: Routes) -> None:
         self.settings = settings
         self._laser, self._routes = laser, routes
         self._tuning_s = settings.tuning_s
@@ -234,11 +234,11 @@ class Agent:
         self._counts = dict.fromkeys(
             ("malformed", "other_version", "send_errors", "laser_errors", "refused_clients"), 0
         )
-        self._faults: Faults | None = None
+        self._faults: DatagramFaults | None = None
         if settings.allow_faults:
-            from ringlight.controller.onic.datagram_faults import Faults
+            from ringlight.controller.onic.datagram_faults import DatagramFaults
 
-            self._faults = Faults()
+            self._faults = DatagramFaults()
         self._stopping = False
         self._sockets: list[socket.socket] = []
         #: Function to call when a descriptor can be read, or written.
@@ -432,7 +432,7 @@ class Agent:
         else:
             self._write(worker, _encoded({what: name, **(more or {})}))
 
-    def _lit(self, effect: Lit) -> None:
+    def _lit(self, effect: FlowLit) -> None:
         self._tell(effect.flow, "lit", False)
 
     def _closed(self, effect: Closed) -> None:
@@ -759,7 +759,7 @@ _ACTIONS: dict[type, Callable[[Agent, Any], None]] = {
     Tune: Agent._tune,
     Extend: Agent._extend,
     Dark: Agent._dark,
-    Lit: Agent._lit,
+    FlowLit: Agent._lit,
     Closed: Agent._closed,
     Failed: Agent._failed,
     Lost: Agent._lost,

@@ -35,7 +35,7 @@ class Configure(NamedTuple):
     step: int
 
 
-class Lit(NamedTuple):
+class ConductorLit(NamedTuple):
     """The flow may send."""
 
     flow: Flow
@@ -61,7 +61,7 @@ class Lost(NamedTuple):
     reason: str
 
 
-Effect = Configure | Lit | Closed | Failed | Lost
+Effect = Configure | ConductorLit | Closed | Failed | Lost
 
 
 class _Asked:
@@ -207,7 +207,7 @@ class Conductor:
         for flow, request in self._flows.items():
             if not request.lit and request.step == self._serving:
                 request.lit = True
-                effects.append(Lit(flow))
+                effects.append(ConductorLit(flow))
         return effects
 
     def _choose(self) -> int | None:

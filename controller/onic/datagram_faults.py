@@ -64,7 +64,7 @@ def _addresses(value: object) -> list[Address]:
 
 
 @dataclass
-class Faults:
+class DatagramFaults:
     """Faults of a control network in force. Times are seconds of one steady clock."""
 
     settings: FaultSettings = field(default_factory=FaultSettings)

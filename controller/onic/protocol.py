@@ -104,7 +104,7 @@ class Dark(NamedTuple):
     port: int
 
 
-class Lit(NamedTuple):
+class FlowLit(NamedTuple):
     """The flow may send."""
 
     flow: Flow
@@ -154,7 +154,7 @@ class Finished(NamedTuple):
     waited: bool
 
 
-Effect = Send | Tune | Extend | Dark | Lit | Closed | Failed | Lost | Finished
+Effect = Send | Tune | Extend | Dark | FlowLit | Closed | Failed | Lost | Finished
 
 
 @dataclass(frozen=True, slots=True)
@@ -552,7 +552,7 @@ class Onic:
         active.phase, active.lit_s = LIT, now_s
         # Others ask for light at the same moment, and their messages must not wait for this one.
         active.deadline_s = now_s + self.times.confirm_s
-        out.append(Lit(active.flow))
+        out.append(FlowLit(active.flow))
 
     def _confirm(self, now_s: float, port: int, active: _Outgoing, out: list[Effect]) -> None:
         if not active.confirmed:

@@ -56,7 +56,7 @@ _MAX_PORTS = 1 << 14
 
 
 @dataclass(frozen=True)
-class Port:
+class OcpPort:
     """Port as the switch reports it. ``power_dbm``: received and sent power, None if not metered."""
 
     name: str
@@ -67,7 +67,7 @@ class Port:
 
 
 @dataclass(frozen=True)
-class Group:
+class OcpGroup:
     """Ports of one side; ``peers`` are the groups that they can be joined to."""
 
     name: str
@@ -77,7 +77,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Connection:
+class OcpConnection:
     """Entry of the list of connections. ``reason``: reason for FAILED or INVALID."""
 
     name: str
@@ -87,9 +87,9 @@ class Connection:
     reason: str = ""
 
 
-def parse_ports(components: Any) -> dict[str, Port]:
+def parse_ports(components: Any) -> dict[str, OcpPort]:
     """Return the ports among ``components``, by name. Raises ProtocolError."""
-    ports: dict[str, Port] = {}
+    ports: dict[str, OcpPort] = {}
     for entry in entries(branch(bare(components)), "component"):
         if "ocp-ocs-port" not in entry:
             continue
@@ -107,7 +107,7 @@ def parse_ports(components: Any) -> dict[str, Port]:
         index = int(number(state.get("index"), f"index of port {name[:60]}"))
         group = state.get("group", "")
         status = PortStatus(PortState[known], enabled)
-        ports[name] = Port(
+        ports[name] = OcpPort(
             name, group if isinstance(group, str) else "", index, status, (powers[0], powers[1])
         )
         if len(ports) > _MAX_PORTS:
@@ -115,9 +115,9 @@ def parse_ports(components: Any) -> dict[str, Port]:
     return ports
 
 
-def parse_groups(switch: Any) -> dict[str, Group]:
+def parse_groups(switch: Any) -> dict[str, OcpGroup]:
     """Return the groups of ports in ``optical-switch``, by name. Raises ProtocolError."""
-    groups: dict[str, Group] = {}
+    groups: dict[str, OcpGroup] = {}
     for entry in entries(branch(bare(switch), "state"), "port-groups"):
         name, direction = text(entry.get("name"), "a group of ports"), entry.get("direction", "ANY")
         if direction not in ("INPUT-ONLY", "OUTPUT-ONLY", "ANY"):
@@ -125,13 +125,13 @@ def parse_groups(switch: Any) -> dict[str, Group]:
         peers = frozenset(
             text(group.get("peer-name"), "a peer group") for group in entries(entry, "connection-groups")
         )
-        groups[name] = Group(name, direction != "OUTPUT-ONLY", direction != "INPUT-ONLY", peers)
+        groups[name] = OcpGroup(name, direction != "OUTPUT-ONLY", direction != "INPUT-ONLY", peers)
     return groups
 
 
-def parse_connections(connections: Any) -> list[Connection]:
+def parse_connections(connections: Any) -> list[OcpConnection]:
     """Return the entries of ``connections``. Raises ProtocolError."""
-    parsed: list[Connection] = []
+    parsed: list[OcpConnection] = []
     for entry in entries(branch(bare(connections)), "port-connection"):
         state = branch(entry, "config") | branch(entry, "state")
         name = text(entry.get("name", state.get("name")), "a connection")
@@ -144,7 +144,7 @@ def parse_connections(connections: Any) -> list[Connection]:
             raise ProtocolError(f"connection {name[:60]}: not a status", str(word))
         reason = state.get("status-reason", "")
         parsed.append(
-            Connection(
+            OcpConnection(
                 name, ends[0], ends[1], CrossConnectState[word], reason if isinstance(reason, str) else ""
             )
         )
@@ -196,8 +196,8 @@ class Numbering:
 
 
 def number_ports(
-    ports: Mapping[str, Port],
-    groups: Mapping[str, Group],
+    ports: Mapping[str, OcpPort],
+    groups: Mapping[str, OcpGroup],
     size: int,
     inputs: Sequence[str] = (),
     outputs: Sequence[str] = (),
@@ -206,7 +206,7 @@ def number_ports(
 
     Raises ProtocolError if the switch is not ``size`` x ``size`` or its ports cannot be numbered.
     """
-    anything = Group("", True, True, frozenset(groups))
+    anything = OcpGroup("", True, True, frozenset(groups))
     of = {name: groups.get(port.group, anything) for name, port in ports.items()}
     order = sorted(ports, key=lambda name: (ports[name].index, name))
     if inputs or outputs:

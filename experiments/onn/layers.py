@@ -16,7 +16,7 @@ from ringlight.fabric.optinc.approximation import approximated, joined
 from ringlight.fabric.optinc.structure import Structure
 
 
-class Layer(nn.Module):  # type: ignore[misc]
+class OnnLayer(nn.Module):  # type: ignore[misc]
     """W x + b with a matrix of any form, drawn as squares Sigma U. ``biased``: whether there is a b."""
 
     def __init__(self, outputs: int, inputs: int, biased: bool, generator: torch.Generator) -> None:
@@ -57,7 +57,7 @@ class Layer(nn.Module):  # type: ignore[misc]
         return nn.functional.linear(values, self.matrix(), self.bias)
 
 
-class Projected(Layer):
+class Projected(OnnLayer):
     """W of any form, of which :meth:`project` makes squares Sigma U."""
 
     def project(self) -> None:
@@ -67,7 +67,7 @@ class Projected(Layer):
         return torch.from_numpy(approximated(self.weight.detach().double().numpy()))
 
 
-class Retracted(Layer):
+class Retracted(OnnLayer):
     """Squares Sigma U with Sigma and U trained apart: U is any matrix, which :meth:`project` brings towards
     the next orthogonal one by a step of Newton and Schulz, U (3 - U^T U) / 2; the end is that one.
     """
@@ -91,7 +91,7 @@ class Retracted(Layer):
         return joined(self.factors.detach().double() * (left @ right), self.shape)
 
 
-class Exact(Layer):
+class Exact(OnnLayer):
     """Squares Sigma U with U = (1 + K)^-1 (1 - K) U_0, K antisymmetric: always orthogonal.
 
     U_0 is the drawn ``start``: Cayley's map alone does not reach eigenvalues of -1.
@@ -119,14 +119,14 @@ class Exact(Layer):
 
 
 def layers_of(
-    structure: Structure, form: type[Layer], biased: str, generator: torch.Generator
-) -> list[Layer]:
+    structure: Structure, form: type[OnnLayer], biased: str, generator: torch.Generator
+) -> list[OnnLayer]:
     """Return the layers of a structure: ``form`` for layers that it approximates, else any matrix.
 
     ``biased``: which layers have a bias, ``all`` or the ``first``.
     """
     return [
-        (form if number in structure.approximated else Layer)(
+        (form if number in structure.approximated else OnnLayer)(
             *shape, biased == "all" or number == 1, generator
         )
         for number, shape in enumerate(structure.shapes, 1)

@@ -17,13 +17,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ringlight.experiments.onn.layers import Exact, Layer, Projected, Retracted, layers_of
+from ringlight.experiments.onn.layers import Exact, OnnLayer, Projected, Retracted, layers_of
 from ringlight.fabric.optinc.averaging import combination, goals, to_outputs
 from ringlight.fabric.optinc.network import Network, light
 from ringlight.fabric.optinc.pam4 import LEVELS
 from ringlight.fabric.optinc.structure import Structure
 
-FORMS: Mapping[str, type[Layer]] = {"exact": Exact, "retraction": Retracted, "projection": Projected}
+FORMS: Mapping[str, type[OnnLayer]] = {"exact": Exact, "retraction": Retracted, "projection": Projected}
 #: Inputs come as light of 0 to 4^g - 1. Training has them from -SPAN to SPAN; shift and scale become part of
 #: the first layer in the end.
 SPAN = 1.5
@@ -136,14 +136,14 @@ def train(structure: Structure, recipe: Recipe, report: Callable[[int, float], N
     return _network(layers, middle)
 
 
-def _spread(first: Layer, generator: torch.Generator) -> None:
+def _spread(first: OnnLayer, generator: torch.Generator) -> None:
     """The kinks of the first ReLUs all over the inputs: a start from which the network learns faster."""
     first.scale(0.7)
     assert first.bias is not None
     first.bias.data = (torch.rand(first.shape[0], generator=generator) - 0.5) * 3.5
 
 
-def _on_grid(first: Layer, structure: Structure, generator: torch.Generator) -> None:
+def _on_grid(first: OnnLayer, structure: Structure, generator: torch.Generator) -> None:
     """Each unit of the first layer sees one input. Its ReLU begins at one of this input's values, evenly from
     the first to the last, and goes up or down. The first input has the most units: most depends on it.
     """
@@ -166,7 +166,7 @@ def _on_grid(first: Layer, structure: Structure, generator: torch.Generator) -> 
     first.bias.data = -signs * torch.from_numpy((2 * begins - 1) * SPAN).float()
 
 
-def _network(layers: list[Layer], middle: float) -> Network:
+def _network(layers: list[OnnLayer], middle: float) -> Network:
     """Return the trained network, with the inputs' shift and scale taken into the first layer."""
     matrices = [layer.final() for layer in layers]
     biases = [

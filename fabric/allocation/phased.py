@@ -25,7 +25,7 @@ def phase_paths(divider: Divider, phase: Phase, gpu_of_rank: Sequence[int]) -> P
     return {(gpus[source], gpus[destination]): own for (source, destination), own in paths.items()}
 
 
-class Lit:
+class ActiveCircuits:
     """The circuits that stand, as turns are set one after another: what a new turn takes and what it adds.
 
     A port of a GPU sends to one other and hears one other.

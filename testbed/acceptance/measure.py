@@ -64,7 +64,7 @@ Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Change:
+class MeasuredChange:
     """Change of circuits: when it was requested and answered (nanoseconds), and what was reported."""
 
     asked: int
@@ -102,7 +102,7 @@ def summary(seconds: Sequence[float]) -> dict[str, float]:
 
 
 @dataclass(frozen=True)
-class Stream:
+class MeasuredStream:
     """Frames that left one faceplate, and frames that arrived, by faceplate."""
 
     sent: Sent
@@ -141,7 +141,9 @@ def two_states(rig: Rig, count: int) -> tuple[set[CrossConnect], set[CrossConnec
     return {rig.xc(p, partner[p]) for p in around}, {rig.xc(p, p) for p in around}
 
 
-def make(rig: Rig, driver: OpticalSwitchDriver, target: set[CrossConnect], timeout_s: float = 60.0) -> Change:
+def make(
+    rig: Rig, driver: OpticalSwitchDriver, target: set[CrossConnect], timeout_s: float = 60.0
+) -> MeasuredChange:
     """Make ``target`` the only circuits of the rig's ports. Return the change with its times.
 
     On a switch that also carries circuits of others nothing is replaced as a whole: a circuit that moves is
@@ -150,12 +152,12 @@ def make(rig: Rig, driver: OpticalSwitchDriver, target: set[CrossConnect], timeo
     requested = time.monotonic_ns()
     mode = Mode.UPDATE if rig.others else Mode.REPLACE
     result = rig.change(driver, target, mode, timeout_s=timeout_s)
-    return Change(requested, time.monotonic_ns(), result)
+    return MeasuredChange(requested, time.monotonic_ns(), result)
 
 
 def _moves(
     rig: Rig, driver: OpticalSwitchDriver, count: int, moves: int, ways: Sequence[int]
-) -> tuple[list[Change], dict[int, Stream]]:
+) -> tuple[list[MeasuredChange], dict[int, MeasuredStream]]:
     """Move ``count`` circuits ``moves`` times while streams go from the faceplates ``ways``.
 
     Return the changes, and the stream of each of these faceplates.
@@ -172,18 +174,20 @@ def _moves(
         time.sleep(2 * PAUSE_S)
         sent, arrived = traffic.end()
     return changes, {
-        way: Stream(sent[way], {host: heard[way] for host, heard in arrived.items()}) for way in ways
+        way: MeasuredStream(sent[way], {host: heard[way] for host, heard in arrived.items()}) for way in ways
     }
 
 
-def _seen(changes: Sequence[Change], interruptions: Sequence[Gap]) -> Iterator[tuple[Change, list[Gap]]]:
+def _seen(
+    changes: Sequence[MeasuredChange], interruptions: Sequence[Gap]
+) -> Iterator[tuple[MeasuredChange, list[Gap]]]:
     """Yield the changes, each with the gaps that began after its request and before the next one."""
     ends = [change.asked for change in changes[1:]]
     for change, until in zip(changes, [*ends, changes[-1].answered + 10**9], strict=True):
         yield change, [gap for gap in interruptions if change.asked <= gap.gone[1] and gap.gone[0] < until]
 
 
-def _closest(change: Change, sent: Sent) -> float:
+def _closest(change: MeasuredChange, sent: Sent) -> float:
     """Return the seconds between the two frames that were furthest apart while the change was made.
 
     If no frame was lost, no dark time is longer.
@@ -286,7 +290,7 @@ def kept_circuits(
     make(rig, driver, kept | there)
     size = sender.mtu_bytes + 14
     interval_s = interval_of(size, rate_bps)
-    changes: list[Change] = []
+    changes: list[MeasuredChange] = []
     with Traffic(rig.hosts, (1,), (2,), interval_s=interval_s, size=size, catch_up=True) as stream:
         time.sleep(0.2)
         ends = time.monotonic() + seconds

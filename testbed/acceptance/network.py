@@ -157,7 +157,7 @@ class Stream:
             time.sleep(self._interval_s)
 
 
-class Network:
+class NamespaceNetwork:
     """Hosts 1..n; ``switch_ends``: options of `ip link add` for the switch's end of each one's fibre."""
 
     def __init__(self, lab: Lab, switch_ends: Iterable[str], namespaces: Iterable[str] = ()) -> None:

@@ -23,7 +23,7 @@ State = Literal["green", "failed", "skipped"]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CheckOutcome:
     """Outcome of one check. ``text``: why it failed, or the capability that is missing."""
 
     name: str
@@ -60,11 +60,11 @@ def opened(rig: Rig) -> Iterator[OpticalSwitchDriver]:
         driver.close()
 
 
-def run_check(rig: Rig, check: Check) -> Outcome:
+def run_check(rig: Rig, check: Check) -> CheckOutcome:
     started = time.monotonic()
 
-    def outcome(state: State, text: str = "") -> Outcome:
-        return Outcome(check.name, check.items, state, text, round(time.monotonic() - started, 3))
+    def outcome(state: State, text: str = "") -> CheckOutcome:
+        return CheckOutcome(check.name, check.items, state, text, round(time.monotonic() - started, 3))
 
     if check.writes and rig.read_only:
         return outcome("skipped", "leave to write (read-only)")
@@ -84,7 +84,7 @@ def run_check(rig: Rig, check: Check) -> Outcome:
 
 def run_checks(
     rig: Rig, checks: Sequence[Check] = CHECKS, progress: Callable[[str], None] | None = None
-) -> list[Outcome]:
+) -> list[CheckOutcome]:
     """Run every check in turn and return the outcomes. ``progress`` is called with the name of each check
     before it runs.
     """
@@ -96,7 +96,7 @@ def run_checks(
     return outcomes
 
 
-def by_item(outcomes: Iterable[Outcome]) -> dict[int, ItemOutcome]:
+def by_item(outcomes: Iterable[CheckOutcome]) -> dict[int, ItemOutcome]:
     """Return the outcome of each item of the list, by its number."""
     listed = list(outcomes)
     by_number = {}
@@ -111,7 +111,7 @@ def by_item(outcomes: Iterable[Outcome]) -> dict[int, ItemOutcome]:
     return by_number
 
 
-def as_document(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+def as_document(outcomes: Sequence[CheckOutcome]) -> dict[str, Any]:
     """Return the JSON document of the items and of the checks for them."""
     items = by_item(outcomes)
     return {

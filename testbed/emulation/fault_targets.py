@@ -89,7 +89,7 @@ class FaultRequest(BaseModel):
 
 
 @dataclass(frozen=True)
-class Target:
+class FaultTarget:
     """``text``: one way to write each target; it may be asked for again. ``names``: one, of a worker two.
 
     ``ports``: those that are held down while the fault is in force.
@@ -124,7 +124,7 @@ def read_request(body: Any) -> FaultRequest:
     return request
 
 
-def find_target(fabric: Fabric, request: FaultRequest) -> Target:
+def find_target(fabric: Fabric, request: FaultRequest) -> FaultTarget:
     """Return the target of a request. Raises TargetError, one line that lists the choices."""
     words = request.target.split() if isinstance(request.target, str) else ["link", *request.target]
     match words:
@@ -146,7 +146,7 @@ def find_target(fabric: Fabric, request: FaultRequest) -> Target:
             return _process("averager", name, fabric.averagers)
         case ["controller"]:
             _allow(request, "kill", "the controller can be killed and restored")
-            return Target("controller", "controller", ("controller",))
+            return FaultTarget("controller", "controller", ("controller",))
         case ["server", "agent"]:
             _allow(request, "kill", "the server agent can be killed")
             return _server_agent(request)
@@ -157,7 +157,7 @@ def find_target(fabric: Fabric, request: FaultRequest) -> Target:
             _allow(request, "kill", "a worker can be killed")
             if request.do == "restore" or request.back_after_s:
                 raise TargetError(422, "a killed worker does not come back; its job has failed")
-            return Target("worker", f"worker {job} {int(rank)}", (job, str(int(rank))))
+            return FaultTarget("worker", f"worker {job} {int(rank)}", (job, str(int(rank))))
     raise TargetError(422, f"target: {request.target!r} is none of {_KNOWN}")
 
 
@@ -166,7 +166,7 @@ def _allow(request: FaultRequest, do: str, rule: str) -> None:
         raise TargetError(422, f"do: {request.do}: {rule}")
 
 
-def _link(fabric: Fabric, *ends: str) -> Target:
+def _link(fabric: Fabric, *ends: str) -> FaultTarget:
     try:
         a, b = (Port.parse(end) for end in ends)
     except ValueError as error:
@@ -188,60 +188,60 @@ def _link(fabric: Fabric, *ends: str) -> Target:
         ]
         leads = neighbours[0] if neighbours else "neither of them is plugged in"
         raise TargetError(404, f"there is no link {a} - {b}; {leads}")
-    return Target("link", f"link {link.a} {link.b}", (), dark_ports(fabric, [link]))
+    return FaultTarget("link", f"link {link.a} {link.b}", (), dark_ports(fabric, [link]))
 
 
-def _gpu(fabric: Fabric, kind: Literal["gpu", "nic"], name: str) -> Target:
+def _gpu(fabric: Fabric, kind: Literal["gpu", "nic"], name: str) -> FaultTarget:
     _check_gpu(fabric, name)
     links = {link for port, link in fabric.link_at.items() if port.node == name}
     if kind == "nic" and not links:
         raise TargetError(409, f"GPU {name} is not plugged into anything")
-    return Target(kind, f"{kind} {name}", (name,), dark_ports(fabric, links))
+    return FaultTarget(kind, f"{kind} {name}", (name,), dark_ports(fabric, links))
 
 
-def _switch(fabric: Fabric, name: str) -> Target:
+def _switch(fabric: Fabric, name: str) -> FaultTarget:
     if name in fabric.optical_switches:
         if fabric.optical_switches[name].is_elsewhere:
             raise TargetError(
                 409, f"optical switch {name} has an address in the fabric: it is not this lab's"
             )
-        return Target("optical switch", f"switch {name}", (name,))
+        return FaultTarget("optical switch", f"switch {name}", (name,))
     if name not in fabric.packet_switches:
         there = [*fabric.packet_switches, *fabric.optical_switches]
         raise TargetError(404, f"there is no switch {name}; there are {listed(there)}")
     ports = frozenset(port for port in fabric.link_at if port.node == name)
-    return Target("packet switch", f"switch {name}", (name,), ports)
+    return FaultTarget("packet switch", f"switch {name}", (name,), ports)
 
 
-def _agent(fabric: Fabric, gpu: str) -> Target:
+def _agent(fabric: Fabric, gpu: str) -> FaultTarget:
     _check_gpu(fabric, gpu)
     onic = fabric.onics.get(gpu)
     if onic is None or onic.transmitters != "tunable":
         why = "has no O-NIC" if onic is None else "has an O-NIC without an agent: its lasers are not tunable"
         raise TargetError(409, f"GPU {gpu} {why}")
-    return Target("agent", f"agent {gpu}", (gpu,))
+    return FaultTarget("agent", f"agent {gpu}", (gpu,))
 
 
-def _process(kind: Kind, name: str, there: Collection[str]) -> Target:
+def _process(kind: Kind, name: str, there: Collection[str]) -> FaultTarget:
     if name not in there:
         raise TargetError(404, f"there is no {kind} {name}; there are {listed(there)}")
-    return Target(kind, f"{kind} {name}", (name,))
+    return FaultTarget(kind, f"{kind} {name}", (name,))
 
 
-def _server_agent(request: FaultRequest) -> Target:
+def _server_agent(request: FaultRequest) -> FaultTarget:
     if request.do == "restore":
         raise TargetError(422, "the server agent comes back by itself; while it is gone nobody answers")
     if request.back_after_s is None:
         raise TargetError(422, "back_after_s: is missing; nobody could ask for the server agent to come back")
-    return Target("server agent", "server agent")
+    return FaultTarget("server agent", "server agent")
 
 
-def _control_network(fabric: Fabric, control: Disturbance | None) -> Target:
+def _control_network(fabric: Fabric, control: Disturbance | None) -> FaultTarget:
     for gpu in control.tuning_s if control is not None else ():
         _agent(fabric, gpu)
     if not any(onic.transmitters == "tunable" for onic in fabric.onics.values()):
         raise TargetError(409, "there is no control network: no GPU has an O-NIC with an agent")
-    return Target("control network", "control network")
+    return FaultTarget("control network", "control network")
 
 
 def _check_gpu(fabric: Fabric, name: str) -> None:

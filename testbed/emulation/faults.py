@@ -28,8 +28,8 @@ from ringlight.testbed.emulation.buildable import check_impairments
 from ringlight.testbed.emulation.fault_targets import (
     Disturbance,
     FaultRequest,
+    FaultTarget,
     Kind,
-    Target,
     TargetError,
     find_target,
     listed,
@@ -76,7 +76,7 @@ class _Course:
 class _Fault:
     id: str
     do: Do
-    target: Target
+    target: FaultTarget
     back_after_s: float | None
     course: _Course
     t_asked: float = field(default_factory=time.monotonic)
@@ -243,7 +243,7 @@ class Faults:
 
     # -- what there is
 
-    def _course_everywhere(self, fault_id: str, target: Target, request: FaultRequest) -> _Course:
+    def _course_everywhere(self, fault_id: str, target: FaultTarget, request: FaultRequest) -> _Course:
         """The same with what it is at other parts of the lab. Raises TargetError."""
         if self._elsewhere is None:
             return self._course(fault_id, target, request)
@@ -262,7 +262,7 @@ class Faults:
 
         return _Course(begin, end if ends else None)
 
-    def _course(self, fault_id: str, target: Target, request: FaultRequest) -> _Course:
+    def _course(self, fault_id: str, target: FaultTarget, request: FaultRequest) -> _Course:
         """Raises TargetError for what cannot be broken now."""
         darken, lighten = (lambda: self._darken(fault_id, target.ports)), (lambda: self._lighten(fault_id))
         match target.kind:
@@ -300,7 +300,7 @@ class Faults:
             self._dark.pop(fault_id, None)
             self._network.hold_down(frozenset().union(*self._dark.values()))
 
-    def _impaired(self, target: Target, impairments: Impairments) -> _Course:
+    def _impaired(self, target: FaultTarget, impairments: Impairments) -> _Course:
         link = self._fabric.link_at[Port.parse(target.text.split()[1])]
         try:
             check_impairments(self._fabric, link, impairments)

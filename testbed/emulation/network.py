@@ -28,7 +28,7 @@ from ringlight.testbed.deaths import ProcessKind
 from ringlight.testbed.emulation import averager_processes, openvswitch
 from ringlight.testbed.emulation.buildable import check_controllers, check_fabric, check_names, check_rates
 from ringlight.testbed.emulation.fastpath.carrier import Carrier
-from ringlight.testbed.emulation.impairments.end import Counts, End
+from ringlight.testbed.emulation.impairments.end import End, FrameCounts
 from ringlight.testbed.emulation.kernel import netlink, netns
 from ringlight.testbed.emulation.kernel.netlink import NetworkError
 from ringlight.testbed.emulation.nodes import (
@@ -171,7 +171,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
             if link.impairments != NONE
         }
         self._ends: dict[Port, End] = {}
-        self._counted: dict[Port, Counts] = {}
+        self._counted: dict[Port, FrameCounts] = {}
         self._lock = threading.RLock()
 
     # -- the fixed part
@@ -574,7 +574,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         with self._lock:
             counted = dict(self._counted)
             for port, end in self._ends.items():
-                counted[port] = counted.get(port, Counts()) + end.counts()
+                counted[port] = counted.get(port, FrameCounts()) + end.counts()
         return [
             {"from": str(self.fabric.link_at[port].other(port)), "to": str(port), **vars(counts)}
             for port, counts in sorted(counted.items())
@@ -612,7 +612,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
     def _drop_end(self, port: Port) -> None:
         end = self._ends.pop(port, None)
         if end is not None:
-            self._counted[port] = self._counted.get(port, Counts()) + end.counts()
+            self._counted[port] = self._counted.get(port, FrameCounts()) + end.counts()
             end.close()
 
     def _place_of(self, port: Port) -> tuple[int | None, str] | None:

@@ -16,7 +16,7 @@ from ringlight.testbed.simulation.lockstep import Classes, Meeting
 from ringlight.testbed.simulation.merged_steps import merged_steps
 from ringlight.testbed.simulation.networks import Network
 from ringlight.testbed.simulation.operations import COLLECTIVE, Operations
-from ringlight.testbed.simulation.phases import Phases, Run, StepCost, Transfers
+from ringlight.testbed.simulation.phases import PhaseRun, Phases, StepCost, Transfers
 from ringlight.workloads.graph import Workload
 
 
@@ -55,7 +55,7 @@ class InClasses:
         self._called: Counter[tuple[int, int, int]] = Counter()
         #: Who has come, by what they have come to.
         self._come: dict[tuple[object, ...], list[tuple[int, int]]] = {}
-        self._runs: dict[tuple[object, ...], list[tuple[Load, Run]]] = {}
+        self._runs: dict[tuple[object, ...], list[tuple[Load, PhaseRun]]] = {}
         self._loads: dict[tuple[int, int], Load] = {}
 
     def communicate(self, number: int, iteration: int, operation: int) -> None:
@@ -124,7 +124,7 @@ class InClasses:
                 self._runs[key] = runs
         return [self._part(*run, calls[0].chunk_bytes) for run in runs] * self._calls.splits
 
-    def _part(self, load: Load, run: Run, chunk_bytes: float) -> _Part:
+    def _part(self, load: Load, run: PhaseRun, chunk_bytes: float) -> _Part:
         cost = self._cost
         set_ups = run.set_ups if cost.when == "changed-only" else run.steps
         reduce_s = run.steps * run.added * chunk_bytes * cost.reduce_s_per_byte

@@ -29,7 +29,7 @@ FULL = 1 - 1e-9
 INSTANT = 1e-13
 
 
-class Flow:
+class LinkFlow:
     """Bytes on their way. ``left`` of them had yet to pass at ``since_s``; they do at ``rate`` per second,
     which is never more than ``most``.
 
@@ -57,8 +57,8 @@ class Flow:
         self.most = most
         self.rate = self.proposed = 0.0
         self.since_s = 0.0
-        self.ahead: Flow | None = None
-        self.behind: Flow | None = None
+        self.ahead: LinkFlow | None = None
+        self.behind: LinkFlow | None = None
         self.gap = math.inf
         self.gap_since_s = 0.0
         self.close = False
@@ -77,7 +77,7 @@ class Flow:
 
 
 #: Called when a flow's last byte has passed; gives the bytes that follow it at once, 0 for none.
-More = Callable[[Flow], float]
+More = Callable[[LinkFlow], float]
 
 
 class Passed(NamedTuple):
@@ -106,15 +106,15 @@ class Engine:
         self.passed: list[Passed] | None = [] if trace else None
         self.events = 0
         #: What happens by time, and flows' ends with the version of the flow, which is 0 of all else.
-        self._queue: list[tuple[float, int, Callable[..., None] | Flow, int, tuple[Any, ...]]] = []
+        self._queue: list[tuple[float, int, Callable[..., None] | LinkFlow, int, tuple[Any, ...]]] = []
         self._number = itertools.count()
         self._capacity: list[float] = []
-        self._users: list[dict[Flow, None]] = []
+        self._users: list[dict[LinkFlow, None]] = []
         self._link: dict[Hashable, int] = {}
         self._keys: list[Hashable] = []
         self._touched: dict[int, None] = {}
         #: Flows that left a link, and follow others or are followed.
-        self._stopped: list[Flow] = []
+        self._stopped: list[LinkFlow] = []
         self._round = 0
         #: Counts flows that come or go, and changes of capacities and limits.
         self._arranged = 0
@@ -213,7 +213,7 @@ class Engine:
     def awaits(self, ignored: Callable[[object], bool]) -> bool:
         """Return whether any event is to happen except ignored ones."""
         return any(
-            act.version == version if isinstance(act, Flow) else not ignored(act)
+            act.version == version if isinstance(act, LinkFlow) else not ignored(act)
             for _, _, act, version, _ in self._queue
         )
 
@@ -243,16 +243,16 @@ class Engine:
         done: Callable[[], None],
         latency_s: float = 0.0,
         more: More | None = None,
-    ) -> Flow:
+    ) -> LinkFlow:
         """Start a flow of ``size`` bytes that enters ``latency_s`` seconds from now, and return it.
 
         ``done`` is called at its end, which is when ``more`` has no more bytes for it.
         """
-        flow = Flow(size, done, more)
+        flow = LinkFlow(size, done, more)
         self.begin(flow, links, latency_s)
         return flow
 
-    def begin(self, flow: Flow, links: Sequence[int], latency_s: float = 0.0) -> None:
+    def begin(self, flow: LinkFlow, links: Sequence[int], latency_s: float = 0.0) -> None:
         """Have a flow enter ``latency_s`` from now."""
         flow.links = tuple(links)
         if latency_s > 0:
@@ -260,7 +260,7 @@ class Engine:
         else:
             self._enter(flow)
 
-    def follow(self, flow: Flow, ahead: Flow, lead: float) -> None:
+    def follow(self, flow: LinkFlow, ahead: LinkFlow, lead: float) -> None:
         """Let a flow that has not begun pass no more than ``lead`` bytes more than another, until that ends.
 
         A flow follows one, and is followed by one. Flows may follow each other around: as leads are above 0,
@@ -269,21 +269,21 @@ class Engine:
         flow.ahead, ahead.behind = ahead, flow
         flow.gap, flow.gap_since_s = lead, self.now_s
 
-    def limit(self, flow: Flow, most: float) -> None:
+    def limit(self, flow: LinkFlow, most: float) -> None:
         """Let a flow have at most this many bytes per second from now on."""
         if most != flow.most:
             flow.most = most
             self._arranged += 1
             self._touched.update(dict.fromkeys(flow.links))
 
-    def stop(self, flow: Flow) -> None:
+    def stop(self, flow: LinkFlow) -> None:
         """Give up a flow. ``done`` is not called."""
         flow.over = True
         if flow.entered:
             self._leave(flow)
         self._let_go(flow)
 
-    def reroute(self, flow: Flow, links: Sequence[int]) -> None:
+    def reroute(self, flow: LinkFlow, links: Sequence[int]) -> None:
         """Send the rest of the flow over other links, from now on."""
         if tuple(links) == flow.links:
             return
@@ -294,7 +294,7 @@ class Engine:
         if under_way:
             self._enter(flow)
 
-    def _enter(self, flow: Flow) -> None:
+    def _enter(self, flow: LinkFlow) -> None:
         if flow.over:
             return
         flow.since_s = self.now_s
@@ -304,7 +304,7 @@ class Engine:
             self._users[link][flow] = None
             self._touched[link] = None
 
-    def _count(self, flow: Flow) -> None:
+    def _count(self, flow: LinkFlow) -> None:
         """Count the bytes that have passed since the flow's present rate began."""
         now_s = self.now_s
         if self.passed is not None and flow.rate > 0 and now_s > flow.since_s:
@@ -312,7 +312,7 @@ class Engine:
         flow.left = max(0.0, flow.left - flow.rate * (now_s - flow.since_s))
         flow.since_s = now_s
 
-    def _count_gaps(self, flow: Flow) -> None:
+    def _count_gaps(self, flow: LinkFlow) -> None:
         """Count what has passed of a flow whose rate is about to change to who follows, too."""
         if flow.ahead is not None:
             self._count_gap(flow)
@@ -324,7 +324,7 @@ class Engine:
         if self.passed is not None and end_s > begin_s:
             self.passed.append(Passed(links, begin_s, end_s, size / (end_s - begin_s)))
 
-    def _leave(self, flow: Flow) -> None:
+    def _leave(self, flow: LinkFlow) -> None:
         self._count(flow)
         if flow.ahead is not None or flow.behind is not None:
             self._count_gaps(flow)
@@ -340,7 +340,7 @@ class Engine:
             if self._users[link]:
                 self._touched[link] = None
 
-    def _let_go(self, flow: Flow) -> None:
+    def _let_go(self, flow: LinkFlow) -> None:
         """Release the flow that follows one that is over: it waits for no other flow any more."""
         if flow.ahead is not None:
             flow.ahead.behind = None
@@ -380,7 +380,7 @@ class Engine:
                     self.events += 1
                     act(*arguments)  # type: ignore[operator]
                 else:
-                    assert isinstance(act, Flow)
+                    assert isinstance(act, LinkFlow)
                     if act.version == version:
                         self.events += 1
                         if act.more is not None and self._goes_on(act, act.more):
@@ -396,7 +396,7 @@ class Engine:
         if until_s < math.inf and not self._paused:
             self.now_s = max(self.now_s, until_s)
 
-    def _goes_on(self, flow: Flow, more: More) -> bool:
+    def _goes_on(self, flow: LinkFlow, more: More) -> bool:
         """Return whether a flow that has passed continues with more bytes or was given up."""
         self._count(flow)
         size = more(flow)
@@ -427,7 +427,7 @@ class Engine:
         queue, self._touched = list(self._touched), {}
         self._round += 1
         seen: set[int] = set()
-        flows: list[Flow] = []
+        flows: list[LinkFlow] = []
         tries = 0
         while queue:
             tries += 1
@@ -448,7 +448,7 @@ class Engine:
         for flow in following:
             self._wait_for(flow, flow.ahead)  # type: ignore[arg-type]
 
-    def _wait_for(self, flow: Flow, ahead: Flow) -> None:
+    def _wait_for(self, flow: LinkFlow, ahead: LinkFlow) -> None:
         """Work out when a flow will have to wait for the one that it follows."""
         flow.waiting += 1
         closing = flow.rate - ahead.rate
@@ -457,21 +457,21 @@ class Engine:
         if not flow.close and closing > SAME * flow.rate:
             self.at(self.now_s + max(flow.gap, 0.0) / closing, self._close_up, flow, flow.waiting)
 
-    def _close_up(self, flow: Flow, waiting: int) -> None:
+    def _close_up(self, flow: LinkFlow, waiting: int) -> None:
         """Have a flow wait for the one that it follows, unless rates have changed since."""
         if flow.waiting == waiting and flow.ahead is not None:
             self._count_gap(flow)
             flow.gap, flow.close = 0.0, True
             self._touched.update(dict.fromkeys(flow.links))
 
-    def _count_gap(self, flow: Flow) -> None:
+    def _count_gap(self, flow: LinkFlow) -> None:
         """Count what a flow has come nearer to the one that it follows."""
         assert flow.ahead is not None
         if not flow.close:
             flow.gap += (flow.ahead.rate - flow.rate) * (self.now_s - flow.gap_since_s)
         flow.gap_since_s = self.now_s
 
-    def _look(self, flow: Flow) -> None:
+    def _look(self, flow: LinkFlow) -> None:
         """Find out which of its links a flow shares now, and its rate if these were no limit."""
         if flow.looked == self._arranged:
             return
@@ -486,12 +486,12 @@ class Engine:
             bound = min(bound, capacity)
         flow.shared, flow.bound = shared, bound
 
-    def _propose(self, flows: list[Flow], seen: set[int]) -> None:
+    def _propose(self, flows: list[LinkFlow], seen: set[int]) -> None:
         """Propose rates of these flows while all other flows, of which there are none on links in ``seen``,
         keep theirs.
         """
         users, capacity, number = self._users, self._capacity, self._round
-        together: list[Flow] = []
+        together: list[LinkFlow] = []
         left: dict[int, float] = {}
         for flow in flows:
             self._look(flow)
@@ -521,7 +521,7 @@ class Engine:
         for flow, rate in zip(together, rates, strict=True):
             flow.proposed = rate
 
-    def _limits(self, flows: list[Flow]) -> Limits:
+    def _limits(self, flows: list[LinkFlow]) -> Limits:
         """Return the limits of the rates of these flows in addition to the links that they share."""
         most = [flow.bound for flow in flows]
         if not any(flow.close for flow in flows):
@@ -535,11 +535,11 @@ class Engine:
                     most[number] = min(most[number], self._rate(ahead))
         return Limits(most, after)
 
-    def _rate(self, flow: Flow) -> float:
+    def _rate(self, flow: LinkFlow) -> float:
         """Return the rate that is proposed for a flow, or that it has."""
         return flow.proposed if flow.round == self._round else flow.rate
 
-    def _unsettled(self, flows: list[Flow], seen: set[int]) -> list[int]:
+    def _unsettled(self, flows: list[LinkFlow], seen: set[int]) -> list[int]:
         """Return the links outside ``seen`` of flows that have no bottleneck at the proposed rates, and of
         flows that they meet.
         """
@@ -553,7 +553,7 @@ class Engine:
                 entry = known[link] = sum(rates) >= self._capacity[link] * FULL, max(rates)
             return entry
 
-        def settled(flow: Flow, rate: float) -> bool:
+        def settled(flow: LinkFlow, rate: float) -> bool:
             self._look(flow)
             if rate >= flow.bound * FULL:
                 return True
@@ -583,7 +583,7 @@ class Engine:
                             unsettled.update(dict.fromkeys(other.links))
         return [link for link in unsettled if link not in seen]
 
-    def _set_rate(self, flow: Flow, rate: float) -> bool:
+    def _set_rate(self, flow: LinkFlow, rate: float) -> bool:
         """Give a flow a rate, and return whether it is another one."""
         if abs(rate - flow.rate) <= SAME * rate and (flow.rate > 0 or rate == 0) and flow.version:
             return False

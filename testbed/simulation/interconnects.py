@@ -57,7 +57,7 @@ class Demand:
 DemandOf = Callable[[], Demand]
 
 
-class Costs(TypedDict):
+class InterconnectCosts(TypedDict):
     """``latency_s``: seconds before a transfer's first byte counts; ``share``: payload's of a link's rate."""
 
     latency_s: float
@@ -115,11 +115,15 @@ def interconnect_network(
     return _NETWORKS[type(interconnect)](interconnect, gpus, demand_of, latency_s=latency_s, share=share)
 
 
-def _ideal(interconnect: Ideal, gpus: Sequence[str], _: DemandOf, **costs: Unpack[Costs]) -> Network:
+def _ideal(
+    interconnect: Ideal, gpus: Sequence[str], _: DemandOf, **costs: Unpack[InterconnectCosts]
+) -> Network:
     return IdealNetwork(gpus, interconnect.gpu_bps, **costs)
 
 
-def _servers(interconnect: Servers, gpus: Sequence[str], _: DemandOf, **costs: Unpack[Costs]) -> Network:
+def _servers(
+    interconnect: Servers, gpus: Sequence[str], _: DemandOf, **costs: Unpack[InterconnectCosts]
+) -> Network:
     return IdealNetwork(
         gpus,
         interconnect.gpu_bps,
@@ -129,12 +133,14 @@ def _servers(interconnect: Servers, gpus: Sequence[str], _: DemandOf, **costs: U
     )
 
 
-def _torus(interconnect: TorusOfGpus, gpus: Sequence[str], _: DemandOf, **costs: Unpack[Costs]) -> Network:
+def _torus(
+    interconnect: TorusOfGpus, gpus: Sequence[str], _: DemandOf, **costs: Unpack[InterconnectCosts]
+) -> Network:
     return TorusNetwork(gpus, interconnect.torus, interconnect.link_bps, hop_s=interconnect.hop_s, **costs)
 
 
 def _parallel_ocs(
-    interconnect: ParallelOcs, gpus: Sequence[str], demand_of: DemandOf, **costs: Unpack[Costs]
+    interconnect: ParallelOcs, gpus: Sequence[str], demand_of: DemandOf, **costs: Unpack[InterconnectCosts]
 ) -> Network:
     if interconnect.division is not None:
         return _divided(interconnect, gpus, demand_of, **costs)
@@ -146,7 +152,7 @@ def _parallel_ocs(
 
 
 def _one_shot(
-    interconnect: OneShot, gpus: Sequence[str], demand_of: DemandOf, **costs: Unpack[Costs]
+    interconnect: OneShot, gpus: Sequence[str], demand_of: DemandOf, **costs: Unpack[InterconnectCosts]
 ) -> Network:
     demand = demand_of()
     counts = circuits(one_shot(demand.rest, interconnect.degree, demand.groups, demand.group_bytes))
@@ -165,21 +171,25 @@ def _grid(
 
 
 def _wavelength_ring(
-    interconnect: WavelengthRing, gpus: Sequence[str], _: DemandOf, **costs: Unpack[Costs]
+    interconnect: WavelengthRing, gpus: Sequence[str], _: DemandOf, **costs: Unpack[InterconnectCosts]
 ) -> Network:
     return WavelengthRingNetwork(gpus, interconnect.gpu_bps / 2, **costs)
 
 
-def _rotors(interconnect: Rotors, gpus: Sequence[str], _: DemandOf, **costs: Unpack[Costs]) -> Network:
+def _rotors(
+    interconnect: Rotors, gpus: Sequence[str], _: DemandOf, **costs: Unpack[InterconnectCosts]
+) -> Network:
     return rotor_network(gpus, interconnect.rotor, indirect=interconnect.indirect, **costs)
 
 
-def _hop_ring(interconnect: HopRing, gpus: Sequence[str], _: DemandOf, **costs: Unpack[Costs]) -> Network:
+def _hop_ring(
+    interconnect: HopRing, gpus: Sequence[str], _: DemandOf, **costs: Unpack[InterconnectCosts]
+) -> Network:
     return HopRingNetwork(gpus, interconnect, **costs)
 
 
 def _divided(
-    interconnect: Interconnect, gpus: Sequence[str], demand_of: DemandOf, **costs: Unpack[Costs]
+    interconnect: Interconnect, gpus: Sequence[str], demand_of: DemandOf, **costs: Unpack[InterconnectCosts]
 ) -> Network:
     """Return a network with a link for every pair that ever sends. Its rate is set by the present
     division.

@@ -23,7 +23,7 @@ from ringlight.fabric.impairments import resumed_s
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.steps import Step, Steps, check_ranks, streams
 from ringlight.testbed.simulation.arrays import FloatArray
-from ringlight.testbed.simulation.engine import Engine, Flow, More
+from ringlight.testbed.simulation.engine import Engine, LinkFlow, More
 from ringlight.testbed.simulation.exchange import Exchange, Lanes, StepPlan, plan_steps
 from ringlight.testbed.simulation.networks import Network, Routes
 from ringlight.testbed.simulation.operations import Operations, plan_of
@@ -440,7 +440,7 @@ class LoopRun:
         self.result = result or JobResult(job.name, [])
         self.released = self.over = False
         self.waiting = True
-        self.flows: dict[Flow, tuple[Lanes, int]] = {}
+        self.flows: dict[LinkFlow, tuple[Lanes, int]] = {}
         self.opened: dict[Hashable, None] = {}
         #: Transfers that have no way for now.
         self.stranded: list[Callable[[], None]] = []
@@ -764,13 +764,13 @@ class LoopRun:
             self._forget(flow)
             done()
 
-        flow = Flow(size, end, more)
+        flow = LinkFlow(size, end, more)
         self._begin_flow(flow, plan.lanes, k, waited_s)
 
-    def _begin_stream(self, stream: Stream, flow: Flow) -> None:
+    def _begin_stream(self, stream: Stream, flow: LinkFlow) -> None:
         self._begin_flow(flow, self.plan[0].lanes, stream.k)
 
-    def _begin_flow(self, flow: Flow, lanes: Lanes, k: int, waited_s: float = 0.0) -> None:
+    def _begin_flow(self, flow: LinkFlow, lanes: Lanes, k: int, waited_s: float = 0.0) -> None:
         if self.over:
             return
         try:
@@ -784,7 +784,7 @@ class LoopRun:
         self.flows[flow] = (lanes, k)
         self.engine.begin(flow, links, max(0.0, latency_s - waited_s))
 
-    def _forget(self, flow: Flow) -> None:
+    def _forget(self, flow: LinkFlow) -> None:
         del self.flows[flow]
 
     # Ranks in step.

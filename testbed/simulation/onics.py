@@ -68,7 +68,7 @@ class OnicPlane:
         self.overlaps = 0
         self._lit_at: dict[tuple[str, int], Hashable] = {}
         self._flow = itertools.count(1)
-        self._open: dict[int, _Asked] = {}
+        self._open: dict[int, _LightRequest] = {}
         times = times or protocol.Times()
         self._look_s = times.confirm_s
         self._times = times
@@ -98,7 +98,7 @@ class OnicPlane:
         if unit is None:
             raise ValueError(f"{source} is not one of the job's nodes")
         now_s = self._engine.now_s
-        self._open[flow] = _Asked(unit, destination, now_s, on_lit, failed)
+        self._open[flow] = _LightRequest(unit, destination, now_s, on_lit, failed)
         # The caller must have the handle before anything comes of it.
         self._engine.at(now_s, self._ask, unit, flow, destination)
         return flow
@@ -191,7 +191,7 @@ class OnicPlane:
     def _receive(self, unit: _Unit, sender: str, message: protocol.Message) -> None:
         self._did(unit, unit.onic.receive(self._engine.now_s, sender, message))
 
-    def _lit(self, _: _Unit, effect: protocol.Lit) -> None:
+    def _lit(self, _: _Unit, effect: protocol.FlowLit) -> None:
         flow = effect.flow
         request = self._open.get(flow)
         if request is None:
@@ -223,7 +223,7 @@ class OnicPlane:
 #: What is done about each effect but a message; nothing about the others: light goes on, or out, by itself.
 _ACTIONS: dict[type, Callable[[OnicPlane, _Unit, Any], None]] = {
     protocol.Tune: OnicPlane._tune,
-    protocol.Lit: OnicPlane._lit,
+    protocol.FlowLit: OnicPlane._lit,
     protocol.Finished: OnicPlane._finished,
     protocol.Failed: OnicPlane._over,
     protocol.Lost: OnicPlane._over,
@@ -254,7 +254,7 @@ class _Unit:
 
 
 @dataclass(slots=True)
-class _Asked:
+class _LightRequest:
     unit: _Unit
     destination: str
     opened_s: float

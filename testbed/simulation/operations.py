@@ -24,7 +24,7 @@ _COMPUTE, COLLECTIVE = int(Kind.COMPUTE), int(Kind.COLLECTIVE)
 _LOCAL = (_COMPUTE, int(Kind.MEMORY))
 
 
-class Plan(NamedTuple):
+class OperationPlan(NamedTuple):
     """A program as lists by operation, with what has to end before each and what follows it.
 
     ``local_s``: seconds of computing or memory. ``purpose``: index into the purposes.
@@ -42,12 +42,12 @@ class Plan(NamedTuple):
     first: list[int]
 
 
-def plan_of(workload: Workload, program: Program, purposes: Sequence[int]) -> Plan:
+def plan_of(workload: Workload, program: Program, purposes: Sequence[int]) -> OperationPlan:
     """Return the plan of a program. ``purposes``: purpose of each of the workload's names.
 
     Raises ValueError naming an operation that computes or moves memory and has no seconds.
     """
-    return Plan(
+    return OperationPlan(
         program.kind.tolist(), program.seconds.tolist(), program.bytes.tolist(), program.collective.tolist(),
         program.slot.tolist(), program.tag.tolist(), np.asarray(purposes)[program.name].tolist(),
         *dependencies(workload, program),
@@ -125,10 +125,17 @@ class Operations:
     """
 
     def __init__(
-        self, engine: Engine, plans: Sequence[Plan], plan_of: Sequence[int], iterations: int, purposes: int,
-        communicate: Callable[[int, int, int], None], *, record: bool = False,
+        self,
+        engine: Engine,
+        plans: Sequence[OperationPlan],
+        plan_of: Sequence[int],
+        iterations: int,
+        purposes: int,
+        communicate: Callable[[int, int, int], None],
+        *,
+        record: bool = False,
         progress: Callable[[int, int], None] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         actors = len(plan_of)
         self.iterations = iterations
         self.begin_s = np.full((iterations, actors), math.nan)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ringlight.testbed.simulation.arrays import SAME, FloatArray
-from ringlight.testbed.simulation.engine import Engine, Flow
+from ringlight.testbed.simulation.engine import Engine, LinkFlow
 from ringlight.testbed.simulation.exchange import Lanes, StepPlan
 from ringlight.testbed.simulation.maxmin import rates
 
@@ -263,7 +263,7 @@ class Together:
 
 #: Starts a flow for a part of a transfer whose sender had its bytes so many seconds ago; the last two as
 #: ``more`` and ``done`` of :meth:`Engine.start`.
-Transferring = Callable[[Part, float, Callable[[Flow], float], Callable[[], None]], None]
+Transferring = Callable[[Part, float, Callable[[LinkFlow], float], Callable[[], None]], None]
 
 
 class PassingOn:
@@ -341,7 +341,7 @@ class PassingOn:
         self._busy[connection] = True
         waited_s = self._waited_s(index) if self._latency else 0.0
 
-        def more(flow: Flow) -> float:
+        def more(flow: LinkFlow) -> float:
             """Return the bytes that follow the arrived ones without a pause; 0 if there are none."""
             nonlocal index
             assert index is not None

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ringlight.fabric.allocation.dividing import Divider
-from ringlight.fabric.allocation.phased import Lit, phase_paths
+from ringlight.fabric.allocation.phased import ActiveCircuits, phase_paths
 from ringlight.fabric.phases import PhasePlan, Progress, Turn, Turns
 from ringlight.fabric.planes.divided.planes import Paths
 from ringlight.fabric.planes.wholes.interconnect import PhaseLight
@@ -42,7 +42,7 @@ class PhasedLight:
         self._engine, self._execution, self._plan = engine, execution, plan
         self._at, self._divider, self._rate_bps, self._takes = places, divider, rate_bps, takes
         self._link = {(a, b): link for link, (a, b) in enumerate(network.pairs.tolist())}
-        self._turns, self._lit = Turns(plan, iterations), Lit()
+        self._turns, self._lit = Turns(plan, iterations), ActiveCircuits()
         # Ranks in lock-step end their operations together.
         self._ranks_of: list[list[int]] = [[] for _ in range(int(execution.row_of.max()) + 1)]
         for rank, row in enumerate(execution.row_of.tolist()):

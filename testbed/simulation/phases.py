@@ -134,12 +134,12 @@ class Phases:
         self._new = np.array(new, dtype=np.bool_)
 
     @property
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[PhaseRun]:
         """Return the steps in order, consecutive equal ones as one."""
         order = self._order
         begins = np.flatnonzero(np.diff(order, prepend=-1)).tolist()
         return [
-            Run(self._transfers[k], end - begin, int(self._new[begin:end].sum()), self._added[k])
+            PhaseRun(self._transfers[k], end - begin, int(self._new[begin:end].sum()), self._added[k])
             for begin, end in itertools.pairwise([*begins, len(order)])
             for k in (int(order[begin]),)
         ]
@@ -205,7 +205,7 @@ class Transfers:
 _NOWHERE = Routes(np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0))
 
 
-class Run(NamedTuple):
+class PhaseRun(NamedTuple):
     """``steps`` equal steps in a row: ``set_ups`` of them are set up when only new circuits are.
 
     ``added``: the most chunks that one rank has to add in each.

@@ -11,7 +11,7 @@ import numpy as np
 from ringlight.fabric.steps import Step, frozen, passes_on, streams
 from ringlight.testbed.simulation.arrays import FloatArray
 from ringlight.testbed.simulation.calls import Call, Calls, End, ends_of
-from ringlight.testbed.simulation.engine import Engine, Flow, More
+from ringlight.testbed.simulation.engine import Engine, LinkFlow, More
 from ringlight.testbed.simulation.exchange import Exchange, StepPlan, plan_steps
 from ringlight.testbed.simulation.merged_steps import merged_steps, travelling
 from ringlight.testbed.simulation.networks import Network, Routes
@@ -148,14 +148,14 @@ class RankByRank:
         def pass_on(part: Part, waited_s: float, more: More, done: Callable[[], None]) -> None:
             links, latency_s = steps[part.number].lanes.way(part.k)
 
-            def counted(flow: Flow) -> float:
+            def counted(flow: LinkFlow) -> float:
                 size = more(flow)
                 self._sent[links] += size
                 return size
 
             self._flow(links, max(0.0, latency_s - waited_s), part.size, done, counted)
 
-        def begin(stream: Stream, flow: Flow) -> None:
+        def begin(stream: Stream, flow: LinkFlow) -> None:
             links, latency_s = steps[0].lanes.way(stream.k)
             self._sent[links] = self._sent.get(links, 0.0) + stream.size
             self._engine.begin(flow, links, latency_s)

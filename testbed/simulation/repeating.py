@@ -71,7 +71,7 @@ class Episode:
 
 
 @dataclass(eq=False)
-class Group:
+class LoopGroup:
     """Loops that share links. ``begun`` and ``ended``: times in the present episode. ``open``: ranks that
     have begun and not ended. ``looked_up``: whether the episode's ends are set. ``number`` counts episodes
     that were, and interruptions. ``single``: each rank has begun once, and nothing else happened.
@@ -92,8 +92,8 @@ class Groups:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._group: dict[Loop, Group] = {}
-        self._user: dict[int, Group] = {}
+        self._group: dict[Loop, LoopGroup] = {}
+        self._user: dict[int, LoopGroup] = {}
         self._kept: dict[object, list[Episode]] = {}
         engine.changing = self.interrupt
 
@@ -103,7 +103,7 @@ class Groups:
         beside = list(dict.fromkeys(self._user[link] for link in used if link in self._user))
         for other in beside:
             self._interrupt(other)
-        group = Group([*(member for other in beside for member in other.loops), loop])
+        group = LoopGroup([*(member for other in beside for member in other.loops), loop])
         for other in beside:
             group.begun |= other.begun
             group.ended |= other.ended
@@ -179,7 +179,7 @@ class Groups:
 
     # Episodes.
 
-    def _start(self, group: Group, now_s: float) -> None:
+    def _start(self, group: LoopGroup, now_s: float) -> None:
         group.begun, group.ended, group.single, group.looked_up = {}, {}, True, False
         if group.kept is None:
             group.kept = self._kept.setdefault(self._looks(group.loops), [])
@@ -201,12 +201,12 @@ class Groups:
         for (place, rank), end_s in episode.ends_s.items():
             self._engine.at(now_s + end_s, self._over, group, group.number, group.loops[place], rank)
 
-    def _over(self, group: Group, number: int, loop: Loop, rank: int) -> None:
+    def _over(self, group: LoopGroup, number: int, loop: Loop, rank: int) -> None:
         """End a rank's all-reduce as before, unless the episode was interrupted."""
         if group.number == number:
             loop.reduced(rank)
 
-    def _keep(self, group: Group) -> None:
+    def _keep(self, group: LoopGroup) -> None:
         if group.looked_up or not group.single or group.kept is None:
             group.looked_up = False
             return
@@ -220,7 +220,7 @@ class Groups:
         del group.kept[: len(group.kept) + 1 - MOST_KEPT]
         group.kept.append(Episode(since_s(group.begun), ends_s, max(ends_s.values())))
 
-    def _interrupt(self, group: Group) -> None:
+    def _interrupt(self, group: LoopGroup) -> None:
         """Simulate a looked-up episode from its begin up to now."""
         if group.open:
             group.single = False

@@ -20,7 +20,7 @@ import numpy as np
 
 from ringlight.fabric.steps import Steps
 from ringlight.testbed.simulation.arrays import FloatArray
-from ringlight.testbed.simulation.engine import Engine, Flow
+from ringlight.testbed.simulation.engine import Engine, LinkFlow
 from ringlight.testbed.simulation.exchange import Lanes
 from ringlight.testbed.simulation.maxmin import rates
 from ringlight.testbed.simulation.passing import PARTS
@@ -116,7 +116,7 @@ def _segments(chunk: float, adds: Sequence[bool], reducing: float, replacing: fl
 class Starting(Protocol):
     """Starts a flow on the way of a transfer after its latency, or once it has a way."""
 
-    def __call__(self, stream: Stream, flow: Flow) -> None: ...
+    def __call__(self, stream: Stream, flow: LinkFlow) -> None: ...
 
 
 class Streaming:
@@ -128,7 +128,7 @@ class Streaming:
 
     def __init__(
         self, engine: Engine, lanes: Lanes, streams: Sequence[Stream], ranks: int, start: Starting,
-        done: Callable[[Flow], None], ended: Callable[[int], None],
+        done: Callable[[LinkFlow], None], ended: Callable[[int], None],
     ) -> None:  # fmt: skip
         self.over = False
         self._engine, self._lanes, self._streams = engine, lanes, streams
@@ -145,10 +145,10 @@ class Streaming:
             self._left[stream.destination] += 1
             engine.follow(self._flows[number], self._flows[stream.ahead], stream.lead)
 
-    def _flow(self, number: int) -> Flow:
+    def _flow(self, number: int) -> LinkFlow:
         first = self._streams[number].segments[0]
 
-        def more(flow: Flow) -> float:
+        def more(flow: LinkFlow) -> float:
             self._segment[number] += 1
             if self._segment[number] == len(self._streams[number].segments):
                 return 0.0
@@ -161,7 +161,7 @@ class Streaming:
             self._done(self._flows[number])
             self._after(stream.end_s, self._arrived, stream)
 
-        return Flow(first.size, done, more, first.most)
+        return LinkFlow(first.size, done, more, first.most)
 
     def continue_on(self, engine: Engine, ended: Callable[[int], None]) -> None:
         """Another engine has taken over what is under way."""

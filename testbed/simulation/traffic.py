@@ -17,7 +17,7 @@ MOST = 200_000_000
 
 
 @dataclass(frozen=True)
-class Traffic:
+class SimulatedTraffic:
     """``bytes`` [links, bins] that passed each link in each interval of ``bin_s`` seconds, from 0 on."""
 
     bin_s: float
@@ -53,7 +53,7 @@ def binned(
     return np.asarray(totals + between)
 
 
-def of_flows(passed: Sequence[Passed], links: int, bin_s: float, end_s: float) -> Traffic:
+def of_flows(passed: Sequence[Passed], links: int, bin_s: float, end_s: float) -> SimulatedTraffic:
     """Return the bytes of the flows that an engine traced, by link and interval.
 
     Raises ValueError for more intervals than can be kept.
@@ -63,10 +63,10 @@ def of_flows(passed: Sequence[Passed], links: int, bin_s: float, end_s: float) -
     lengths = [len(entry.links) for entry in passed]
     rows = np.fromiter((link for entry in passed for link in entry.links), np.int64, sum(lengths))
     begin, end, rate = np.repeat(times, lengths, axis=0).T
-    return Traffic(bin_s, binned(rows, begin, end, rate * (end - begin), (links, bins), bin_s))
+    return SimulatedTraffic(bin_s, binned(rows, begin, end, rate * (end - begin), (links, bins), bin_s))
 
 
-def of_stretches(stretches: Sequence[Stretch], links: int, bin_s: float, end_s: float) -> Traffic:
+def of_stretches(stretches: Sequence[Stretch], links: int, bin_s: float, end_s: float) -> SimulatedTraffic:
     """Return the bytes of the stretches that bundles traced, by link and interval.
 
     Raises ValueError for more intervals than can be kept.
@@ -85,7 +85,7 @@ def of_stretches(stretches: Sequence[Stretch], links: int, bin_s: float, end_s: 
         per_link = load.per_link(links)
         used, when = np.flatnonzero(per_link), np.flatnonzero(moved)
         totals[np.ix_(used, when)] += np.outer(per_link[used], moved[when])
-    return Traffic(bin_s, totals)
+    return SimulatedTraffic(bin_s, totals)
 
 
 def _bins(links: int, bin_s: float, end_s: float) -> int:

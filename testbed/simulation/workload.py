@@ -24,7 +24,7 @@ from ringlight.testbed.simulation.networks import GridNetwork, Network, RingNetw
 from ringlight.testbed.simulation.operations import Operations, Record, Times, plan_of
 from ringlight.testbed.simulation.phases import StepCost
 from ringlight.testbed.simulation.rankwise import RankByRank
-from ringlight.testbed.simulation.traffic import Traffic, of_flows, of_stretches
+from ringlight.testbed.simulation.traffic import SimulatedTraffic, of_flows, of_stretches
 from ringlight.workloads.formats.timeline import Span
 from ringlight.workloads.graph import Kind, Workload
 from ringlight.workloads.summary import kind_named
@@ -52,7 +52,7 @@ class WorkloadResult:
     times: Times
     link_keys: tuple[Hashable, ...]
     link_bytes: FloatArray
-    traffic: Traffic | None = None
+    traffic: SimulatedTraffic | None = None
     records: tuple[Record, ...] | None = None
 
     @property

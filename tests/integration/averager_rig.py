@@ -33,7 +33,7 @@ import numpy as np
 import numpy.typing as npt
 from pyroute2.iproute import IPRoute
 
-from ringlight.containers.worker.optinc import Averaging, Place
+from ringlight.containers.worker.optinc import Averaging, UnitPlace
 from ringlight.containers.worker.peer import AveragingFailed
 from ringlight.fabric.optinc import blocks, wire
 from ringlight.fabric.optinc.averaging import Coding, goal, mean_of_means
@@ -151,7 +151,7 @@ def serve(plan: Plan) -> dict[str, Any]:
     """One server's work; what it has to say of it."""
     digests: list[str] = []
     spans: list[tuple[float, float]] = []
-    place = Place(
+    place = UnitPlace(
         plan.rank, plan.ranks, plan.rank % plan.ports, plan.ports, plan.bits, plan.block, plan.frame
     )
     with socket.socket(socket.AF_UNIX) as hub:

@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from ringlight.controller.onic.agent import Agent, Settings
+from ringlight.controller.onic.agent import Agent, AgentSettings
 from ringlight.controller.onic.protocol import Times
 from tests.null_onic import NullRoutes
 
@@ -45,7 +45,9 @@ class FileLaser:
 def main() -> None:
     gpu, directory, host, port, times = sys.argv[1:]
     home = Path(directory)
-    settings = Settings(gpu, home, (host, int(port)), times=Times(**json.loads(times)), allow_faults=True)
+    settings = AgentSettings(
+        gpu, home, (host, int(port)), times=Times(**json.loads(times)), allow_faults=True
+    )
     home.mkdir(exist_ok=True)
     agent = Agent(settings, FileLaser(home / "laser.json"), NullRoutes())
     signal.signal(signal.SIGTERM, lambda *_: agent.stop())

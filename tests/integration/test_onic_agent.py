@@ -28,7 +28,7 @@ from ringlight.controller.onic.agent import (
     MAP_FILE,
     Agent,
     AgentError,
-    Settings,
+    AgentSettings,
 )
 from ringlight.controller.onic.protocol import REQUEST, Message, Times
 from ringlight.controller.onic.wire import VERSION, VERSION_MESSAGE, encode
@@ -144,7 +144,7 @@ class Rig:
 
     def start(self, count: int, *, allow_faults: bool = True, tuning_s: float = 0.0) -> None:
         for index in range(count):
-            settings = Settings(
+            settings = AgentSettings(
                 f"n{index}",
                 self.directory(index),
                 (HOST, 0),
@@ -529,7 +529,7 @@ def test_a_laser_that_cannot_be_darkened_stops_the_start(tmp_path: Path) -> None
     laser = Stuck()
     laser.tune(1, 5, 0.0, time.monotonic() + 60)
     with pytest.raises(AgentError, match="laser of port 1 stays lit on wavelength 5"):
-        Agent(Settings("n0", tmp_path, (HOST, 0)), laser, NullRoutes())
+        Agent(AgentSettings("n0", tmp_path, (HOST, 0)), laser, NullRoutes())
     assert not (tmp_path / FLOW_SOCKET).exists()
 
 
@@ -537,14 +537,14 @@ def test_a_taken_address_is_named(tmp_path: Path) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
         one.bind((HOST, 0))
         with pytest.raises(AgentError, match=re.escape(f"('{HOST}', {one.getsockname()[1]})")):
-            Agent(Settings("n0", tmp_path, one.getsockname()), NullLaser(), NullRoutes())
+            Agent(AgentSettings("n0", tmp_path, one.getsockname()), NullLaser(), NullRoutes())
 
 
 def test_a_map_file_that_cannot_be_read_is_said_and_left_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / MAP_FILE).write_text("[3]")
-    one = Agent(Settings("n0", tmp_path, (HOST, 0)), NullLaser(), NullRoutes())
+    one = Agent(AgentSettings("n0", tmp_path, (HOST, 0)), NullLaser(), NullRoutes())
     one.close()
     assert "the map must be an object" in capsys.readouterr().err
 
@@ -552,7 +552,7 @@ def test_a_map_file_that_cannot_be_read_is_said_and_left_out(
 def test_epochs_grow_even_when_the_file_is_lost(tmp_path: Path) -> None:
     epochs = []
     for round_ in range(3):
-        one = Agent(Settings("n0", tmp_path, (HOST, 0)), NullLaser(), NullRoutes())
+        one = Agent(AgentSettings("n0", tmp_path, (HOST, 0)), NullLaser(), NullRoutes())
         epochs.append(one.core.epoch)
         one.close()
         if round_ == 1:

@@ -13,7 +13,7 @@ import pytest
 
 from ringlight.containers.worker.reference import train_in_one_process
 from ringlight.containers.worker.spec import parse_spec
-from ringlight.controller.onic.agent import FLOW_SOCKET, Agent, Settings
+from ringlight.controller.onic.agent import FLOW_SOCKET, Agent, AgentSettings
 from ringlight.fabric.planes.grid.grid import position
 from ringlight.fabric.planes.grid.wavelengths import wavelength_map, ways_for
 from ringlight.fabric.schedules import steps_named
@@ -78,7 +78,7 @@ class Agents:
         assert not self._threads[index].is_alive()
 
     def _agent(self, index: int, listen: tuple[str, int]) -> Agent:
-        settings = Settings(NODES[index], self.directory(index), listen, times=TIMES, allow_faults=True)
+        settings = AgentSettings(NODES[index], self.directory(index), listen, times=TIMES, allow_faults=True)
         return Agent(settings, self.light.laser(NODES[index], self._target), NullRoutes())
 
     @staticmethod

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ringlight.containers.worker.flows import Flow, Flows
+from ringlight.containers.worker.flows import Flows, LitFlow
 from ringlight.containers.worker.reference import train_in_one_process
 from ringlight.containers.worker.spec import parse_spec
 from ringlight.controller.bus import EventBus
@@ -269,7 +269,7 @@ class Script:
         one.start()
         return one
 
-    def open(self, step: int | None, pairs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Flow]:
+    def open(self, step: int | None, pairs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], LitFlow]:
         return {(a, b): self.workers[a].open(self.ips[b], step) for a, b in pairs}
 
     def until(self, condition: Callable[[], bool], timeout_s: float = 20.0) -> None:

@@ -33,10 +33,10 @@ from ringlight.testbed.emulation import testbed as emulated
 from ringlight.testbed.emulation.network import Emulation
 from ringlight.testbed.emulation.onic.tables import (
     LightTable,
-    Lit,
     PathCount,
     PeerCount,
-    Traffic,
+    PeerLight,
+    PeerTraffic,
     Transmitter,
     read_counters,
     read_traffic,
@@ -116,10 +116,10 @@ class Rig:
 
     def lights(self, paths: Paths, lit: bool = True) -> None:
         """The tables of all O-NICs, read back."""
-        wanted: list[dict[str, Lit]] = [{} for _ in self.gpus]
+        wanted: list[dict[str, PeerLight]] = [{} for _ in self.gpus]
         for (source, destination), own in paths.items():
             ways = tuple(Transmitter(*path) for path in own)
-            wanted[source][self.gpus[destination].ip] = Lit(lit, ways)
+            wanted[source][self.gpus[destination].ip] = PeerLight(lit, ways)
         for table, lights in zip(self.tables, wanted, strict=True):
             table.replace(lights)
             assert table.read() == lights
@@ -130,7 +130,7 @@ class Rig:
 
     # What it counts
 
-    def traffic(self, number: int) -> Traffic:
+    def traffic(self, number: int) -> PeerTraffic:
         return read_traffic(self.pins(number))
 
     def sent(self, source: int, destination: int) -> PeerCount:
@@ -272,11 +272,11 @@ def test_the_lab_says_whose_light_stands(rig: Rig) -> None:
 def test_a_table_of_light_is_written_whole_or_not_at_all(rig: Rig) -> None:
     ip, table = rig.gpus[1].ip, rig.tables[0]
     most = tuple(Transmitter(port % SWITCHES, port) for port in range(64))
-    table.replace({ip: Lit(True, most)})
-    assert table.read() == {ip: Lit(True, most)}
+    table.replace({ip: PeerLight(True, most)})
+    assert table.read() == {ip: PeerLight(True, most)}
     with pytest.raises(ValueError, match=f"{ip} has 65 lightpaths, at most 64"):
-        table.replace({rig.gpus[2].ip: Lit(True), ip: Lit(False, (*most, Transmitter(0)))})
-    assert table.read() == {ip: Lit(True, most)}
+        table.replace({rig.gpus[2].ip: PeerLight(True), ip: PeerLight(False, (*most, Transmitter(0)))})
+    assert table.read() == {ip: PeerLight(True, most)}
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])

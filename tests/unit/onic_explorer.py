@@ -37,7 +37,7 @@ from ringlight.controller.onic.protocol import (
     Extend,
     Failed,
     Finished,
-    Lit,
+    FlowLit,
     Lost,
     Onic,
     Send,
@@ -218,7 +218,7 @@ class Explorer:
                         laser = (wavelength, int(until))
                     case Dark(_):
                         laser = _DARK
-                    case Lit(flow):
+                    case FlowLit(flow):
                         worker = _put(worker, flow, SENDING)
                     case Failed(flow) | Lost(flow):
                         worker = _put(worker, flow, TODO if budget[4] else GAVE_UP)

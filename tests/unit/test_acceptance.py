@@ -19,10 +19,10 @@ from ringlight.fabric.crossconnect import CrossConnect, check_matching
 from ringlight.testbed.acceptance import numbered_frames
 from ringlight.testbed.acceptance.checks import CHECKS
 from ringlight.testbed.acceptance.items import ITEMS
-from ringlight.testbed.acceptance.measure import Stream, summary, two_states
+from ringlight.testbed.acceptance.measure import MeasuredStream, summary, two_states
 from ringlight.testbed.acceptance.numbered_frames import Arrived, Sent, gaps, interval_of
 from ringlight.testbed.acceptance.rig import Lacks, Recovery, Rig
-from ringlight.testbed.acceptance.runner import Outcome, as_document, by_item, run_check
+from ringlight.testbed.acceptance.runner import CheckOutcome, as_document, by_item, run_check
 from tests.unit.test_cli import ringlight
 
 
@@ -68,7 +68,7 @@ class Untouched(Ports):
     writes = lambda self: []  # type: ignore[assignment]  # noqa: E731
 
 
-def outcomes(item: int, **of_driver: Any) -> dict[str, Outcome]:
+def outcomes(item: int, **of_driver: Any) -> dict[str, CheckOutcome]:
     """Outcomes of the checks of an item on such a rig."""
     driver = SimpleNamespace(
         **({"open": lambda: None, "close": lambda: None, "alarms": tuple} | of_driver),
@@ -89,7 +89,7 @@ def test_a_switch_that_was_not_restarted_has_no_green_item_43(
 
 
 def test_an_identity_without_a_version_is_named_and_a_default_is_unknown() -> None:
-    def stated(**parts: str) -> Outcome:
+    def stated(**parts: str) -> CheckOutcome:
         return outcomes(1, open=lambda: Identity("V", "M", **parts))["it_says_who_it_is"]
 
     assert stated().state == "green"
@@ -101,9 +101,9 @@ def test_an_identity_without_a_version_is_named_and_a_default_is_unknown() -> No
 def test_an_item_is_as_bad_as_its_worst_check() -> None:
     found = by_item(
         [
-            Outcome("a", (1, 2), "green"),
-            Outcome("b", (2, 3), "failed", "it did not"),
-            Outcome("c", (1, 4), "skipped", "lasers"),
+            CheckOutcome("a", (1, 2), "green"),
+            CheckOutcome("b", (2, 3), "failed", "it did not"),
+            CheckOutcome("c", (1, 4), "skipped", "lasers"),
         ]
     )
     assert [found[n].state for n in (1, 2, 3, 4)] == ["green", "failed", "failed", "skipped"]
@@ -145,7 +145,7 @@ def test_what_is_lost_at_the_ends_is_no_gap() -> None:
 
 def test_the_first_frame_at_a_new_port_tells_when_light_came() -> None:
     stream = sent(10)
-    there = Stream(stream, {1: arrived([0, 1, 2], stream), 2: arrived([6, 7, 8, 9], stream)})
+    there = MeasuredStream(stream, {1: arrived([0, 1, 2], stream), 2: arrived([6, 7, 8, 9], stream)})
     # Frame 5 was lost, frame 6 came: light was there after 5 had left and before 6 arrived.
     assert there.first_at(2, since=350) == (600, 720)
     assert there.first_at(1, since=400) is None
@@ -209,8 +209,8 @@ LIGHT = {"light": summary([0.04, 0.05]), "answer": summary([0.06]), "samples_s":
 
 def document(*names: str, failed: bool = False) -> dict[str, Any]:
     outcomes = [
-        Outcome("adding", (7, 9), "failed" if failed else "green", "not <done>" if failed else ""),
-        Outcome("power", (39,), "skipped", "power meters"),
+        CheckOutcome("adding", (7, 9), "failed" if failed else "green", "not <done>" if failed else ""),
+        CheckOutcome("power", (39,), "skipped", "power meters"),
     ]
     switch = {"identity": {"vendor": "ACME & Sons"}, "ports": {"ingress": 8, "egress": 7}, "seconds": 1.0}
     measured = {"dark_time": DARK, "command_to_light_1": LIGHT, "insertion_loss": {"lacks": "power meters"}}

@@ -17,7 +17,7 @@ from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation.agent.http import LightSpec
 from ringlight.testbed.emulation.agent.lightpaths import Lightpaths, _Posting
 from ringlight.testbed.emulation.agent.refusals import AgentError
-from ringlight.testbed.emulation.onic.tables import Lit, Transmitter
+from ringlight.testbed.emulation.onic.tables import PeerLight, Transmitter
 
 
 def interconnect(**values: Any) -> Fabric:
@@ -47,8 +47,8 @@ def ip(fabric: Fabric, gpu: str) -> str:
     return fabric.gpus[gpu].ip
 
 
-def lit(*paths: tuple[int, int | None]) -> Lit:
-    return Lit(True, tuple(Transmitter(*path) for path in paths))
+def lit(*paths: tuple[int, int | None]) -> PeerLight:
+    return PeerLight(True, tuple(Transmitter(*path) for path in paths))
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def lit(*paths: tuple[int, int | None]) -> Lit:
     ],
 )
 def test_light_that_an_onic_cannot_have_is_refused_in_one_line(
-    tmp_path: Path, fabric: Fabric, gpu: str, light: dict[str, Lit], status: int, said: str
+    tmp_path: Path, fabric: Fabric, gpu: str, light: dict[str, PeerLight], status: int, said: str
 ) -> None:
     lightpaths = Lightpaths(fabric, tmp_path)
     with pytest.raises(AgentError) as refused:

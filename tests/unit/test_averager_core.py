@@ -16,7 +16,7 @@ from ringlight.fabric.optinc.averaging import Coding, goal, mean_of_means
 from ringlight.fabric.optinc.network import Network, Table, wrong_of
 from ringlight.fabric.optinc.wire import HEADER_BYTES, NOBODY, Form, FrameKind, Hello, Position
 from ringlight.testbed.emulation.averager.core import DEPTH, Core, Ring, Unit
-from ringlight.testbed.emulation.averager.lookup import Disagreement, Lookup, Sample, evaluate, load
+from ringlight.testbed.emulation.averager.lookup import Disagreement, Lookup, LookupSample, evaluate, load
 
 FRAME = 64
 CODING = Coding(8, 4)
@@ -26,7 +26,7 @@ TABLE = evaluate(None, CODING)
 def core_of(unit: Unit | None = None, table: Table | None = None) -> Core:
     unit = unit or Unit(CODING)
     table = table or (TABLE if unit.coding == CODING else evaluate(None, unit.coding))
-    return Core(unit, Lookup(table), Sample(None, unit.coding, 1, 8))
+    return Core(unit, Lookup(table), LookupSample(None, unit.coding, 1, 8))
 
 
 def hello(port: int, **other: object) -> Hello:
@@ -383,7 +383,7 @@ def test_weights_are_read_evaluated_and_their_wrong_answers_counted(tmp_path: Pa
     assert wrong_of(table).wrong == int((exact.answers > 0).sum()) > 0
     # Live values agree with what the network says, right or not.
     numbers = np.random.default_rng(6).integers(0, 256, (4, 100)).astype(np.uint8)
-    sample = Sample(network, CODING, 1, 10)
+    sample = LookupSample(network, CODING, 1, 10)
     sample.check(numbers, Lookup(table)(list(numbers)))
     assert sample.checked == 10
     with pytest.raises(Disagreement):

@@ -13,7 +13,7 @@ import pytest
 from ringlight.fabric.optinc.averaging import Coding
 from ringlight.testbed.emulation.averager import server as server_module
 from ringlight.testbed.emulation.averager.core import Core, Unit
-from ringlight.testbed.emulation.averager.lookup import Lookup, Sample, evaluate
+from ringlight.testbed.emulation.averager.lookup import Lookup, LookupSample, evaluate
 from ringlight.testbed.emulation.averager.server import Server
 
 CODING = Coding(8, 4)
@@ -34,7 +34,7 @@ class Failing(socket.socket):
 
 
 def test_a_caller_that_cannot_be_taken_does_not_end_the_averager() -> None:
-    core = Core(Unit(CODING), Lookup(evaluate(None, CODING)), Sample(None, CODING, 1, 8))
+    core = Core(Unit(CODING), Lookup(evaluate(None, CODING)), LookupSample(None, CODING, 1, 8))
     with Failing() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
@@ -61,7 +61,7 @@ def test_a_caller_that_cannot_be_taken_does_not_end_the_averager() -> None:
 
 def test_callers_that_say_nothing_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "_STRANGERS", 4)
-    core = Core(Unit(CODING), Lookup(evaluate(None, CODING)), Sample(None, CODING, 1, 8))
+    core = Core(Unit(CODING), Lookup(evaluate(None, CODING)), LookupSample(None, CODING, 1, 8))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = Server(core, listener)
         thread = threading.Thread(target=server.run)

@@ -18,7 +18,7 @@ from ringlight.fabric.clusters import Cluster, FaultPolicies, Lattice, LightMove
 from ringlight.fabric.tiers import cluster_of
 from ringlight.fabric.trees import leaf_spine
 from ringlight.testbed.simulation.cluster.blocks import Blocks
-from ringlight.testbed.simulation.cluster.breaking import Faults, kept_units
+from ringlight.testbed.simulation.cluster.breaking import ClusterFaults, kept_units
 from ringlight.testbed.simulation.cluster.measures import measured, sure_slices
 from ringlight.testbed.simulation.cluster.replay import Replay, replay
 from ringlight.workloads.fault_traces import FaultTrace, outages, spread_over, whole_slices
@@ -163,7 +163,7 @@ def _ran(
     trace: JobTrace, faults: FaultTrace, policies: FaultPolicies, cluster: Cluster | None = None
 ) -> Replay:
     shares = shares_of(trace, [Sending(None, 0.3)])
-    return replay(cluster or _cluster(), trace, *shares, Policies(), faults=Faults(faults, policies))
+    return replay(cluster or _cluster(), trace, *shares, Policies(), faults=ClusterFaults(faults, policies))
 
 
 def _one_fault(begin: float, end: float, server: int = 0) -> FaultTrace:
@@ -270,7 +270,7 @@ def test_who_has_a_spare_of_another_switch_makes_no_room_by_its_light(light: Lig
     quick = FaultTrace(
         recorded.server, recorded.begin_s / 600, recorded.end_s / 600, 16, recorded.span_s / 600
     )
-    faults = Faults(quick, FaultPolicies("spare", spares=0.25, checkpoint_s=600, restart_s=20))
+    faults = ClusterFaults(quick, FaultPolicies("spare", spares=0.25, checkpoint_s=600, restart_s=20))
     how = Policies("backfill", "random", light, every_s=600)
     found = replay(_cluster(), trace, *shares_of(trace, [Sending(None, 0.3)]), how, 3, faults=faults)
     assert found.swapped > 0
@@ -281,7 +281,7 @@ def test_who_has_a_spare_of_another_switch_makes_no_room_by_its_light(light: Lig
 def test_faults_of_blocks_are_refused() -> None:
     torus = Cluster((8,), (), (), lattice=Lattice("a torus", (2, 4)))
     trace = JobTrace(np.zeros(1), np.array([2]), np.array([5.0]), ((1, 2),))
-    faults = Faults(_one_fault(1, 2), FaultPolicies("wait"))
+    faults = ClusterFaults(_one_fault(1, 2), FaultPolicies("wait"))
     with pytest.raises(ValueError, match="faults: which GPUs of a block fail is not known"):
         replay(
             torus, trace, *shares_of(trace, [Sending(None, 0.0)]), Policies(placement="blocks"), faults=faults

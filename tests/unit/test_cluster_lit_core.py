@@ -11,7 +11,7 @@ import pytest
 from ringlight.experiments.language.expand import parse
 from ringlight.experiments.language.text import ScenarioError
 from ringlight.fabric.clusters import FaultPolicies, LitCluster, Policies
-from ringlight.testbed.simulation.cluster.breaking import Faults
+from ringlight.testbed.simulation.cluster.breaking import ClusterFaults
 from ringlight.testbed.simulation.cluster.measures import measured
 from ringlight.testbed.simulation.cluster.replay import Replay, replay
 from ringlight.workloads.fault_traces import FaultTrace
@@ -91,7 +91,7 @@ def test_a_job_that_stood_still_gets_light_again(policy: Any) -> None:
     """A server of its first switch fails; meanwhile another job gets all circuits of its second."""
     trace = jobs((0, 6, 600), (0, 4, 3000), (150, 6, 600))
     outage = FaultTrace(np.array([0]), np.array([100.0]), np.array([200.0]), 4, 1e4)
-    faults = Faults(outage, FaultPolicies(policy, "switch", 4, 4, checkpoint_s=10, restart_s=0))
+    faults = ClusterFaults(outage, FaultPolicies(policy, "switch", 4, 4, checkpoint_s=10, restart_s=0))
     found = ran(cluster(4, 3), trace, Policies(light="at-arrival", dark_s=5), faults=faults)
     assert found.hit == 1
     assert np.all(np.isfinite(found.end_s))

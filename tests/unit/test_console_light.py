@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ringlight.controller.onic.agent import Agent, Settings
+from ringlight.controller.onic.agent import Agent, AgentSettings
 from ringlight.fabric.planes.divided.plugged import plugged
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.testbed.emulation.console import light_echoes, measures
@@ -68,7 +68,8 @@ def test_an_echo_is_over_when_all_of_it_is_acknowledged(ends: tuple[socket.socke
 def agents(folder: Path, *gpus: str) -> Iterator[dict[str, Agent]]:
     """The agent of each GPU's O-NIC, with lasers that are a dictionary."""
     made = {
-        gpu: Agent(Settings(gpu, folder / gpu, ("127.0.0.1", 0)), NullLaser(), NullRoutes()) for gpu in gpus
+        gpu: Agent(AgentSettings(gpu, folder / gpu, ("127.0.0.1", 0)), NullLaser(), NullRoutes())
+        for gpu in gpus
     }
     threads = [threading.Thread(target=agent.run) for agent in made.values()]
     for thread in threads:

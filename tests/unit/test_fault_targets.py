@@ -9,7 +9,7 @@ import pytest
 from ringlight.fabric.parts import Port
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import Fabric
-from ringlight.testbed.emulation.fault_targets import Target, TargetError, find_target, read_request
+from ringlight.testbed.emulation.fault_targets import FaultTarget, TargetError, find_target, read_request
 
 
 def fabric_of(**parts: Any) -> Fabric:
@@ -30,7 +30,7 @@ FABRIC = fabric_of(
 GRID = fabric_of(grids={"n": {"rows": 2, "columns": 2, "gpu": "test", "rate": "1 Gbit/s", "wavelengths": 2}})
 
 
-def find(fabric: Fabric, do: str, target: Any, **more: Any) -> Target:
+def find(fabric: Fabric, do: str, target: Any, **more: Any) -> FaultTarget:
     return find_target(fabric, read_request({"do": do, "target": target, **more}))
 
 

@@ -41,8 +41,8 @@ from ringlight.controller.optical.errors import (
 )
 from ringlight.controller.optical.model import PortStatus
 from ringlight.controller.optical.ocp_gnmi import (
-    Group,
-    Port,
+    OcpGroup,
+    OcpPort,
     number_ports,
     parse_connections,
     parse_groups,
@@ -57,7 +57,7 @@ from ringlight.fabric.optical_profiles import IDEAL, MEMS
 from ringlight.testbed.emulation.optical.device import OpticalDevice, Rewire, SetAdmin
 from ringlight.testbed.emulation.optical.grpc_calls import MAX_MESSAGE_BYTES, Call, Calls
 from ringlight.testbed.emulation.optical.ocp_gnmi import OcpSession
-from ringlight.testbed.emulation.optical.ocp_tree import Change, Names, Step, TreeError
+from ringlight.testbed.emulation.optical.ocp_tree import Names, OcpTreeChange, Step, TreeError
 from ringlight.testbed.emulation.optical.session import Switch
 from tests.drivers import converge
 from tests.optical_model import ModelSwitch
@@ -181,15 +181,15 @@ def test_any_answer_is_a_tree_or_a_protocol_error(value: bytes, path: bool) -> N
         read_tree(gnmi.GetResponse(), ["connections"])
 
 
-def ports(*rows: tuple[str, str, int]) -> dict[str, Port]:
+def ports(*rows: tuple[str, str, int]) -> dict[str, OcpPort]:
     status = PortStatus(PortState.BLOCKED)
-    return {name: Port(name, group, index, status) for name, group, index in rows}
+    return {name: OcpPort(name, group, index, status) for name, group, index in rows}
 
 
 def test_ports_are_numbered_by_direction_and_index() -> None:
     sides = {
-        "in": Group("in", True, False, frozenset({"out"})),
-        "out": Group("out", False, True, frozenset({"in"})),
+        "in": OcpGroup("in", True, False, frozenset({"out"})),
+        "out": OcpGroup("out", False, True, frozenset({"in"})),
     }
     rows = ports(("b", "in", 7), ("a", "in", 12), ("c", "out", 1), ("d", "out", 3))
     numbering = number_ports(rows, sides, 2)
@@ -198,7 +198,7 @@ def test_ports_are_numbered_by_direction_and_index() -> None:
     with pytest.raises(ProtocolError, match="the switch is 2x2, the fabric says 3x3"):
         number_ports(rows, sides, 3)
 
-    both = {"g": Group("g", True, True, frozenset({"g"}))}
+    both = {"g": OcpGroup("g", True, True, frozenset({"g"}))}
     any_rows = ports(*((f"p{i}", "g", i) for i in (1, 2, 3, 4)))
     assert number_ports(any_rows, both, 2).outputs == ("p3", "p4")
     listed = number_ports(any_rows, both, 2, ["p4", "p1"], ["p2", "p3"])
@@ -211,10 +211,10 @@ def test_ports_are_numbered_by_direction_and_index() -> None:
 
 def test_groups_that_cannot_be_joined_limit_the_reach() -> None:
     sides = {
-        "A1": Group("A1", True, False, frozenset({"B1"})),
-        "A2": Group("A2", True, False, frozenset({"B2"})),
-        "B1": Group("B1", False, True, frozenset({"A1"})),
-        "B2": Group("B2", False, True, frozenset({"A2"})),
+        "A1": OcpGroup("A1", True, False, frozenset({"B1"})),
+        "A2": OcpGroup("A2", True, False, frozenset({"B2"})),
+        "B1": OcpGroup("B1", False, True, frozenset({"A1"})),
+        "B2": OcpGroup("B2", False, True, frozenset({"A2"})),
     }
     rows = ports(("a", "A1", 1), ("b", "A2", 2), ("c", "B1", 3), ("d", "B2", 4))
     assert number_ports(rows, sides, 2).reach == {1: frozenset({3}), 2: frozenset({4})}
@@ -764,7 +764,7 @@ def test_a_change_ends_in_a_matching_or_is_refused(steps: list[tuple[str, str, i
     device.submit(0, Rewire(((1, 5), (2, 6))))
     device.advance(1)
     before = set(device.cross_connects())
-    change = Change(device, Names(device))
+    change = OcpTreeChange(device, Names(device))
     try:
         for verb, name, a, b in steps:
             path = (Step("connections"), Step("port-connection", (("name", name),)))

@@ -10,7 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringlight.controller.onic.conductor import Closed, Conductor, Configure, Effect, Failed, Lit, Lost, Pair
+from ringlight.controller.onic.conductor import (
+    Closed,
+    Conductor,
+    ConductorLit,
+    Configure,
+    Effect,
+    Failed,
+    Lost,
+    Pair,
+)
 from ringlight.fabric.planes.ring.wrht import wrht
 
 AB, BA = ("a", "b"), ("b", "a")
@@ -20,12 +29,12 @@ RING = (frozenset({AB, BA}), frozenset({AB}))
 def test_a_step_begins_when_the_one_before_is_closed_and_somebody_asks() -> None:
     one = Conductor(RING)
     assert one.open(1, "a", AB, 0) == [Configure(0, 0)]
-    assert one.configured() == [Lit(1)]
-    assert one.open(2, "b", BA, 0) == [Lit(2)]
+    assert one.configured() == [ConductorLit(1)]
+    assert one.open(2, "b", BA, 0) == [ConductorLit(2)]
     assert one.close(1) == [Closed(1)]
     assert one.open(3, "a", AB, 1) == [], "b's transfer of step 0 is still open"
     assert one.close(2) == [Closed(2), Configure(1, 1)]
-    assert one.configured() == [Lit(3)]
+    assert one.configured() == [ConductorLit(3)]
     assert one.close(3) == [Closed(3)]
     assert one.open(4, "b", BA, 2) == [Configure(0, 2)], "the next iteration begins with step 2"
     assert one.step == 2
@@ -33,19 +42,19 @@ def test_a_step_begins_when_the_one_before_is_closed_and_somebody_asks() -> None
 
 def test_a_step_waits_for_a_sender_that_has_not_asked_yet() -> None:
     one = Conductor(RING)
-    assert one.open(1, "a", AB, 0) + one.configured() == [Configure(0, 0), Lit(1)]
+    assert one.open(1, "a", AB, 0) + one.configured() == [Configure(0, 0), ConductorLit(1)]
     assert one.close(1) + one.open(2, "a", AB, 1) == [Closed(1)]
-    assert one.open(3, "b", BA, 0) == [Lit(3)]
+    assert one.open(3, "b", BA, 0) == [ConductorLit(3)]
     assert one.close(3) == [Closed(3), Configure(1, 1)]
 
 
 def test_where_there_is_one_step_it_need_not_be_said() -> None:
     one = Conductor([frozenset({AB, BA})])
-    assert one.open(1, "a", AB) + one.configured() == [Configure(0, 0), Lit(1)]
-    assert one.open(2, "b", BA) == [Lit(2)]
-    assert one.close(1) + one.open(3, "a", AB) == [Closed(1), Lit(3)], "as often as it is asked for"
-    assert one.close(2) + one.close(3) + one.open(4, "a", AB, 1) == [Closed(2), Closed(3), Lit(4)]
-    assert one.open(5, "b", BA) == [Lit(5)], "the step that is being played"
+    assert one.open(1, "a", AB) + one.configured() == [Configure(0, 0), ConductorLit(1)]
+    assert one.open(2, "b", BA) == [ConductorLit(2)]
+    assert one.close(1) + one.open(3, "a", AB) == [Closed(1), ConductorLit(3)], "as often as it is asked for"
+    assert one.close(2) + one.close(3) + one.open(4, "a", AB, 1) == [Closed(2), Closed(3), ConductorLit(4)]
+    assert one.open(5, "b", BA) == [ConductorLit(5)], "the step that is being played"
     assert one.darkened("dark") == [Lost(4, "dark"), Lost(5, "dark")]
     assert one.open(6, "a", AB) == [Configure(0, 1)]
     assert one.unconfigured("away") == [Failed(6, "away")]
@@ -55,11 +64,11 @@ def test_where_there_is_one_step_it_need_not_be_said() -> None:
 
 def test_where_every_step_sets_its_light_anew_one_that_stands_is_set_too() -> None:
     one = Conductor([frozenset({AB, BA})], each_step=True)
-    assert one.open(1, "a", AB, 0) + one.configured() == [Configure(0, 0), Lit(1)]
+    assert one.open(1, "a", AB, 0) + one.configured() == [Configure(0, 0), ConductorLit(1)]
     assert one.close(1) + one.open(2, "a", AB, 1) == [Closed(1)]
-    assert one.open(3, "b", BA, 0) == [Lit(3)], "of the same step"
+    assert one.open(3, "b", BA, 0) == [ConductorLit(3)], "of the same step"
     assert one.close(3) == [Closed(3), Configure(0, 1)]
-    assert one.configured() == [Lit(2)]
+    assert one.configured() == [ConductorLit(2)]
 
 
 def test_what_is_not_in_the_schedule_is_refused() -> None:
@@ -73,26 +82,26 @@ def test_what_is_not_in_the_schedule_is_refused() -> None:
 
 def test_light_that_goes_is_lost_and_set_again() -> None:
     one = Conductor(RING)
-    assert one.open(1, "a", AB, 0) + one.configured() == [Configure(0, 0), Lit(1)]
+    assert one.open(1, "a", AB, 0) + one.configured() == [Configure(0, 0), ConductorLit(1)]
     assert one.darkened("w0 was off") == [Lost(1, "w0 was off")]
     assert one.open(2, "a", AB, 0) == [Configure(0, 0)]
     assert one.open(3, "b", BA, 0) == []
     assert one.unconfigured("w0 is away") == [Failed(2, "w0 is away"), Failed(3, "w0 is away")]
-    assert one.open(4, "a", AB, 0) + one.configured() == [Configure(0, 0), Lit(4)]
+    assert one.open(4, "a", AB, 0) + one.configured() == [Configure(0, 0), ConductorLit(4)]
 
 
 def test_after_a_broken_connection_a_step_does_not_wait_for_a_close_that_was_lost() -> None:
     one = Conductor(RING)
-    assert one.open(1, "a", AB, 0) + one.configured() == [Configure(0, 0), Lit(1)]
-    assert one.open(2, "b", BA, 0) == [Lit(2)]
+    assert one.open(1, "a", AB, 0) + one.configured() == [Configure(0, 0), ConductorLit(1)]
+    assert one.open(2, "b", BA, 0) == [ConductorLit(2)]
     # b closes its flow after the connection broke, so nobody hears of it.
     assert one.gone("b") == []
     assert one.close(1) + one.open(3, "a", AB, 1) == [Closed(1), Configure(1, 1)]
-    assert one.configured() == [Lit(3)]
+    assert one.configured() == [ConductorLit(3)]
     # b had not closed it after all, and comes again: it is served before anything new.
     assert one.open(4, "b", BA, 0) == []
     assert one.close(3) == [Closed(3), Configure(0, 0)]
-    assert one.configured() == [Lit(4)]
+    assert one.configured() == [ConductorLit(4)]
 
 
 def test_who_takes_over_waits_until_all_could_ask_and_goes_on_with_the_least_step() -> None:
@@ -101,17 +110,17 @@ def test_who_takes_over_waits_until_all_could_ask_and_goes_on_with_the_least_ste
     assert one.open(2, "b", BA, 6) == []
     assert one.settle() == [Configure(0, 6)]
     assert one.step == 6
-    assert one.configured() == [Lit(2)]
+    assert one.configured() == [ConductorLit(2)]
     assert one.close(2) == [Closed(2), Configure(1, 7)], "a's transfer of step 6 was over before"
 
 
 def test_who_takes_over_may_find_ranks_one_iteration_apart() -> None:
     one = Conductor(RING, resumed=True)
     assert one.open(1, "b", BA, 0) + one.open(2, "a", AB, 3) + one.settle() == [Configure(0, 0)]
-    assert one.configured() + one.close(1) == [Lit(1), Closed(1), Configure(1, 3)]
+    assert one.configured() + one.close(1) == [ConductorLit(1), Closed(1), Configure(1, 3)]
     # a's transfer of step 2 was over before; b's was not, and comes late.
     assert one.open(3, "b", BA, 2) + one.configured() == [Configure(0, 2)]
-    assert one.configured() + one.close(3) == [Lit(3), Closed(3), Configure(1, 3)]
+    assert one.configured() + one.close(3) == [ConductorLit(3), Closed(3), Configure(1, 3)]
 
 
 @dataclass
@@ -163,7 +172,7 @@ class World:
                 self.wanted, self.setting = effect.setting, None
                 self.set_for = effect.step
                 self.set_up.append(effect.step)
-            elif isinstance(effect, Lit):
+            elif isinstance(effect, ConductorLit):
                 sender, peer, step = self.by_flow[effect.flow]  # type: ignore[index]
                 assert self.setting == step % len(self.steps), "lit in the wrong setting"
                 assert not self.each_step or self.set_for == step, "lit in the light of another step"

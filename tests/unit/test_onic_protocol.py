@@ -32,7 +32,7 @@ from ringlight.controller.onic.protocol import (
     Extend,
     Failed,
     Finished,
-    Lit,
+    FlowLit,
     Lost,
     Message,
     Onic,
@@ -159,7 +159,7 @@ def test_a_flow_alone_takes_four_messages_and_a_long_one_a_fifth(lit_s: float, c
     world = World("ab", delay_s=1e-4)
     world.open("a", 1, "b")
     world.run(lit_s)
-    assert world.told["a"] == [(pytest.approx(2e-4), Lit(1))]
+    assert world.told["a"] == [(pytest.approx(2e-4), FlowLit(1))]
     assert world.lasers["a"] == ("b", LEASE_S)
     world.close("a", 1)
     assert not world.lasers
@@ -175,7 +175,7 @@ def test_light_only_when_the_laser_is_ready() -> None:
     world = World("ab", delay_s=1e-4, tuning_s=0.003)
     world.open("a", 1, "b")
     world.run(0.01)
-    assert world.told["a"][0] == (pytest.approx(0.0032), Lit(1))
+    assert world.told["a"][0] == (pytest.approx(0.0032), FlowLit(1))
     assert "confirm" in world.kinds()
 
 
@@ -224,14 +224,14 @@ def test_a_second_source_waits_its_turn_and_gets_the_receiver_in_half_a_round_tr
     assert world.onics["c"].waiting(0) == ("b",)
     world.close("a", 1)
     world.run(0.03)
-    assert world.told["b"] == [(pytest.approx(0.0202), Lit(1))]
+    assert world.told["b"] == [(pytest.approx(0.0202), FlowLit(1))]
 
 
 def test_a_long_flow_renews_its_lease_without_a_flicker() -> None:
     world = World("ab")
     world.open("a", 1, "b")
     world.run(10.2 * LEASE_S)
-    assert [type(effect) for _, effect in world.told["a"]] == [Lit]
+    assert [type(effect) for _, effect in world.told["a"]] == [FlowLit]
     assert world.lasers["a"][1] > world.now
     assert world.onics["b"].holder(0) == "a"
     # Two messages for each half of a lease.
@@ -246,7 +246,7 @@ def test_a_wait_longer_than_the_lease_is_granted_with_a_fresh_lease() -> None:
     world.run(5 * LEASE_S)
     world.close("a", 1)
     world.run(5 * LEASE_S + 0.01)
-    assert world.events("b", Lit)
+    assert world.events("b", FlowLit)
     assert world.lasers["b"][1] >= world.now + LEASE_S - TIMES.refresh_s - 0.02
 
 
@@ -267,7 +267,7 @@ def test_a_dead_source_frees_the_receiver_when_its_lease_has_run_out() -> None:
     world.open("b", 1, "c")
     world.blocked.add("a")
     world.run(LEASE_S + GUARD_S + 0.01)
-    assert world.told["b"] == [(pytest.approx(LEASE_S + GUARD_S + 3e-4, abs=3e-4), Lit(1))]
+    assert world.told["b"] == [(pytest.approx(LEASE_S + GUARD_S + 3e-4, abs=3e-4), FlowLit(1))]
     lost_s, lost = world.told["a"][1]
     assert lost == Lost(1, "c", "the lease ran out and was not renewed")
     assert lost_s == pytest.approx(LEASE_S)
@@ -282,12 +282,12 @@ def test_a_silent_receiver_fails_the_flow_after_a_time_and_the_next_flow_goes_on
     (failed_s, failed), (_, lit) = world.told["a"]
     assert failed == Failed(1, "b", "no answer for 5 s", None)
     assert failed_s == pytest.approx(TIMES.patience_s)
-    assert lit == Lit(2)
+    assert lit == FlowLit(2)
     world.close("a", 2)
     world.blocked.clear()
     world.open("a", 3, "b")
     world.run(TIMES.patience_s + 0.1)
-    assert world.events("a", Lit)[-1] == Lit(3)
+    assert world.events("a", FlowLit)[-1] == FlowLit(3)
 
 
 def test_retransmission_backs_off() -> None:
@@ -313,7 +313,7 @@ def test_a_restarted_source_is_free_to_ask_again_at_once() -> None:
     world.open("a", 1, "b")
     world.run(0.03)
     assert world.onics["b"].holder(0) == "a"
-    assert world.events("a", Lit) == [Lit(1), Lit(2), Lit(1)]
+    assert world.events("a", FlowLit) == [FlowLit(1), FlowLit(2), FlowLit(1)]
 
 
 def test_a_restarted_receiver_grants_nothing_for_a_lease_and_the_light_it_gave_is_taken_back() -> None:
@@ -323,11 +323,11 @@ def test_a_restarted_receiver_grants_nothing_for_a_lease_and_the_light_it_gave_i
     world.restart("c")
     world.open("b", 1, "c")
     world.run(0.5 + LEASE_S + GUARD_S - 0.01)
-    assert not world.events("b", Lit)
+    assert not world.events("b", FlowLit)
     # It learns of the restart by the answer to its renewal.
     assert world.events("a", Lost) == [Lost(1, "c", "the receiver restarted")]
     world.run(0.5 + LEASE_S + GUARD_S + 0.01)
-    assert world.events("b", Lit) == [Lit(1)]
+    assert world.events("b", FlowLit) == [FlowLit(1)]
 
 
 def test_a_message_of_a_former_life_is_dropped_and_counted() -> None:
@@ -441,7 +441,7 @@ def test_a_full_queue_is_denied_with_a_hint_and_asked_again(monkeypatch: pytest.
     world.run(0.04)
     world.close("b", 1)
     world.run(0.04 + 2 * TIMES.refresh_s)
-    assert world.events("c", Lit)
+    assert world.events("c", FlowLit)
 
 
 @pytest.mark.parametrize("loss", [0.0, 0.05])
@@ -457,7 +457,7 @@ def test_incast_is_served_one_at_a_time_and_nobody_starves(loss: float) -> None:
         world.open(name, flow, "z")
 
     def on_told(name: str, effect: Effect) -> None:
-        if isinstance(effect, Lit):
+        if isinstance(effect, FlowLit):
             waits[name].append(world.now - asked[name, effect.flow])
             world.at(world.now + flow_s, lambda: world.close(name, effect.flow))
         elif isinstance(effect, Closed) and effect.flow + 1 < rounds:
@@ -487,7 +487,7 @@ def test_a_grant_that_came_late_is_renewed_soon_not_at_once_again_and_again(tuni
     world = World("ab", delay_s=0.35 * TIMES.lease_s, tuning_s=tuning_s)
     world.open("a", 1, "b")
     world.run(10 * TIMES.lease_s)
-    assert any(isinstance(effect, Lit) for _, effect in world.told["a"])
+    assert any(isinstance(effect, FlowLit) for _, effect in world.told["a"])
 
 
 @settings(max_examples=60)

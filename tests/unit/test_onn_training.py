@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed; it is the e
 from typer.testing import CliRunner  # noqa: E402
 
 from ringlight.experiments.onn.command import app  # noqa: E402
-from ringlight.experiments.onn.layers import Exact, Layer, Projected, Retracted  # noqa: E402
+from ringlight.experiments.onn.layers import Exact, OnnLayer, Projected, Retracted  # noqa: E402
 from ringlight.experiments.onn.training import Recipe, dataset, symbol_loss, train, value_loss  # noqa: E402
 from ringlight.fabric.optinc.approximation import squares  # noqa: E402
 from ringlight.fabric.optinc.averaging import Coding  # noqa: E402
@@ -113,7 +113,8 @@ def test_units_on_the_grid_see_one_input_each_and_begin_at_its_values() -> None:
 
 def test_exact_and_projected_layers_start_alike() -> None:
     made = [
-        form(16, 4, True, torch.Generator().manual_seed(3)) for form in (Exact, Retracted, Projected, Layer)
+        form(16, 4, True, torch.Generator().manual_seed(3))
+        for form in (Exact, Retracted, Projected, OnnLayer)
     ]
     for other in made[1:]:
         assert torch.allclose(made[0].matrix(), other.matrix(), atol=1e-6)

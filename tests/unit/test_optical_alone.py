@@ -16,12 +16,20 @@ from ringlight.experiments.cli.ocs_serve import serve
 from ringlight.fabric.optical_drivers import protocols_of
 from ringlight.fabric.optical_profiles import PIEZO, PROFILES
 from ringlight.testbed.emulation.optical.alone import PORTS, checked, example, is_loopback, read_served
-from ringlight.testbed.emulation.optical.device import NS, Admin, Lit, OpticalDevice, Recovery, Stored, Wire
+from ringlight.testbed.emulation.optical.device import (
+    NS,
+    Admin,
+    OpticalDevice,
+    Recovery,
+    Stored,
+    TunedEgress,
+    Wire,
+)
 from ringlight.testbed.emulation.optical.ocp_tree import Names
 from ringlight.testbed.emulation.optical.recovery import ModelledPaths, booted
 from ringlight.testbed.emulation.optical.server import Settings
 
-LIT = {(1, None): Lit(9, 5 * NS), (2, None): Lit(10, 900 * NS)}
+LIT = {(1, None): TunedEgress(9, 5 * NS), (2, None): TunedEgress(10, 900 * NS)}
 STORED = Stored(LIT, {3: Admin.DISABLED}, {4: "spare"})
 
 
@@ -30,7 +38,7 @@ def test_maintained_light_is_as_it_was() -> None:
     assert found == STORED  # MAINTAIN is what a switch does that was told nothing
     # The machine was started anew, and its clock with it.
     found = booted(replace(STORED, recovery=Recovery.MAINTAIN), PIEZO, 0, 10 * NS)
-    assert found.cross_connects[1, None] == Lit(9, 5 * NS)
+    assert found.cross_connects[1, None] == TunedEgress(9, 5 * NS)
     assert 10 * NS < found.cross_connects[2, None].ready_ns <= 10 * NS + round(0.060 * NS)
 
 
@@ -61,7 +69,7 @@ def test_what_was_kept_is_read_and_what_was_not_is_lost(tmp_path: Path) -> None:
     paths.close()
     again = ModelledPaths(tmp_path / "state", "ocs", 8)
     assert again.resumed
-    assert again.cross_connects() == {(1, None): Lit(9, 5)}
+    assert again.cross_connects() == {(1, None): TunedEgress(9, 5)}
     assert again.stored().recovery is Recovery.RESTORE
     assert (again.stored().admin, again.stored().labels) == ({3: Admin.DISABLED}, {5: "x"})
     again.close()

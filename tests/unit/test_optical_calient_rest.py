@@ -37,7 +37,7 @@ from ringlight.controller.optical.registry import make_driver
 from ringlight.fabric.crossconnect import CrossConnect as XC
 from ringlight.fabric.crossconnect import CrossConnectState, Mode
 from ringlight.fabric.optical_profiles import IDEAL, MEMS
-from ringlight.testbed.emulation.optical.calient import CircuitError, Circuits, port_name, port_number
+from ringlight.testbed.emulation.optical.calient import CalientCircuits, CircuitError, port_name, port_number
 from ringlight.testbed.emulation.optical.calient_rest import COOKIE_S, Cookies
 from ringlight.testbed.emulation.optical.device import NS, Admin, OpticalDevice, Rewire
 from ringlight.testbed.emulation.optical.session import Switch
@@ -276,7 +276,7 @@ def test_a_client_that_leaves_in_the_middle_leaves_nothing_half_done(verb: str) 
     assert leaving.session.advance(NS) == b""
     assert not leaving.session.idle
     device.advance(2 * NS)
-    found = Circuits.of(ocs).all()
+    found = CalientCircuits.of(ocs).all()
     assert [circuit.active for circuit in found] == ([True] if verb == "badd" else [])
 
 
@@ -403,7 +403,7 @@ def test_whatever_is_asked_is_answered(data: st.DataObject) -> None:
     lit = {(wire.ingress, wire.egress) for wire in talk.device.cross_connects()}
     shown = {
         (wire.ingress, wire.egress)
-        for circuit in Circuits.of(talk.switch).all()
+        for circuit in CalientCircuits.of(talk.switch).all()
         if circuit.active
         for wire in circuit.wires(16)
     }

@@ -22,13 +22,13 @@ from ringlight.testbed.emulation.optical.device import (
     Fault,
     Gate,
     Light,
-    Lit,
     OpticalDevice,
     Rewire,
     SetAdmin,
     SetLabel,
     Stored,
     Ticket,
+    TunedEgress,
     Wire,
 )
 from ringlight.testbed.emulation.optical.recovery import ModelledPaths
@@ -261,7 +261,7 @@ def test_a_restarted_device_is_the_same_device() -> None:
     assert labelled == [SetLabel(1, "g0")]
     (light,) = effects
     assert isinstance(light, Light)
-    memory = Stored({(1, None): Lit(9, light.ready_ns)}, {3: Admin.DISABLED}, {1: "g0"})
+    memory = Stored({(1, None): TunedEgress(9, light.ready_ns)}, {3: Admin.DISABLED}, {1: "g0"})
     again = OpticalDevice(SIZE, MEMS, seed=5, stored=memory)
     again.receive(1, light=True)
     for now in (light.ready_ns - NS, light.ready_ns + NS):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import pytest
 
-from ringlight.containers.worker.optinc import Averaging, Place
+from ringlight.containers.worker.optinc import Averaging, UnitPlace
 from ringlight.containers.worker.peer import AveragingFailed
 from ringlight.fabric.optinc import wire
 from ringlight.fabric.optinc.averaging import Coding, goal
@@ -60,7 +60,7 @@ def values(rank: int, number: int = 0) -> np.ndarray:
 
 
 def averaging(listener: socket.socket, rank: int, exchanging: Callable, silence_s: float = 5.0) -> Averaging:
-    place = Place(rank, 2, rank, 2, 8, block=BLOCK, frame=4 * BLOCK)
+    place = UnitPlace(rank, 2, rank, 2, 8, block=BLOCK, frame=4 * BLOCK)
     return Averaging(listener.getsockname(), place, exchanging, connect_timeout_s=5.0, silence_s=silence_s)
 
 
@@ -242,9 +242,9 @@ def test_nobody_at_the_address_is_told_in_time() -> None:
     with socket.create_server(("127.0.0.1", 0)) as gone:
         address = gone.getsockname()
     with pytest.raises(AveragingFailed, match=r"Connection refused; not back in 0\.3 s"):
-        Averaging(address, Place(0, 2, 0, 2, 8), alone(), connect_timeout_s=0.3)
+        Averaging(address, UnitPlace(0, 2, 0, 2, 8), alone(), connect_timeout_s=0.3)
 
 
 def test_a_frame_that_cuts_blocks_is_refused() -> None:
     with pytest.raises(ValueError, match="frames of 1000 codes"):
-        Place(0, 2, 0, 2, 8, frame=1000)
+        UnitPlace(0, 2, 0, 2, 8, frame=1000)

@@ -18,7 +18,7 @@ from ringlight.experiments.language.text import ScenarioError
 from ringlight.experiments.record.events import Record
 from ringlight.experiments.runner.experiment import choose, one_alone
 from ringlight.fabric.allocation.dividing import PlanesDivider
-from ringlight.fabric.allocation.phased import Lit, phase_paths
+from ringlight.fabric.allocation.phased import ActiveCircuits, phase_paths
 from ringlight.fabric.phases import Phase, PhasePlan, Progress, Turn, Turns
 from ringlight.fabric.planes.divided.planes import Lightpath, ParallelOcs
 from ringlight.fabric.planes.wholes.interconnect import PhaseLight
@@ -157,7 +157,7 @@ def test_a_rank_has_ended_a_turn_when_all_of_it_has_ended_and_all_before() -> No
 
 
 def test_only_circuits_are_moved_that_others_have_to_give_way_to() -> None:
-    lit = Lit()
+    lit = ActiveCircuits()
     assert lit.set({(0, 1): (Lightpath(0),), (2, 3): (Lightpath(0),)})
     assert not lit.set({(2, 3): (Lightpath(0),)})
     assert lit.set({(0, 3): (Lightpath(0),)})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ringlight.testbed.simulation.engine import Engine, Flow
+from ringlight.testbed.simulation.engine import Engine, LinkFlow
 from ringlight.testbed.simulation.maxmin import Limits, rates, rates_of_many
 
 
@@ -15,7 +15,7 @@ def test_after_any_change_all_have_the_rates_of_a_common_solution(start: int) ->
     """Only flows that a change concerns are looked at again; the others must be where they belong."""
     for seed in range(start, start + 20):
         random = np.random.default_rng(seed)
-        links, engine, live = int(random.integers(3, 30)), Engine(), list[Flow]()
+        links, engine, live = int(random.integers(3, 30)), Engine(), list[LinkFlow]()
         for link in range(links):
             engine.link(link, float(random.choice([1.0, 2.0, 3.5, 10.0])))
         for _ in range(40):
@@ -35,7 +35,7 @@ def test_after_any_change_all_have_the_rates_of_a_common_solution(start: int) ->
             assert [flow.rate for flow in live] == pytest.approx(expected, rel=1e-12), f"seed {seed}"
 
 
-def passed(engine: Engine, flow: Flow) -> float:
+def passed(engine: Engine, flow: LinkFlow) -> float:
     """Bytes of a thousand that have passed."""
     return 1e3 - flow.left + flow.rate * (engine.now_s - flow.since_s)
 
@@ -47,9 +47,9 @@ def test_flows_with_limits_that_follow_others_have_the_rates_of_a_common_solutio
     waiting = 0
     for seed in range(start, start + 20):
         random = np.random.default_rng([seed, 1])
-        links, engine, live = int(random.integers(3, 30)), Engine(), list[Flow]()
+        links, engine, live = int(random.integers(3, 30)), Engine(), list[LinkFlow]()
         #: By flow how many more bytes than the other it may have passed.
-        leads: dict[Flow, float] = {}
+        leads: dict[LinkFlow, float] = {}
         for link in range(links):
             engine.link(link, float(random.choice([1.0, 2.0, 3.5, 10.0])))
         for _ in range(40):
@@ -68,7 +68,7 @@ def test_flows_with_limits_that_follow_others_have_the_rates_of_a_common_solutio
                 elif draw < 0.5:
                     engine.set_capacity(int(random.integers(links)), float(random.choice([0.0, 1.0, 5.0])))
                 else:
-                    flow = Flow(1e3, lambda: None, most=float(random.choice([0.5, np.inf])))
+                    flow = LinkFlow(1e3, lambda: None, most=float(random.choice([0.5, np.inf])))
                     if some and some.behind is None:
                         lead = float(random.uniform(5e-7, 3e-6))
                         engine.follow(flow, some, lead)

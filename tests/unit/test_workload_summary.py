@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ringlight.workloads.graph import Book, Collective, Workload, Writer
-from ringlight.workloads.summary import Traffic, summary, traffic
+from ringlight.workloads.summary import TrafficSummary, summary, traffic
 
 
 def three_ranks() -> Workload:
@@ -28,9 +28,9 @@ def three_ranks() -> Workload:
 
 def test_bytes_by_purpose_are_what_ranks_send_to_others() -> None:
     assert traffic(three_ranks()) == {
-        "pp": Traffic(2, 200, 100.0),
-        "dp": Traffic(3, 2 * 2 * 999, 2 * 2 * 999 / 3),
-        "all-to-all-v": Traffic(2, 24, 16.0),
+        "pp": TrafficSummary(2, 200, 100.0),
+        "dp": TrafficSummary(3, 2 * 2 * 999, 2 * 2 * 999 / 3),
+        "all-to-all-v": TrafficSummary(2, 24, 16.0),
     }
 
 
@@ -62,4 +62,4 @@ def test_a_given_matrix_counts_by_its_rows() -> None:
     for _ in range(2):
         writer.collective("ep dispatch", Collective("all-to-all-v", sizes=matrix), 19, 0)
     workload = book.workload("given", [writer.done()], [0, 0, 0], [[group]] * 3, [[]] * 3)
-    assert traffic(workload) == {"ep": Traffic(6, 2 * 20, 2 * 16.0)}
+    assert traffic(workload) == {"ep": TrafficSummary(6, 2 * 20, 2 * 16.0)}

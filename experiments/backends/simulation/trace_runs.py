@@ -16,7 +16,7 @@ from ringlight.experiments.language.traces import jobs_of
 from ringlight.experiments.record.events import Record, RunEnded, RunFailed, RunStarted, TraceReplayed
 from ringlight.fabric.cost import ring_edge_bytes
 from ringlight.fabric.topology import Fabric
-from ringlight.testbed.simulation.cluster.breaking import Faults, Losses
+from ringlight.testbed.simulation.cluster.breaking import ClusterFaults, Losses
 from ringlight.testbed.simulation.cluster.by_gpu import Gpus
 from ringlight.testbed.simulation.cluster.measures import measured, of_faults
 from ringlight.testbed.simulation.cluster.replay import Replay, replay
@@ -109,7 +109,7 @@ def _records(trace_run: TraceRun, report: Callable[[float], None]) -> list[Recor
     faults = None
     if fails is not None:
         servers = plan.cluster.size // fails.policies.server_gpus
-        faults = Faults(spread_over(fails.trace, servers, trace_run.seed), fails.policies)
+        faults = ClusterFaults(spread_over(fails.trace, servers, trace_run.seed), fails.policies)
     made = replay(
         plan.cluster,
         trace,

@@ -36,7 +36,7 @@ from ringlight.experiments.report.words import count, percent, seconds
 from ringlight.fabric.kinds import KINDS
 from ringlight.fabric.units import format_size
 from ringlight.workloads.graph import FloatArray, Workload
-from ringlight.workloads.summary import MESSAGE, PURPOSES, Traffic, purposes, traffic
+from ringlight.workloads.summary import MESSAGE, PURPOSES, TrafficSummary, purposes, traffic
 
 #: More ranks, of as many programs, are not drawn; nor are more jobs.
 _MOST_RANKS, _MOST_JOBS = 8, 4
@@ -57,7 +57,7 @@ class _Of(NamedTuple):
 
     at: Figures
     purpose: str
-    bytes: Traffic
+    bytes: TrafficSummary
 
     def number(self, metric: str) -> float | None:
         return self.at.number(of_purpose(metric, self.purpose))

@@ -16,7 +16,7 @@ from ringlight.controller.optical.base import OpticalSwitchDriver
 from ringlight.controller.optical.registry import make_driver
 from ringlight.fabric.crossconnect import CrossConnect
 from ringlight.fabric.optical_profiles import PROFILES
-from ringlight.testbed.acceptance.network import Network, run
+from ringlight.testbed.acceptance.network import NamespaceNetwork, run
 from ringlight.testbed.acceptance.rig import Rig
 from ringlight.testbed.acceptance.rigs.emulated import HOSTS, PROFILE, SIZE, START_S, forget
 from ringlight.testbed.emulation.kernel.netns import set_ipv6_off
@@ -62,11 +62,11 @@ class OpenFlowRig(Rig):
         self._lab = new_lab()
         self._held = self._lab.hold()
         self._bridge = self._lab.bridge("ocs0")
-        self._network: Network | None = None
+        self._network: NamespaceNetwork | None = None
         self._plane: OpenFlowPlane | None = None
         try:
             ends = [self._lab.interface("ocs0", p) for p in range(1, HOSTS + 1)]
-            self._network = Network(self._lab, ends)
+            self._network = NamespaceNetwork(self._lab, ends)
             self.hosts = self._network.hosts
             self._plane = OpenFlowPlane("127.0.0.1", 0)
             self._plane.start()

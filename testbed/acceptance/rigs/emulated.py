@@ -25,7 +25,7 @@ from ringlight.controller.optical.registry import make_driver
 from ringlight.fabric.crossconnect import CrossConnect
 from ringlight.fabric.optical_profiles import PROFILES
 from ringlight.testbed.acceptance.checks.reading import WRONG_PASSWORD
-from ringlight.testbed.acceptance.network import Network, nobodys_address
+from ringlight.testbed.acceptance.network import NamespaceNetwork, nobodys_address
 from ringlight.testbed.acceptance.rig import Recovery, Rig, lacks
 from ringlight.testbed.emulation.optical.datapath import Datapath, remove_pins
 from ringlight.testbed.emulation.optical.lasers import Lasers
@@ -178,7 +178,7 @@ class ScpiRig(Rig):
         self.hosts = {}
         self._lab = new_lab()
         self._held = self._lab.hold()
-        self._network: Network | None = None
+        self._network: NamespaceNetwork | None = None
         self._process: Process | None = None
         self._proxy: Proxy | None = None
         self._maps: Datapath | None = None
@@ -186,7 +186,7 @@ class ScpiRig(Rig):
         try:
             inside = self._lab.namespace("ocs0")
             ends = [f"p{p} netns {inside}" for p in range(1, hosts + 1)]
-            self._network = Network(self._lab, ends, [inside])
+            self._network = NamespaceNetwork(self._lab, ends, [inside])
             self.hosts = self._network.hosts
             self._start(inside)
         except BaseException:

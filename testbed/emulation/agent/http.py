@@ -17,7 +17,7 @@ from ringlight.testbed.emulation.agent.lightpaths import Lightpaths
 from ringlight.testbed.emulation.agent.onics import Onics
 from ringlight.testbed.emulation.agent.refusals import AgentError
 from ringlight.testbed.emulation.agent.workers import Digest, Name, SpareRequest, WorkerRequest
-from ringlight.testbed.emulation.onic.tables import Lit, Transmitter
+from ringlight.testbed.emulation.onic.tables import PeerLight, Transmitter
 
 #: Bodies, bytes: of a packed workload, and any other, such as the specs of all workers of a large job.
 PACKED_BYTES, BODY_BYTES = 96 << 20, 16 << 20
@@ -81,8 +81,8 @@ class LightSpec(BaseModel):
     lit: bool
     paths: list[LightpathSpec] = []
 
-    def chosen(self) -> Lit:
-        return Lit(self.lit, tuple(Transmitter(path.port, path.wavelength) for path in self.paths))
+    def chosen(self) -> PeerLight:
+        return PeerLight(self.lit, tuple(Transmitter(path.port, path.wavelength) for path in self.paths))
 
 
 class LabWorkers(Protocol):

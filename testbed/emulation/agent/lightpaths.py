@@ -19,8 +19,8 @@ from ringlight.testbed.emulation.agent.refusals import AgentError
 from ringlight.testbed.emulation.onic.tables import (
     MOST_LIGHTPATHS,
     LightTable,
-    Lit,
     PeerCount,
+    PeerLight,
     TrafficTable,
     Transmitter,
 )
@@ -65,7 +65,7 @@ class Lightpaths:
                 traffic.close()
             self._tables.clear()
 
-    def replace(self, lights_by_gpu: Mapping[str, Mapping[str, Lit]]) -> dict[str, dict[str, Any]]:
+    def replace(self, lights_by_gpu: Mapping[str, Mapping[str, PeerLight]]) -> dict[str, dict[str, Any]]:
         """Set the complete light of each GPU in ``lights_by_gpu``, by peer's address. Return the light as
         read back from the kernel.
 
@@ -150,7 +150,7 @@ class Lightpaths:
         except OSError as error:
             raise AgentError(500, f"O-NIC {gpu}: lightpaths: {error.strerror or error}") from None
 
-    def _check(self, gpu: str, lights: Mapping[str, Lit]) -> None:
+    def _check(self, gpu: str, lights: Mapping[str, PeerLight]) -> None:
         onic = self._fabric.onics.get(gpu)
         if onic is None:
             raise AgentError(404, f"GPU {gpu} has no O-NIC")

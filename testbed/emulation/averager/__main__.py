@@ -16,7 +16,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 from ringlight.fabric.optinc.averaging import Coding
 from ringlight.fabric.optinc.network import wrong_of
 from ringlight.testbed.emulation.averager.core import Core, Unit
-from ringlight.testbed.emulation.averager.lookup import EXACT, Lookup, Sample, evaluate, load
+from ringlight.testbed.emulation.averager.lookup import EXACT, Lookup, LookupSample, evaluate, load
 from ringlight.testbed.emulation.averager.server import Server
 
 
@@ -61,7 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
         network = load(chosen.weights)
         table = evaluate(network, coding)
         wrong = wrong_of(table)
-        sample = Sample(network, coding)
+        sample = LookupSample(network, coding)
         unit = Unit(
             coding,
             first_rank=None if chosen.of_units else chosen.first_rank,

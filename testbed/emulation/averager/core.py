@@ -36,7 +36,7 @@ from ringlight.fabric.optinc.wire import (
     Position,
     WireError,
 )
-from ringlight.testbed.emulation.averager.lookup import Disagreement, Sample
+from ringlight.testbed.emulation.averager.lookup import Disagreement, LookupSample
 
 #: Frames in a server's ring, and answers that it may leave unread.
 DEPTH = 4
@@ -136,7 +136,7 @@ class _Outgoing:
     arrived: float | None = None
 
 
-class Stream:
+class AveragerStream:
     """One connection. ``port`` is None until its hello, and that of the averager above has none."""
 
     def __init__(self, key: int, form: Form, now: float) -> None:
@@ -180,16 +180,16 @@ class Core:
         self,
         unit: Unit,
         lookup: Callable[[Sequence[NDArray[Any]]], NDArray[Any]],
-        sample: Sample,
+        sample: LookupSample,
     ) -> None:
         self.unit = unit
         self._lookup, self._sample = lookup, sample
         servers = unit.coding.servers
         self.counts = Counts([0] * servers, [0] * servers)
-        self.streams: dict[int, Stream] = {}
+        self.streams: dict[int, AveragerStream] = {}
         self.calls_above = False
-        self._ports: dict[int, Stream] = {}
-        self._above: Stream | None = None
+        self._ports: dict[int, AveragerStream] = {}
+        self._above: AveragerStream | None = None
         self._active = False
         self._since = 0.0
         self._first = _FIRST
@@ -205,7 +205,7 @@ class Core:
 
     def connected(self, key: int, now: float) -> None:
         """A server has connected."""
-        self.streams[key] = Stream(key, self.unit.arriving, now)
+        self.streams[key] = AveragerStream(key, self.unit.arriving, now)
 
     def connected_above(self, key: int, now: float) -> None:
         """The connection to the averager above is there."""
@@ -215,7 +215,7 @@ class Core:
         rank, servers = self.unit.above
         form = Form(self.unit.coding.bits, self.unit.coding.leaving)
         self.calls_above = False
-        self._above = self.streams[key] = Stream(key, self.unit.answers, now)
+        self._above = self.streams[key] = AveragerStream(key, self.unit.answers, now)
         self._above.ring = Ring(DEPTH * (HEADER_BYTES + self.unit.answers.bytes_of(first_hello.frame)))
         self._above.put(
             wire.hello(Hello(rank, servers, form, first_hello.block, first_hello.frame, self._first)), now
@@ -289,7 +289,7 @@ class Core:
 
     # -- messages ------------------------------------------------------------------------------------------
 
-    def _parse(self, stream: Stream, now: float) -> None:
+    def _parse(self, stream: AveragerStream, now: float) -> None:
         try:
             while stream.closing_since is None and stream.complete_at is None:
                 if stream.head is None:
@@ -311,7 +311,7 @@ class Core:
         except WireError as error:
             self._refuse(stream, str(error), now)
 
-    def _expect(self, stream: Stream, head: Header) -> None:
+    def _expect(self, stream: AveragerStream, head: Header) -> None:
         """Raises WireError for a message that cannot come now."""
         if head.kind is FrameKind.ERROR:
             return
@@ -330,7 +330,7 @@ class Core:
         if not good:
             raise WireError(f"{head.kind.name} at a time when it cannot come")
 
-    def _expect_frame(self, stream: Stream, head: Header) -> None:
+    def _expect_frame(self, stream: AveragerStream, head: Header) -> None:
         assert stream.hello is not None
         if head.count > stream.hello.frame:
             raise WireError(f"a frame of {head.count} codes, not of {stream.hello.frame}")
@@ -339,7 +339,7 @@ class Core:
             raise WireError(f"{head.position} after {stream.before or 'the welcome to ' + str(self._first)}")
         stream.before = head.position
 
-    def _message(self, stream: Stream, head: Header, body: bytes, now: float) -> None:
+    def _message(self, stream: AveragerStream, head: Header, body: bytes, now: float) -> None:
         if head.kind is FrameKind.HELLO:
             self._join(stream, wire.read_hello(head, body), now)
         elif head.kind is FrameKind.WELCOME:
@@ -353,7 +353,7 @@ class Core:
                 rank, cause = self.unit.rank(stream.port), f"{self.unit.name(stream.port)}: {cause}"
             self._fail(rank, cause, now, but=stream)
 
-    def _refuse(self, stream: Stream, cause: str, now: float) -> None:
+    def _refuse(self, stream: AveragerStream, cause: str, now: float) -> None:
         """A stream has said what cannot be."""
         if stream is self._above:
             self._fail(NOBODY, f"the averager above: {cause}", now)
@@ -366,7 +366,7 @@ class Core:
 
     # -- sessions ------------------------------------------------------------------------------------------
 
-    def _join(self, stream: Stream, hello: Hello, now: float) -> None:
+    def _join(self, stream: AveragerStream, hello: Hello, now: float) -> None:
         servers, form = self.unit.coding.servers, self.unit.arriving
         if hello.servers != servers:
             raise WireError(f"rank {hello.rank} of {hello.servers} servers, but this averager has {servers}")
@@ -425,7 +425,7 @@ class Core:
             stream.before = None
             stream.put(wire.welcome(self._first), now)
 
-    def _close(self, stream: Stream, now: float) -> None:
+    def _close(self, stream: AveragerStream, now: float) -> None:
         stream.closing_since = now
 
     def _end(self, now: float) -> None:
@@ -442,7 +442,7 @@ class Core:
         self._lost = reason
         self.counts.resets += 1
 
-    def _fail(self, rank: int, cause: str, now: float, but: Stream | None = None) -> None:
+    def _fail(self, rank: int, cause: str, now: float, but: AveragerStream | None = None) -> None:
         """The session ends with an error to all ``but`` who told it."""
         self.counts.errors.append(cause)
         message = wire.error(rank, cause)
@@ -570,7 +570,7 @@ class Core:
             stream.put(message, now, arrived)
             arrived = None
 
-    def _taken(self, stream: Stream, size: int, now: float) -> None:
+    def _taken(self, stream: AveragerStream, size: int, now: float) -> None:
         """A frame's body has been used: on to the next message of the stream."""
         stream.ring.drop(size)
         stream.head = stream.complete_at = None

@@ -114,7 +114,7 @@ class Lookup:
             np.add(total, addend, out=total)
 
 
-class Sample:
+class LookupSample:
     """Compares some answers of the table with the network's own: of every ``every``-th frame ``codes`` in a
     row, from a place that moves on.
     """

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ringlight.testbed.emulation.averager.core import Core, Stream
+from ringlight.testbed.emulation.averager.core import AveragerStream, Core
 
 _TICK_S = 0.1
 #: Connections besides two for each server, which may come back before its old one is seen to have ended.
@@ -197,7 +197,7 @@ class Server:
             if self._send(key, stream, link):
                 self._watch(key, stream, link)
 
-    def _send(self, key: int, stream: Stream, link: _Link) -> bool:
+    def _send(self, key: int, stream: AveragerStream, link: _Link) -> bool:
         """Send what is ready for a connection. Return whether the connection still exists."""
         try:
             while stream.outgoing and link.can_write:
@@ -213,7 +213,7 @@ class Server:
             return False
         return True
 
-    def _watch(self, key: int, stream: Stream, link: _Link) -> None:
+    def _watch(self, key: int, stream: AveragerStream, link: _Link) -> None:
         room = stream.closing_since is not None or len(stream.ring.room()) > 0
         events = (selectors.EVENT_READ if room else 0) | (0 if link.can_write else selectors.EVENT_WRITE)
         if events != link.events:

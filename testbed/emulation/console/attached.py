@@ -20,7 +20,7 @@ from ringlight.testbed.processes import dead_labs, gone
 
 
 @dataclass(frozen=True)
-class Place:
+class NodePlace:
     """Place of a node's interfaces. ``namespace``: path of its network namespace, None: the machine's own.
 
     ``container``: of the job that holds the GPU. ``host``: another host of the lab, where it is.
@@ -44,7 +44,7 @@ class Place:
 class Spot:
     """An interface: what it is called, and where."""
 
-    place: Place
+    place: NodePlace
     interface: str
 
 
@@ -91,7 +91,7 @@ class Attached:
         except FaultError as error:
             raise LabError(f"lab {self.lab.id}: {error}") from None
 
-    def place(self, name: str) -> Place:
+    def place(self, name: str) -> NodePlace:
         """Return the place of a node. A GPU that no job holds gets an idle host. Raises LabError."""
         kind = self.nodes.get(name)
         if kind is None:
@@ -101,8 +101,8 @@ class Attached:
         optical = self.fabric.optical_switches.get(name)
         host = self._entry(name).get("host")
         if kind == "packet switch" or (optical is not None and optical.driver == "openflow"):
-            return Place(None, host=host)
-        return Place(f"/run/netns/{self._lab_of(name).namespace(name)}", host=host)
+            return NodePlace(None, host=host)
+        return NodePlace(f"/run/netns/{self._lab_of(name).namespace(name)}", host=host)
 
     def bridge(self, switch: str) -> str:
         """Return the name of a packet switch's Open vSwitch bridge on the host of the switch."""
@@ -117,7 +117,7 @@ class Attached:
         """The lab by which things of a node are named: of another host's part its own."""
         return Lab(self._entry(node).get("lab", self.lab.id))
 
-    def _of_host(self, entry: Mapping[str, Any]) -> Place:
+    def _of_host(self, entry: Mapping[str, Any]) -> NodePlace:
         if entry["namespace"] is None:
             plugged = Port(entry["gpu"], 0) in self.fabric.link_at
             why = (
@@ -126,9 +126,9 @@ class Attached:
                 else "it is not plugged into anything"
             )
             raise LabError(f"nothing is at {entry['gpu']}'s NIC: {why}")
-        return Place(entry["namespace"], entry.get("container"), entry.get("host"))
+        return NodePlace(entry["namespace"], entry.get("container"), entry.get("host"))
 
-    def places(self) -> dict[str, Place]:
+    def places(self) -> dict[str, NodePlace]:
         """Return the place of each GPU's host, for GPUs that have a host."""
         hosts = self.hosts()
         return {gpu: self._of_host(entry) for gpu, entry in hosts.items() if entry["namespace"] is not None}
@@ -155,7 +155,7 @@ class Attached:
         return self.lab.environment()
 
     def run(
-        self, place: Place, words: Sequence[str], *, timeout_s: float
+        self, place: NodePlace, words: Sequence[str], *, timeout_s: float
     ) -> subprocess.CompletedProcess[str]:
         """Run one command in a node's network, on any host. Return the finished command with its captured
         output. Raises TimeoutExpired, OSError, and LabError if another host reports a failure."""

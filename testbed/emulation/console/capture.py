@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from ringlight.fabric.parts import Port
-from ringlight.testbed.emulation.console.attached import Attached, Place
+from ringlight.testbed.emulation.console.attached import Attached, NodePlace
 from ringlight.testbed.lab import NIC, LabError
 
 Direction = Literal["in", "out", "inout"]
@@ -44,7 +44,7 @@ class Tap:
     """Interface at which a port's packets are captured. ``tagged``: each packet carries its colour as an
     802.1Q tag."""
 
-    place: Place
+    place: NodePlace
     interface: str
     tagged: bool
 

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from ringlight.fabric.parts import Port
 from ringlight.fabric.topology import Fabric
-from ringlight.testbed.emulation.console.attached import Attached, Place
+from ringlight.testbed.emulation.console.attached import Attached, NodePlace
 from ringlight.testbed.emulation.onic.tables import (
     LightTable,
     RouteTable,
@@ -43,7 +43,7 @@ class NoLight(LabError):
 
 
 @dataclass(frozen=True)
-class Light:
+class EchoLight:
     """Transmitters of the O-NIC of GPU ``source`` that lead to GPU ``target`` now.
 
     ``agent``: the Unix socket at which light is requested, flow by flow; None if light is permanently there.
@@ -67,7 +67,7 @@ class Echo:
     waited_s: float
 
 
-def light_between(lab: Attached, source: str, target: str) -> Light:
+def light_between(lab: Attached, source: str, target: str) -> EchoLight:
     """Return the light that leads from GPU ``source`` to GPU ``target`` now. Raises NoLight if there is none,
     and LabError if the O-NIC's state cannot be read."""
     onic, ip = lab.fabric.onics[source], lab.fabric.gpus[target].ip
@@ -88,7 +88,7 @@ def light_between(lab: Attached, source: str, target: str) -> Light:
             transmitters = () if route is None else (route,)
     if not transmitters:
         raise NoLight(f"no light leads from {source} to {target} now; {remedy(lab.fabric, source, target)}")
-    return Light(source, target, transmitters, agent)
+    return EchoLight(source, target, transmitters, agent)
 
 
 def remedy(fabric: Fabric, source: str, target: str) -> str:
@@ -110,7 +110,7 @@ def named(fabric: Fabric, source: str, transmitter: Transmitter) -> str:
 
 
 @contextmanager
-def asked_for(lab: Attached, light: Light) -> Iterator[float]:
+def asked_for(lab: Attached, light: EchoLight) -> Iterator[float]:
     """Request the light for the length of the ``with`` block. Yield how long the light took to come, seconds.
 
     Raises NoLight.
@@ -131,7 +131,7 @@ def asked_for(lab: Attached, light: Light) -> Iterator[float]:
         flows.shut()
 
 
-def packets_on(lab: Attached, light: Light) -> dict[Transmitter, int]:
+def packets_on(lab: Attached, light: EchoLight) -> dict[Transmitter, int]:
     """Return the number of packets that each transmitter of the light has sent so far. Raises LabError."""
     onic, pins = lab.fabric.onics[light.source], _pins(lab, light.source)
     with _reading(light.source):
@@ -146,7 +146,7 @@ def packets_on(lab: Attached, light: Light) -> dict[Transmitter, int]:
         return {transmitter: by_port[transmitter.port] for transmitter in light.transmitters}
 
 
-def taken(lab: Attached, light: Light, before: Mapping[Transmitter, int]) -> str:
+def taken(lab: Attached, light: EchoLight, before: Mapping[Transmitter, int]) -> str:
     """Return the transmitters that have sent something since the count ``before``, as text. Raises LabError
     if none has."""
     now = packets_on(lab, light)
@@ -160,7 +160,7 @@ def taken(lab: Attached, light: Light, before: Mapping[Transmitter, int]) -> str
     return ", ".join(used)
 
 
-def echo(lab: Attached, places: Mapping[str, Place], source: str, target: str) -> Echo:
+def echo(lab: Attached, places: Mapping[str, NodePlace], source: str, target: str) -> Echo:
     """Measure one echo over the current light and return it. Raises NoLight and LabError."""
     light = light_between(lab, source, target)
     with asked_for(lab, light) as waited_s, _connection(lab, places, source, target) as (near, far):
@@ -191,7 +191,7 @@ def _unacknowledged(connection: socket.socket) -> int:
 
 @contextmanager
 def _connection(
-    lab: Attached, places: Mapping[str, Place], source: str, target: str
+    lab: Attached, places: Mapping[str, NodePlace], source: str, target: str
 ) -> Iterator[tuple[socket.socket, socket.socket]]:
     """TCP from one GPU to another, both ends; to open it takes no light. Raises LabError."""
     try:
@@ -206,7 +206,7 @@ def _connection(
         raise LabError(f"from {source} to {target}: {error.strerror or error}") from None
 
 
-def _socket_at(place: Place) -> socket.socket:
+def _socket_at(place: NodePlace) -> socket.socket:
     """A socket of TCP in a GPU's network. Raises OSError."""
     # Here, as most commands of a lab need no netlink.
     from ringlight.testbed.emulation.kernel.netlink import in_namespace

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ringlight.testbed.emulation.console import light_echoes
-from ringlight.testbed.emulation.console.attached import Attached, Place
+from ringlight.testbed.emulation.console.attached import Attached, NodePlace
 from ringlight.testbed.lab import LabError
 
 #: Longest wait for the answer to a ping, seconds; what the light of a grid takes is far below it.
@@ -45,7 +45,7 @@ class Pinged:
     waited_s: float = 0.0
 
 
-def ping(lab: Attached, place: Place, source: str, target: str) -> Pinged:
+def ping(lab: Attached, place: NodePlace, source: str, target: str) -> Pinged:
     """Send one echo request and return the result. Raises LabError if ping itself cannot run."""
     ip = lab.fabric.gpus[target].ip
     try:
@@ -59,13 +59,13 @@ def ping(lab: Attached, place: Place, source: str, target: str) -> Pinged:
     return Pinged(source, target, float(came[1]) / 1e3 if came else None)
 
 
-def ping_light(lab: Attached, places: Mapping[str, Place], source: str, target: str) -> Pinged:
+def ping_light(lab: Attached, places: Mapping[str, NodePlace], source: str, target: str) -> Pinged:
     """Send one echo over the current light of O-NICs and return the result. Raises NoLight and LabError."""
     echo = light_echoes.echo(lab, places, source, target)
     return Pinged(source, target, echo.rtt_s, echo.over, echo.waited_s)
 
 
-def _ping_any(lab: Attached, places: Mapping[str, Place], source: str, target: str) -> Pinged:
+def _ping_any(lab: Attached, places: Mapping[str, NodePlace], source: str, target: str) -> Pinged:
     """Ping over the O-NICs' light, else over the control network. Raises LabError."""
     if source in lab.fabric.onics:
         try:
@@ -188,7 +188,7 @@ def _iperf(lab: Attached, client: str, server: str, seconds: float) -> Transfer:
 
 
 def _iperf_elsewhere(
-    lab: Attached, places: Mapping[str, Place], client: str, server: str, seconds: float
+    lab: Attached, places: Mapping[str, NodePlace], client: str, server: str, seconds: float
 ) -> Transfer:
     """The same with a server on another host, which ends after its first connection, or in time."""
     what = f"iperf from {client} to {server}"

@@ -18,7 +18,7 @@ from mininet.net import Mininet
 from mininet.node import Node
 
 from ringlight.fabric.parts import Port
-from ringlight.testbed.emulation.console.attached import Attached, Place
+from ringlight.testbed.emulation.console.attached import Attached, NodePlace
 from ringlight.testbed.emulation.onic.tables import HOST_NAME
 from ringlight.testbed.lab import NIC, LabError
 
@@ -52,7 +52,7 @@ class Plug(Intf):  # type: ignore[misc]
         return self.status() == "OK"
 
 
-class Wire(MininetLink):  # type: ignore[misc]
+class ViewedWire(MininetLink):  # type: ignore[misc]
     """A cable that is plugged in already."""
 
     @classmethod
@@ -66,7 +66,7 @@ class LabNode(Node):  # type: ignore[misc]
     def __init__(self, name: str, *, lab: Attached, **params: Any) -> None:
         self.lab = lab
         self.kind = lab.nodes[name]
-        self._place: Place | None = None
+        self._place: NodePlace | None = None
         self._starting = False
         super().__init__(name, inNamespace=False, **params)
 
@@ -80,7 +80,7 @@ class LabNode(Node):  # type: ignore[misc]
     def enter(self) -> None:
         """Have a shell where the node is now. Raises LabError."""
         current = self.lab.place(self.name)
-        place = Place(current.namespace, host=current.host)
+        place = NodePlace(current.namespace, host=current.host)
         if self.shell is not None and (place != self._place or self.shell.poll() is not None):
             self.terminate()
         if self.shell is None:
@@ -178,7 +178,7 @@ class View(Mininet):  # type: ignore[misc]
     def __init__(self, lab: Attached) -> None:
         # Else it changes settings of the whole machine. It asks its own class, and no subclass.
         Mininet.inited = True
-        super().__init__(link=Wire, intf=Plug, controller=None, build=False)
+        super().__init__(link=ViewedWire, intf=Plug, controller=None, build=False)
         self.lab = lab
         self.real_bps: dict[Any, float] = {}
         for name, kind in lab.nodes.items():

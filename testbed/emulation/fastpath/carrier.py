@@ -26,7 +26,14 @@ from pyroute2.iproute import IPRoute
 from ringlight.testbed.emulation import openvswitch
 from ringlight.testbed.emulation.fastpath import openflow
 from ringlight.testbed.emulation.fastpath.datapath import Datapath, SwitchMaps
-from ringlight.testbed.emulation.fastpath.openflow import Flow, Group, MalformedError, Port, Reader, Told
+from ringlight.testbed.emulation.fastpath.openflow import (
+    FlowEntry,
+    Group,
+    MalformedError,
+    PortDescription,
+    Reader,
+    Told,
+)
 from ringlight.testbed.emulation.fastpath.table import compile_table
 from ringlight.testbed.emulation.kernel import ebpf, netlink
 
@@ -62,10 +69,10 @@ class BridgeTable:
 
     def _forget(self) -> None:
         self._reader = Reader()
-        self._flows: dict[tuple[int, int, bytes], Flow] = {}
+        self._flows: dict[tuple[int, int, bytes], FlowEntry] = {}
         self._groups: dict[int, Group] = {}
         self._new_groups: list[Group] = []
-        self._ports: dict[int, Port] = {}
+        self._ports: dict[int, PortDescription] = {}
         #: Whether a question is under way whose answer changes the table.
         self.asked = False
         self._complete = self._changed = False

@@ -24,12 +24,12 @@ from ringlight.testbed.emulation.fastpath.table import (
     SLOTS,
     SUBTABLE,
     TABLE_SIZE,
+    CompiledTable,
     FlowName,
     GroupName,
     Place,
     Rule,
     Selection,
-    Table,
 )
 from ringlight.testbed.emulation.kernel import ebpf
 from ringlight.testbed.emulation.kernel.build import build_object
@@ -88,7 +88,7 @@ class SwitchMaps:
         #: Contents by map, without the ports and the counters, which the kernel changes.
         self._contents: dict[str, dict[bytes, bytes]] = {"groups": {}, "rules": {}, "tables": {}}
 
-    def write(self, table: Table, interfaces: Mapping[int, int]) -> None:
+    def write(self, table: CompiledTable, interfaces: Mapping[int, int]) -> None:
         """Make the maps say what a table says; what is in both is not touched.
 
         ``interfaces``: index of the interface of each port. New things come before what refers to them, and
@@ -199,7 +199,7 @@ class SwitchMaps:
         return (_U32.pack(len(packed)) + b"".join(packed)).ljust(TABLE_SIZE, b"\0")
 
 
-def _counted(table: Table) -> Iterable[FlowName | GroupName]:
+def _counted(table: CompiledTable) -> Iterable[FlowName | GroupName]:
     for rule in table.rules.values():
         if rule.flow is not None:
             yield rule.flow

@@ -45,7 +45,7 @@ class MalformedError(ValueError):
 
 
 @dataclass(frozen=True)
-class Flow:
+class FlowEntry:
     """One flow of a table. ``match`` and ``instructions`` are as Open vSwitch writes them, padding included;
     timeouts in seconds, 0 for none."""
 
@@ -82,7 +82,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Port:
+class PortDescription:
     """``config``: bits of OFPPC_*."""
 
     number: int
@@ -107,10 +107,10 @@ class Told:
     kind: Kind
     xid: int = 0
     body: bytes = b""
-    put: tuple[Flow, ...] = ()
+    put: tuple[FlowEntry, ...] = ()
     removed: tuple[tuple[int, int, bytes], ...] = ()
     groups: tuple[Group, ...] = ()
-    ports: tuple[Port, ...] = ()
+    ports: tuple[PortDescription, ...] = ()
     more: bool = False
 
 
@@ -216,7 +216,7 @@ def _parts(body: bytes, what: str, least: int, place: int = 0) -> Iterator[bytes
 
 
 def _updates(xid: int, body: bytes) -> Told:
-    put: dict[tuple[int, int, bytes], Flow] = {}
+    put: dict[tuple[int, int, bytes], FlowEntry] = {}
     removed: dict[tuple[int, int, bytes], None] = {}
     for part in _parts(body, "a flow update", 8):
         (event,) = struct.unpack_from("!H", part, 2)
@@ -226,7 +226,7 @@ def _updates(xid: int, body: bytes) -> Told:
             _, _, table, _, idle, hard, priority, _ = _UPDATE.unpack_from(part)
             start = _UPDATE.size
             end = start + _padded(struct.unpack_from("!H", part, start + 2)[0])
-            flow = Flow(table, priority, part[start:end], part[end:], idle, hard)
+            flow = FlowEntry(table, priority, part[start:end], part[end:], idle, hard)
             if event == _REMOVED:
                 put.pop(flow.key, None)
                 removed[flow.key] = None
@@ -258,10 +258,10 @@ def _buckets(body: bytes) -> Iterator[Bucket]:
         yield Bucket(weight, part[_BUCKET.size : end], watched)
 
 
-def _ports(body: bytes) -> Iterator[Port]:
+def _ports(body: bytes) -> Iterator[PortDescription]:
     for part in _parts(body, "a port", _PORT.size, place=4):
         number, _, _, name, config, _ = _PORT.unpack_from(part)
-        yield Port(number, name[:_LONGEST_NAME].rstrip(b"\0").decode("utf-8", "replace"), config)
+        yield PortDescription(number, name[:_LONGEST_NAME].rstrip(b"\0").decode("utf-8", "replace"), config)
 
 
 def _padded(size: int) -> int:

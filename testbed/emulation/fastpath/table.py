@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ringlight.testbed.emulation.fastpath.openflow import Bucket, Flow, Group
+from ringlight.testbed.emulation.fastpath.openflow import Bucket, FlowEntry, Group
 
 #: As in ``fastpath.c``.
 SUBTABLES, OUTPUTS, BUCKETS, SLOTS, WORDS = 24, 8, 16, 64, 8
@@ -78,7 +78,7 @@ class Match(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Action:
+class TableAction:
     """Action of a flow or a bucket: output to ports, in order, or processing by a group."""
 
     ports: tuple[int, ...] = ()
@@ -90,7 +90,7 @@ class Rule:
     """Handling of a packet. ``action``: None leaves the packet to Open vSwitch. ``flow``: the flow that
     counts the packet."""
 
-    action: Action | None
+    action: TableAction | None
     flow: FlowName | None = None
 
 
@@ -103,7 +103,7 @@ class Selection:
 
 
 @dataclass(frozen=True)
-class Table:
+class CompiledTable:
     """A switch's table, compiled: rules by subtable (priority and mask) and value, the subtables in the order
     in which they are looked at, and the groups that rules hand packets to.
 
@@ -160,10 +160,10 @@ def _place(number: int, value: bytes, bits: bytes) -> tuple[int, bytes, bytes] |
 
 
 @functools.lru_cache(maxsize=65536)
-def read_instructions(data: bytes) -> Action | None:
+def read_instructions(data: bytes) -> TableAction | None:
     """Return the action of a flow's instructions, None if the programs cannot perform it."""
     if not data:
-        return Action()
+        return TableAction()
     kind, length = struct.unpack_from("!HH", data)
     if length != len(data) or kind not in (_WRITE_ACTIONS, _APPLY_ACTIONS):
         return None
@@ -174,7 +174,7 @@ def read_instructions(data: bytes) -> Action | None:
     return action
 
 
-def read_actions(data: bytes) -> Action | None:
+def read_actions(data: bytes) -> TableAction | None:
     """Return the action of a list of OpenFlow actions, None if the programs cannot perform it."""
     ports: list[int] = []
     groups: list[int] = []
@@ -190,7 +190,7 @@ def read_actions(data: bytes) -> Action | None:
         offset += max(length, 8)
     if len(ports) > OUTPUTS or (groups and (ports or len(groups) > 1)):
         return None
-    return Action(tuple(ports), groups[0] if groups else None)
+    return TableAction(tuple(ports), groups[0] if groups else None)
 
 
 def select(buckets: Iterable[Bucket]) -> tuple[int, ...] | None:
@@ -231,7 +231,7 @@ def selection(group: Group, ports: Iterable[int]) -> Selection | None:
     return Selection(slots, tuple(action.ports for action in actions if action is not None))
 
 
-def compile_table(flows: Iterable[Flow], groups: Iterable[Group], ports: Iterable[int]) -> Table:
+def compile_table(flows: Iterable[FlowEntry], groups: Iterable[Group], ports: Iterable[int]) -> CompiledTable:
     """Compile a switch's flows and return the table. Packets meet the flows of table 0 first.
 
     ``ports``: numbers of the ports that packets may leave by; ``groups``: all groups of the switch.
@@ -268,4 +268,4 @@ def compile_table(flows: Iterable[Flow], groups: Iterable[Group], ports: Iterabl
         needed = {rule.action.group for rule in rules.values() if rule.action}
         used = {number: group for number, group in used.items() if number in needed}
     there = frozenset((flow.priority, flow.match) for flow in flows)
-    return Table(tuple(order), rules, used, there, described)
+    return CompiledTable(tuple(order), rules, used, there, described)

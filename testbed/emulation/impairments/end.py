@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Counts:
+class FrameCounts:
     """Frames that came, their bytes, and how many of them were lost, damaged, or came while it was down."""
 
     frames: int = 0
@@ -58,9 +58,9 @@ class Counts:
     damaged: int = 0
     down: int = 0
 
-    def __add__(self, other: Counts) -> Counts:
+    def __add__(self, other: FrameCounts) -> FrameCounts:
         mine, theirs = (tuple(vars(counts).values()) for counts in (self, other))
-        return Counts(*(a + b for a, b in zip(mine, theirs, strict=True)))
+        return FrameCounts(*(a + b for a, b in zip(mine, theirs, strict=True)))
 
 
 class End:
@@ -114,8 +114,8 @@ class End:
         """Have the interface merge nothing that it receives."""
         self._inside(lambda: netlink.set_merging(self._interface, False))
 
-    def counts(self) -> Counts:
-        return Counts(*_COUNTS.unpack(self._maps["counts"].lookup(_KEY) or bytes(_COUNTS.size)))
+    def counts(self) -> FrameCounts:
+        return FrameCounts(*_COUNTS.unpack(self._maps["counts"].lookup(_KEY) or bytes(_COUNTS.size)))
 
     def close(self) -> None:
         """The link does nothing to frames from now on; where the interface is gone, too."""

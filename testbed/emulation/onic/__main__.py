@@ -11,7 +11,7 @@ import signal
 import sys
 from pathlib import Path
 
-from ringlight.controller.onic.agent import Agent, AgentError, Settings
+from ringlight.controller.onic.agent import Agent, AgentError, AgentSettings
 from ringlight.controller.onic.protocol import Times
 from ringlight.testbed.emulation.onic.transmitters import BpfLaser, BpfRoutes
 
@@ -40,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
         os.setpriority(os.PRIO_PROCESS, 0, NICENESS)
         host, _, port = chosen.listen.rpartition(":")
         ids = [int(laser) for laser in chosen.laser_ids.split(",")]
-        settings = Settings(
+        settings = AgentSettings(
             gpu=chosen.gpu,
             directory=chosen.directory,
             listen=(host, int(port)),

@@ -145,7 +145,7 @@ class RouteTable(_Tables):
         return routes
 
 
-class Lit(NamedTuple):
+class PeerLight(NamedTuple):
     """The light towards a peer: its lightpaths, and whether they are lit or dark for a while."""
 
     lit: bool
@@ -161,7 +161,7 @@ class LightTable(_Tables):
 
     NAMES = ("lights",)
 
-    def replace(self, lights: Mapping[str, Lit]) -> None:
+    def replace(self, lights: Mapping[str, PeerLight]) -> None:
         """Makes these the whole table, each peer's light at once. Raises ValueError, EbpfError."""
         entries = {socket.inet_aton(ip): _pack(ip, light) for ip, light in lights.items()}
         (table,) = self._maps
@@ -170,18 +170,18 @@ class LightTable(_Tables):
         for peer, light in entries.items():
             table.update(peer, light)
 
-    def read(self) -> dict[str, Lit]:
+    def read(self) -> dict[str, PeerLight]:
         lights = {}
         for peer, value in self._maps[0].items():
             is_lit, count, _ = _LIGHT.unpack_from(value)
             paths = [_PATH.unpack_from(value, _LIGHT.size + number * _PATH.size) for number in range(count)]
-            lights[socket.inet_ntoa(peer)] = Lit(
+            lights[socket.inet_ntoa(peer)] = PeerLight(
                 bool(is_lit), tuple(Transmitter(port, _channel(tag)) for port, tag in paths)
             )
         return lights
 
 
-def _pack(ip: str, light: Lit) -> bytes:
+def _pack(ip: str, light: PeerLight) -> bytes:
     if len(light.paths) > MOST_LIGHTPATHS:
         raise ValueError(f"{ip} has {len(light.paths)} lightpaths, at most {MOST_LIGHTPATHS}")
     paths = b"".join(_PATH.pack(port, _tag(channel)) for port, channel in light.paths)
@@ -245,7 +245,7 @@ def _carried(table: ebpf.Map) -> dict[LightpathKey, PathCount]:
 
 
 @dataclass(frozen=True)
-class Traffic:
+class PeerTraffic:
     """See :class:`TrafficTable`."""
 
     peers: Mapping[str, PeerCount]
@@ -253,10 +253,10 @@ class Traffic:
     received_on: Mapping[LightpathKey, PathCount]
 
 
-def read_traffic(pins: Path) -> Traffic:
+def read_traffic(pins: Path) -> PeerTraffic:
     """Return what the O-NIC pinned in ``pins`` has sent and received. Raises EbpfError."""
     with closing(TrafficTable(pins)) as table:
-        return Traffic(table.peers(), table.sent_on(), table.received_on())
+        return PeerTraffic(table.peers(), table.sent_on(), table.received_on())
 
 
 def name_peers(table: ebpf.Map, first: Mapping[str, int]) -> None:

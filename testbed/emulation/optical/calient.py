@@ -1,8 +1,8 @@
 """State of a Calient S-series switch besides the light: port names, circuits and their groups.
 
-One :class:`Circuits` per switch, shared by all sessions of whatever protocol speaks of circuits. A circuit
-is first provisioned (it holds its ports) and then activated (it has light); both may be one command. Port p
-of the faceplate is the halves IN (ingress p) and OUT (egress N+p); a two-way circuit is two cross-connects.
+One :class:`CalientCircuits` per switch, shared by all sessions of whatever protocol speaks of circuits. A
+circuit is first provisioned (it holds its ports) and then activated (it has light); both may be one command.
+Port p of the faceplate is the halves IN (ingress p) and OUT (egress N+p); a two-way circuit is two cross-connects.
 
 Light that another protocol has set shows up as a one-way circuit of the group ``SYSTEM``, and a circuit
 whose light another protocol takes away is gone. Names and groups live in this process, and in the folder of
@@ -101,7 +101,7 @@ Phase = Literal["reserved", "active", "gone"]
 
 
 @dataclass(eq=False)
-class Circuit:
+class CalientCircuit:
     """Circuit from the IN half of ``source`` to the OUT half of ``destination`` (faceplate ports), and back
     if ``two_way``. ``active``: it has light; ``nolight``: it was aligned without waiting for some."""
 
@@ -137,7 +137,7 @@ class Circuit:
 _KEPT = ("source", "destination", "two_way", "group", "name", "nolight", "active")
 
 
-class Circuits:
+class CalientCircuits:
     """The circuits of one switch."""
 
     def __init__(self, device: OpticalDevice) -> None:
@@ -158,11 +158,11 @@ class Circuits:
         name: str = "",
         nolight: bool = True,
         active: bool = False,
-    ) -> Circuit:
+    ) -> CalientCircuit:
         """Return a circuit that is not provisioned yet, or a remembered circuit."""
-        return Circuit(source, destination, two_way, group, name, nolight, active, names=self.names)
+        return CalientCircuit(source, destination, two_way, group, name, nolight, active, names=self.names)
 
-    def _remembered(self, row: Mapping[str, Any]) -> Circuit:
+    def _remembered(self, row: Mapping[str, Any]) -> CalientCircuit:
         """Raises ValueError and, for what it does not know, TypeError."""
         if missing := [key for key in _KEPT if key not in row]:
             raise ValueError(f"{missing[0]} is missing")
@@ -172,7 +172,7 @@ class Circuits:
         return circuit
 
     @classmethod
-    def of(cls, switch: Switch) -> Circuits:
+    def of(cls, switch: Switch) -> CalientCircuits:
         """Return the circuits of a switch, one object for all its sessions, loaded from the switch's notes.
         Raises ValueError or TypeError if the notes are damaged."""
         return switch.shared(cls, switch.device)
@@ -196,15 +196,15 @@ class Circuits:
         power = self._device.power_dbm(port, now_ns)
         return f"{power:.2f}" if power >= self._device.profile.los_dbm else "NONE"
 
-    def by_port(self) -> dict[int, list[Circuit]]:
+    def by_port(self) -> dict[int, list[CalientCircuit]]:
         """Return the circuits of each faceplate port that has any."""
-        circuits: dict[int, list[Circuit]] = {}
+        circuits: dict[int, list[CalientCircuit]] = {}
         for circuit in self.all():
             for port in {circuit.source, circuit.destination}:
                 circuits.setdefault(port, []).append(circuit)
         return circuits
 
-    def idle(self, circuits: Iterable[Circuit | None]) -> list[Circuit]:
+    def idle(self, circuits: Iterable[CalientCircuit | None]) -> list[CalientCircuit]:
         """Return the circuits without repetition, and without those that another command is changing."""
         return list(
             {
@@ -212,7 +212,7 @@ class Circuits:
             }.values()
         )
 
-    def all(self) -> list[Circuit]:
+    def all(self) -> list[CalientCircuit]:
         """Return every circuit according to the light now, in order of ports."""
         wires = {Wire(wire.ingress, wire.egress) for wire in self._device.cross_connects()}
         kept = []
@@ -233,11 +233,11 @@ class Circuits:
         explained = {wire for circuit in kept for wire in circuit.wires(self._size)}
         for wire in sorted(wires - explained):
             ends = wire.ingress, wire.egress - self._size
-            kept.append(Circuit(*ends, active=True, names=self.names))
+            kept.append(CalientCircuit(*ends, active=True, names=self.names))
         self._known = kept
         return sorted(kept, key=lambda circuit: (circuit.source, circuit.destination))
 
-    def find(self, conns: Iterable[str]) -> list[Circuit | None]:
+    def find(self, conns: Iterable[str]) -> list[CalientCircuit | None]:
         """Return the circuit of each identifier, None for an identifier without a circuit. A two-way circuit
         may be named from either end."""
         index = {}
@@ -246,7 +246,7 @@ class Circuits:
             index[ends, circuit.two_way] = circuit
             if circuit.two_way:
                 index[ends[::-1], True] = circuit
-        circuits: list[Circuit | None] = []
+        circuits: list[CalientCircuit | None] = []
         for conn in conns:
             try:
                 source, destination, two_way = self.read(conn)
@@ -256,7 +256,7 @@ class Circuits:
                 circuits.append(index.get(((source, destination), two_way)))
         return circuits
 
-    def provision(self, circuits: Sequence[Circuit]) -> list[bool]:
+    def provision(self, circuits: Sequence[CalientCircuit]) -> list[bool]:
         """Provision circuits in order. Return for each whether it now holds its ports. The others changed
         nothing."""
         taken = {half for circuit in self.all() for half in self._ports(circuit)}
@@ -271,22 +271,22 @@ class Circuits:
                 self._known.append(circuit)
         return done
 
-    def make(self, now_ns: int, provisioned: Iterable[Circuit]) -> Ticket:
+    def make(self, now_ns: int, provisioned: Iterable[CalientCircuit]) -> Ticket:
         """Give new circuits light, all or none. Circuits that get no light are removed. Return the command's
         ticket."""
         return self._command(now_ns, provisioned, True, "active", "gone")
 
-    def activate(self, now_ns: int, circuits: Iterable[Circuit]) -> Ticket:
+    def activate(self, now_ns: int, circuits: Iterable[CalientCircuit]) -> Ticket:
         """Give circuits light, all or none. Return the ticket of the command, which the device carries out in
         its turn."""
         return self._command(now_ns, circuits, True, "active", "reserved")
 
-    def deactivate(self, now_ns: int, circuits: Iterable[Circuit]) -> Ticket:
+    def deactivate(self, now_ns: int, circuits: Iterable[CalientCircuit]) -> Ticket:
         """Take the light from active circuits, all or none. The circuits keep their ports. Return the
         command's ticket."""
         return self._command(now_ns, circuits, False, "reserved", "active")
 
-    def delete(self, now_ns: int, circuits: Iterable[Circuit]) -> Ticket:
+    def delete(self, now_ns: int, circuits: Iterable[CalientCircuit]) -> Ticket:
         """Delete circuits, those with light all or none. Return the command's ticket."""
         circuits = list(circuits)
         dark = {id(circuit) for circuit in circuits if not circuit.active}
@@ -295,7 +295,7 @@ class Circuits:
             now_ns, [lit_circuit for lit_circuit in circuits if lit_circuit.active], False, "gone", "active"
         )
 
-    def done(self, ticket: Ticket, circuits: Iterable[Circuit], on: bool) -> list[Circuit]:
+    def done(self, ticket: Ticket, circuits: Iterable[CalientCircuit], on: bool) -> list[CalientCircuit]:
         """Return the circuits whose light a finished command has switched on or off."""
         if ticket.error is None:
             return list(circuits)
@@ -305,7 +305,7 @@ class Circuits:
         as_wanted = wires.issuperset if on else wires.isdisjoint
         return [circuit for circuit in circuits if as_wanted(circuit.wires(self._size))]
 
-    def condition(self, circuit: Circuit, now_ns: int) -> Condition:
+    def condition(self, circuit: CalientCircuit, now_ns: int) -> Condition:
         """Return the state words of a circuit now."""
         if not circuit.active:
             return TUNING if circuit.ticket is not None else RESERVED
@@ -321,7 +321,7 @@ class Circuits:
         return FAILED if dark and not circuit.nolight else IN_SERVICE
 
     def _command(
-        self, now_ns: int, circuits: Iterable[Circuit], on: bool, after: Phase, otherwise: Phase
+        self, now_ns: int, circuits: Iterable[CalientCircuit], on: bool, after: Phase, otherwise: Phase
     ) -> Ticket:
         circuits = list(circuits)
         wires = tuple(wire for circuit in circuits for wire in circuit.wires(self._size))
@@ -332,7 +332,7 @@ class Circuits:
             circuit.ticket, circuit.after, circuit.otherwise = ticket, after, otherwise
         return ticket
 
-    def _ports(self, circuit: Circuit) -> list[int]:
+    def _ports(self, circuit: CalientCircuit) -> list[int]:
         """Device ports that it holds."""
         return [port for wire in circuit.wires(self._size) for port in (wire.ingress, wire.egress)]
 

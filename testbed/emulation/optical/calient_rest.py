@@ -46,9 +46,9 @@ from ringlight.testbed.emulation.optical.calient import (
     GROUP,
     INVALID,
     SOFTWARE,
-    Circuit,
+    CalientCircuit,
+    CalientCircuits,
     CircuitError,
-    Circuits,
 )
 from ringlight.testbed.emulation.optical.device import (
     NS,
@@ -149,7 +149,7 @@ class CalientRestSession(HttpSession):
         super().__init__()
         self._switch = switch
         self._device = switch.device
-        self._circuits = Circuits.of(switch)
+        self._circuits = CalientCircuits.of(switch)
         self._cookies = switch.shared(Cookies)
 
     def _answer(self, request: Request, now_ns: int) -> Answer:
@@ -245,7 +245,7 @@ class CalientRestSession(HttpSession):
             raise HttpError(413, f"more than {MAX_BULK} items")
         return items
 
-    def _circuit(self, item: Mapping[str, Any]) -> Circuit | None:
+    def _circuit(self, item: Mapping[str, Any]) -> CalientCircuit | None:
         """Return the requested circuit, None if it cannot exist. Raises HttpError for values of a wrong
         type."""
         direction = _text(item, "dir", "uni")
@@ -261,7 +261,7 @@ class CalientRestSession(HttpSession):
         plain = f"{source}{'-' if made.two_way else '>'}{destination}"
         return made if direction in ("uni", "bi") and conn in ("", made.conn, plain) else None
 
-    def _add(self, circuits: Sequence[Circuit | None], now_ns: int) -> _Done:
+    def _add(self, circuits: Sequence[CalientCircuit | None], now_ns: int) -> _Done:
         valid = [circuit for circuit in circuits if circuit is not None]
         provisioned = self._circuits.provision(valid)
         held = [circuit for circuit, fine in zip(valid, provisioned, strict=True) if fine]
@@ -270,7 +270,7 @@ class CalientRestSession(HttpSession):
             yield None
         return self._which(circuits, self._circuits.done(ticket, held, on=True))
 
-    def _delete(self, circuits: Sequence[Circuit | None], now_ns: int) -> _Done:
+    def _delete(self, circuits: Sequence[CalientCircuit | None], now_ns: int) -> _Done:
         fine = self._circuits.idle(circuits)
         active = [circuit for circuit in fine if circuit.active]
         ticket = self._circuits.delete(now_ns, fine)
@@ -279,14 +279,14 @@ class CalientRestSession(HttpSession):
         dark = [candidate for candidate in fine if candidate not in active]
         return self._which(circuits, dark + self._circuits.done(ticket, active, on=False))
 
-    def _switch_light(self, circuits: Sequence[Circuit | None], on: bool, now_ns: int) -> _Done:
+    def _switch_light(self, circuits: Sequence[CalientCircuit | None], on: bool, now_ns: int) -> _Done:
         fine = [circuit for circuit in self._circuits.idle(circuits) if circuit.active is not on]
         ticket = (self._circuits.activate if on else self._circuits.deactivate)(now_ns, fine)
         while not ticket.done:
             yield None
         return self._which(circuits, self._circuits.done(ticket, fine, on))
 
-    def _which(self, circuits: Sequence[Circuit | None], done: Sequence[Circuit]) -> list[bool]:
+    def _which(self, circuits: Sequence[CalientCircuit | None], done: Sequence[CalientCircuit]) -> list[bool]:
         """Return whether each entry was carried out. A circuit that is named twice is carried out once."""
         left = {id(circuit) for circuit in done}
         results = []
@@ -295,7 +295,7 @@ class CalientRestSession(HttpSession):
             left.discard(id(circuit))
         return results
 
-    def _row(self, circuit: Circuit, now_ns: int) -> dict[str, Any]:
+    def _row(self, circuit: CalientCircuit, now_ns: int) -> dict[str, Any]:
         condition = self._circuits.condition(circuit, now_ns)
         row: dict[str, Any] = {
             "name": circuit.name or circuit.conn,
@@ -405,4 +405,4 @@ _METHODS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 }
 
 
-recall, session = Circuits.of, CalientRestSession
+recall, session = CalientCircuits.of, CalientRestSession

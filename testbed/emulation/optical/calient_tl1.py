@@ -34,9 +34,9 @@ from ringlight.testbed.emulation.optical.calient import (
     GROUP,
     INVALID,
     SOFTWARE,
-    Circuit,
+    CalientCircuit,
+    CalientCircuits,
     CircuitError,
-    Circuits,
 )
 from ringlight.testbed.emulation.optical.device import Admin, Ticket
 from ringlight.testbed.emulation.optical.session import Switch
@@ -50,10 +50,10 @@ _NOTICE = "NOTICE This is an emulated switch. No light is hurt."
 class _Bulk:
     """The bulk command that came last, of ``count`` circuits; the device does the ``fine`` ones."""
 
-    circuits: Circuits
+    circuits: CalientCircuits
     ticket: Ticket
     count: int
-    fine: list[Circuit]
+    fine: list[CalientCircuit]
     on: bool
 
     def state(self) -> str:
@@ -79,7 +79,7 @@ class CalientTl1Session(Tl1Session):
 
     def __init__(self, switch: Switch, offset_ns: int | None = None) -> None:
         super().__init__(switch, offset_ns)
-        self._circuits = Circuits.of(switch)
+        self._circuits = CalientCircuits.of(switch)
         self._bulks = switch.shared(Bulks)
 
     def commands(self) -> Mapping[str, Handler]:
@@ -109,7 +109,7 @@ class CalientTl1Session(Tl1Session):
 
     # Circuits
 
-    def _one(self, command: Command) -> Circuit:
+    def _one(self, command: Command) -> CalientCircuit:
         """The circuit that a command is about, by its ports or by its identifier. Raises Denial."""
         words = [part.strip() for block in command.blocks for part in block.split(",") if part.strip()]
         conns = [part for part in words if ">" in part or "-" in part]
@@ -121,7 +121,7 @@ class CalientTl1Session(Tl1Session):
                 return circuit
         raise Denial("IIAC", INVALID)
 
-    def _joins(self, circuit: Circuit, ends: Sequence[str]) -> bool:
+    def _joins(self, circuit: CalientCircuit, ends: Sequence[str]) -> bool:
         """Return whether these are a circuit's ports."""
         ports = [self._number(end) for end in ends]
         mine = [circuit.source, circuit.destination]
@@ -181,7 +181,7 @@ class CalientTl1Session(Tl1Session):
 
     def _enter_bulk(self, command: Command, now_ns: int) -> Answer:
         conns = self._conns(command)
-        circuits: list[Circuit] = []
+        circuits: list[CalientCircuit] = []
         for conn in conns:
             with suppress(CircuitError):
                 circuits.append(self._circuits.new(*self._circuits.read(conn)))
@@ -194,7 +194,7 @@ class CalientTl1Session(Tl1Session):
         circuits = self._circuits.idle(self._circuits.find(conns))
         return self._begin_bulk(self._circuits.delete(now_ns, circuits), len(conns), circuits, on=False)
 
-    def _begin_bulk(self, ticket: Ticket, count: int, fine: list[Circuit], *, on: bool) -> Answer:
+    def _begin_bulk(self, ticket: Ticket, count: int, fine: list[CalientCircuit], *, on: bool) -> Answer:
         self._bulks.last = _Bulk(self._circuits, ticket, count, fine, on)
         return DONE
 
@@ -207,12 +207,12 @@ class CalientTl1Session(Tl1Session):
     def _list(self, command: Command, now_ns: int) -> Answer:
         named = [part for block in command.blocks for part in block.split(",") if part.strip()]
         if not command.aid.replace(",", "").strip() and all(part.strip().upper() == "ALL" for part in named):
-            circuits: Iterable[Circuit] = self._circuits.all()
+            circuits: Iterable[CalientCircuit] = self._circuits.all()
         else:
             circuits = [self._one(command)]
         return Answer(tuple(self._row(circuit, now_ns) for circuit in circuits))
 
-    def _row(self, circuit: Circuit, now_ns: int) -> str:
+    def _row(self, circuit: CalientCircuit, now_ns: int) -> str:
         state = self._circuits.condition(circuit, now_ns)
         return (
             f"{circuit.conn}:SRCPORT={self._circuits.name(circuit.source)},DSTPORT={self._circuits.name(circuit.destination)},"
@@ -254,7 +254,7 @@ class CalientTl1Session(Tl1Session):
             tuple(self._port_sum(port, ends.get(port, []), now_ns) for port in self._asked(command))
         )
 
-    def _port_sum(self, port: int, circuits: Sequence[Circuit], now_ns: int) -> str:
+    def _port_sum(self, port: int, circuits: Sequence[CalientCircuit], now_ns: int) -> str:
         label = self.device.label(port).translate(str.maketrans(",=:", "   ", '"')) or "NONE"
         powers = (self._circuits.power(half, now_ns) for half in (port, port + self.device.size))
         conns = [(circuit.conn, "ACT" if circuit.active else "NONE") for circuit in circuits] + 2 * [
@@ -271,4 +271,4 @@ class CalientTl1Session(Tl1Session):
         return Answer((f"{self.sid}:{fields},PLATFORM=VERSION2",))
 
 
-recall, session = Circuits.of, CalientTl1Session
+recall, session = CalientCircuits.of, CalientTl1Session

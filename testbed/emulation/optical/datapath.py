@@ -17,7 +17,7 @@ from typing import Any
 from ringlight.testbed.emulation.kernel import ebpf
 from ringlight.testbed.emulation.kernel.build import build_object
 from ringlight.testbed.emulation.kernel.survival import POWERS, survival
-from ringlight.testbed.emulation.optical.device import Admin, Lit, Recovery, Spot, Stored
+from ringlight.testbed.emulation.optical.device import Admin, Recovery, Spot, Stored, TunedEgress
 
 #: The program of a switch that passes every colour alike, of one that tells wavelengths apart by the lasers
 #: plugged into it, and of one that does by the light itself.
@@ -219,13 +219,13 @@ class Datapath:
     def disconnect(self, ingress: int, wavelength: int | None = None) -> None:
         self._maps["cross_connects"].delete(_LIGHT.pack(ingress, _wire_wavelength(wavelength)))
 
-    def cross_connects(self) -> dict[tuple[int, int | None], Lit]:
+    def cross_connects(self) -> dict[tuple[int, int | None], TunedEgress]:
         """Return every cross-connect in the kernel, by ingress and wavelength."""
         lights = {}
         for key, value in self._maps["cross_connects"].items():
             ingress, wavelength = _LIGHT.unpack(key)
             egress, _, ready_ns, _ = _CROSS_CONNECT.unpack(value)
-            lights[ingress, wavelength - 1 if wavelength else None] = Lit(egress, ready_ns)
+            lights[ingress, wavelength - 1 if wavelength else None] = TunedEgress(egress, ready_ns)
         return lights
 
     def wires(self) -> dict[Spot, tuple[int, float]]:

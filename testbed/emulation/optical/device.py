@@ -90,7 +90,7 @@ Pairs = tuple[tuple[int, int] | tuple[int, int, int | None], ...]
 Spot = tuple[int, int | None]
 
 
-class Lit(NamedTuple):
+class TunedEgress(NamedTuple):
     """Egress of light at an ingress, and when it begins to get through (nanoseconds). ``ghost``: it is shown,
     and there is none."""
 
@@ -103,7 +103,7 @@ class Lit(NamedTuple):
 class Stored:
     """State that a device keeps over a restart."""
 
-    cross_connects: Mapping[Spot, Lit] = field(default_factory=dict)
+    cross_connects: Mapping[Spot, TunedEgress] = field(default_factory=dict)
     admin: Mapping[int, Admin] = field(default_factory=dict)
     labels: Mapping[int, str] = field(default_factory=dict)
     recovery: Recovery = Recovery.MAINTAIN
@@ -279,7 +279,7 @@ class OpticalDevice:
         self.profile = profile
         self._seed = seed
         self._random = random.Random(seed)
-        self._lit: dict[Spot, Lit] = dict(stored.cross_connects)
+        self._lit: dict[Spot, TunedEgress] = dict(stored.cross_connects)
         self._feeder: dict[Spot, int] = {
             (light.egress, colour): ingress for (ingress, colour), light in self._lit.items()
         }
@@ -444,7 +444,7 @@ class OpticalDevice:
         profile = self.profile
         dark_s = profile.dark_s + profile.dark_jitter_s * self._random.random()
         tuned = now_ns + round(dark_s * NS) + late_ns
-        self._lit[wire.spot] = Lit(wire.egress, tuned + round(profile.retrain_s * NS), ghost)
+        self._lit[wire.spot] = TunedEgress(wire.egress, tuned + round(profile.retrain_s * NS), ghost)
         self._feeder[wire.egress, wire.wavelength] = wire.ingress
         self.moves[wire.ingress] += 1
         return self.light_of(wire), tuned
@@ -480,7 +480,7 @@ class OpticalDevice:
         """Ingress and wavelength of each cross-connect of an ingress."""
         return [(ingress, colour) for colour in self._colours if (ingress, colour) in self._lit]
 
-    def _find(self, wire: Wire) -> Lit | None:
+    def _find(self, wire: Wire) -> TunedEgress | None:
         """The light of a cross-connect, if there is such a one."""
         light = self._lit.get(wire.spot)
         return light if light is not None and light.egress == wire.egress else None

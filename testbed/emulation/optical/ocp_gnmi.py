@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from ringlight.testbed.emulation.optical.gnmi_session import Asked, GnmiSession, read_path, read_value
-from ringlight.testbed.emulation.optical.ocp_tree import MODULES, VERSION, Change, Names, tree
+from ringlight.testbed.emulation.optical.ocp_tree import MODULES, VERSION, Names, OcpTreeChange, tree
 from ringlight.testbed.emulation.optical.session import Switch
 from ringlight.testbed.emulation.optical.yang_tree import Path, Step
 
@@ -38,7 +38,7 @@ class OcpSession(GnmiSession):
         return tree(self._switch, self._names, now_ns, tops.pop() if len(tops) == 1 else None)
 
     def _asked(self, request: Any) -> Asked:
-        change = Change(self._device, self._names)
+        change = OcpTreeChange(self._device, self._names)
         for item in request.delete:
             change.delete(read_path(request.prefix, item))
         for replaces, updates in ((True, request.replace), (False, request.update)):

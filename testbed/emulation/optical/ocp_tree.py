@@ -195,7 +195,7 @@ def _status(device: OpticalDevice, wire: Wire, now_ns: int) -> dict[str, Any]:
 
 
 @dataclass
-class Change:
+class OcpTreeChange:
     """A change under way: assignments are collected, then turned into commands all at once. ``names``: what
     the device's connections are called."""
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ringlight.fabric.optical_profiles import Profile
-from ringlight.testbed.emulation.optical.device import NS, Admin, Lit, Recovery, Spot, Stored
+from ringlight.testbed.emulation.optical.device import NS, Admin, Recovery, Spot, Stored, TunedEgress
 
 #: Raise when the file's shape changes: a switch never goes on from a file that it would misread.
 LAYOUT = 1
@@ -34,13 +34,15 @@ def booted(stored: Stored, profile: Profile, seed: int, now_ns: int) -> Stored:
     # The clock begins anew when the machine does: nothing that stood is dark for longer than new light is.
     latest_ns = now_ns + round((profile.dark_s + profile.dark_jitter_s + profile.retrain_s) * NS)
 
-    def ready_ns(light: Lit) -> int:
+    def ready_ns(light: TunedEgress) -> int:
         if stored.recovery is Recovery.MAINTAIN:
             return min(light.ready_ns, latest_ns)
         return latest_ns - round(dice.uniform(0, profile.dark_jitter_s) * NS)
 
     wires = sorted(stored.cross_connects.items(), key=str)
-    return replace(stored, cross_connects={spot: Lit(light.egress, ready_ns(light)) for spot, light in wires})
+    return replace(
+        stored, cross_connects={spot: TunedEgress(light.egress, ready_ns(light)) for spot, light in wires}
+    )
 
 
 class ModelledPaths:
@@ -51,7 +53,7 @@ class ModelledPaths:
 
     def __init__(self, folder: Path | None, name: str, size: int) -> None:
         self._about: dict[str, Any] = {"layout": LAYOUT, "name": name, "size": size}
-        self._lit: dict[Spot, Lit] = {}
+        self._lit: dict[Spot, TunedEgress] = {}
         self._admin: dict[int, Admin] = {}
         self._labels: dict[int, str] = {}
         self._recovery = Recovery.MAINTAIN
@@ -88,7 +90,7 @@ class ModelledPaths:
             raise ValueError(f"{file}: is of another switch ({recorded}; this one: {expected})")
         try:
             self._lit = {
-                (int(ingress), None): Lit(int(egress), int(ready_ns))
+                (int(ingress), None): TunedEgress(int(egress), int(ready_ns))
                 for ingress, egress, ready_ns in document["cross_connects"]
             }
             self._admin = {int(port): Admin.DISABLED for port in document["disabled"]}
@@ -109,12 +111,12 @@ class ModelledPaths:
     def connect(
         self, ingress: int, egress: int, ready_ns: int, wavelength: int | None = None, loss_db: float = 0.0
     ) -> None:
-        self._lit[ingress, wavelength] = Lit(egress, ready_ns)
+        self._lit[ingress, wavelength] = TunedEgress(egress, ready_ns)
 
     def disconnect(self, ingress: int, wavelength: int | None = None) -> None:
         self._lit.pop((ingress, wavelength), None)
 
-    def cross_connects(self) -> Mapping[Spot, Lit]:
+    def cross_connects(self) -> Mapping[Spot, TunedEgress]:
         return dict(self._lit)
 
     def set_admin(self, port: int, admin: Admin) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from ringlight.fabric.parts import Port
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation.agent.refusals import AgentError
-from ringlight.testbed.emulation.fault_targets import FaultRequest, Target
+from ringlight.testbed.emulation.fault_targets import FaultRequest, FaultTarget
 from ringlight.testbed.emulation.parts.front import OtherPart
 from ringlight.testbed.parts import Parts
 
@@ -25,7 +25,7 @@ class Elsewhere:
     def __init__(self, fabric: Fabric, parts: Parts, other_parts: Sequence[OtherPart]) -> None:
         self._fabric, self._parts, self._others = fabric, parts, tuple(other_parts)
 
-    def pieces(self, target: Target, request: FaultRequest) -> tuple[bool, list[Piece]]:
+    def pieces(self, target: FaultTarget, request: FaultRequest) -> tuple[bool, list[Piece]]:
         """Return whether a fault concerns this part, and the pieces of the fault at other parts."""
         if request.do == "impair":
             return True, [self._piece(other, target, request) for other in self._others]
@@ -34,7 +34,7 @@ class Elsewhere:
         here = bool(nodes & self._parts.here) or not theirs
         return here, [self._piece(other, target, request) for other in theirs]
 
-    def _nodes(self, target: Target) -> set[str]:
+    def _nodes(self, target: FaultTarget) -> set[str]:
         """Nodes that a fault is about, and those at the other ends of its fibres that are cut."""
         if target.kind == "worker":
             job, rank = target.names
@@ -44,7 +44,7 @@ class Elsewhere:
         far = {self._fabric.link_at[port].other(port).node for port in target.ports & cut}
         return {*target.names, *(port.node for port in target.ports), *far}
 
-    def _piece(self, other: OtherPart, target: Target, request: FaultRequest) -> Piece:
+    def _piece(self, other: OtherPart, target: FaultTarget, request: FaultRequest) -> Piece:
         def begin() -> None:
             body = request.model_dump(mode="json") | {"target": target.text, "back_after_s": None}
             report = _asked(other, {key: value for key, value in body.items() if value is not None})

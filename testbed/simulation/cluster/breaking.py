@@ -22,7 +22,7 @@ Event = tuple[float, Callable[[], None]]
 
 
 @dataclass(frozen=True)
-class Faults:
+class ClusterFaults:
     """Servers that fail, numbered switch by switch, and what becomes of their jobs."""
 
     trace: FaultTrace
@@ -113,7 +113,12 @@ class Failing(Sound):
     """Units fail and are repaired. ``goes_on`` is called with a job that stood still, once it does not."""
 
     def __init__(
-        self, run: Running, holding: InUnits, queue: Queue, faults: Faults, goes_on: Callable[[int], None]
+        self,
+        run: Running,
+        holding: InUnits,
+        queue: Queue,
+        faults: ClusterFaults,
+        goes_on: Callable[[int], None],
     ) -> None:
         self._run, self._queue, self._faults, self._policies = run, queue, faults, faults.policies
         self._goes_on = goes_on

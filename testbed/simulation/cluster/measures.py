@@ -16,7 +16,7 @@ import numpy as np
 
 from ringlight.fabric.clusters import Cluster
 from ringlight.testbed.simulation.arrays import FloatArray
-from ringlight.testbed.simulation.cluster.breaking import Faults
+from ringlight.testbed.simulation.cluster.breaking import ClusterFaults
 from ringlight.testbed.simulation.cluster.replay import Replay
 from ringlight.workloads.fault_traces import whole_slices
 from ringlight.workloads.job_traces import JobTrace
@@ -30,7 +30,7 @@ CLASSES = (1, 8, 64)
 
 
 @dataclass(frozen=True)
-class Measured:
+class ClusterMeasures:
     """``figures`` by name, None if nothing counts; ``curves``: points of each distribution, by share;
     ``course``: over time, ``t`` in seconds; ``classes``: jobs by size.
     """
@@ -41,7 +41,7 @@ class Measured:
     classes: list[Mapping[str, Any]]
 
 
-def measured(cluster: Cluster, trace: JobTrace, record: Replay, warm_up: float) -> Measured:
+def measured(cluster: Cluster, trace: JobTrace, record: Replay, warm_up: float) -> ClusterMeasures:
     """Return the figures and curves of a replay. ``warm_up``: share of the span of arrivals that does not
     count.
     """
@@ -79,7 +79,7 @@ def measured(cluster: Cluster, trace: JobTrace, record: Replay, warm_up: float) 
     alone = np.minimum(end, trace.arrival_s + trace.duration_s) - np.maximum(begin, trace.arrival_s)
     could = float(trace.gpus @ np.maximum(alone, 0.0))
     figures["sustained"] = _share(_during(record, record.done, begin, end), could)
-    return Measured(
+    return ClusterMeasures(
         figures,
         {name: _points(values[mine]) for name, values in zip(CURVES, (took, waited, slower), strict=True)},
         _course(cluster, record),
@@ -92,7 +92,7 @@ def measured(cluster: Cluster, trace: JobTrace, record: Replay, warm_up: float) 
 
 
 def of_faults(
-    faults: Faults, record: Replay, trace: JobTrace, warm_up: float, servers: int
+    faults: ClusterFaults, record: Replay, trace: JobTrace, warm_up: float, servers: int
 ) -> dict[str, float | None]:
     """Return the effects of faults: how often they met a job, the share of the held GPU time of jobs that
     stood still, and the share of the cluster that was up.

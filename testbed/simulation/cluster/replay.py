@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from ringlight.fabric.clusters import Cluster, LitCluster, Policies, Sharing
 from ringlight.testbed.simulation.arrays import FloatArray, IntArray
-from ringlight.testbed.simulation.cluster.breaking import Failing, Faults, Losing, Losses, Sound
+from ringlight.testbed.simulation.cluster.breaking import ClusterFaults, Failing, Losing, Losses, Sound
 from ringlight.testbed.simulation.cluster.by_gpu import Gpus
 from ringlight.testbed.simulation.cluster.crossing import Alternating, Crossing
 from ringlight.testbed.simulation.cluster.holding import ByName, Holding, InBlocks, InUnits
@@ -91,7 +91,7 @@ def _speeds(sharing: Sharing, jobs: int) -> Speeds:
 
 
 def _holding(
-    cluster: Cluster, trace: JobTrace, policies: Policies, seed: int, faults: Faults | None,
+    cluster: Cluster, trace: JobTrace, policies: Policies, seed: int, faults: ClusterFaults | None,
     by_gpu: Gpus | None,
 ) -> Holding:  # fmt: skip
     """Return the assignment of GPUs to jobs that the policies need.
@@ -114,11 +114,22 @@ def _holding(
 
 
 def replay(
-    cluster: Cluster, trace: JobTrace, shares: FloatArray, rings: npt.NDArray[np.bool_], policies: Policies,
-    seed: int = 0, *, until_s: float = math.inf, see_s: Sequence[float] = (), faults: Faults | None = None,
-    start_up_s: float | Sequence[float] = 0.0, by_gpu: Gpus | None = None, losses: Losses = Losses(),
-    iteration_s: float = 0.0, told: Callable[[float], None] | None = None,
-) -> Replay:  # fmt: skip
+    cluster: Cluster,
+    trace: JobTrace,
+    shares: FloatArray,
+    rings: npt.NDArray[np.bool_],
+    policies: Policies,
+    seed: int = 0,
+    *,
+    until_s: float = math.inf,
+    see_s: Sequence[float] = (),
+    faults: ClusterFaults | None = None,
+    start_up_s: float | Sequence[float] = 0.0,
+    by_gpu: Gpus | None = None,
+    losses: Losses = Losses(),
+    iteration_s: float = 0.0,
+    told: Callable[[float], None] | None = None,
+) -> Replay:
     """Replay a trace and return its record. Jobs that have not ended at ``until_s`` are left as they are.
 
     ``shares`` and ``rings``: share of the time for which each job sends, and whether it sends round a ring

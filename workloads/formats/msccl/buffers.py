@@ -6,7 +6,7 @@ has in its input and in its output, so an all-gather's input begins at 0 at ever
 
 from __future__ import annotations
 
-from ringlight.workloads.formats.msccl.elements import Place, Program
+from ringlight.workloads.formats.msccl.elements import BufferPlace, Program
 
 EXCHANGES = ("all-to-all", "all-to-all-v")
 
@@ -23,30 +23,30 @@ def chunks_of(program: Program) -> int:
     return program.chunks * (n if program.kind in EXCHANGES else 1)
 
 
-def before(program: Program, chunk: int) -> Place:
+def before(program: Program, chunk: int) -> BufferPlace:
     """Return the place of a chunk that a rank holds before the collective."""
     if program.kind == "all-gather":
-        return Place("i", chunk % (program.chunks // program.ranks))
-    return Place("i", chunk % program.chunks)
+        return BufferPlace("i", chunk % (program.chunks // program.ranks))
+    return BufferPlace("i", chunk % program.chunks)
 
 
-def after(program: Program, chunk: int) -> Place:
+def after(program: Program, chunk: int) -> BufferPlace:
     """Return the place of a chunk that a rank needs after the collective."""
     part = program.chunks // program.ranks
     if program.kind == "reduce-scatter":
-        return Place("o", chunk % part)
+        return BufferPlace("o", chunk % part)
     if program.kind in EXCHANGES:
-        return Place("o", chunk // program.chunks * part + chunk % part)
-    return Place("o", chunk)
+        return BufferPlace("o", chunk // program.chunks * part + chunk % part)
+    return BufferPlace("o", chunk)
 
 
-def memory(program: Program, rank: int, place: Place) -> Place:
+def memory(program: Program, rank: int, place: BufferPlace) -> BufferPlace:
     """Return the place under which the memory of a place is known: in place, input and output are one."""
     if not program.in_place or place.buffer == "s":
         return place
     own = rank * (program.chunks // program.ranks)
     if program.kind == "all-gather":
-        return Place("o", own + place.offset) if place.buffer == "i" else place
+        return BufferPlace("o", own + place.offset) if place.buffer == "i" else place
     if program.kind == "reduce-scatter":
-        return Place("i", own + place.offset) if place.buffer == "o" else place
-    return Place("i", place.offset)
+        return BufferPlace("i", own + place.offset) if place.buffer == "o" else place
+    return BufferPlace("i", place.offset)

@@ -31,7 +31,7 @@ _WITHIN = {"algo": "", "gpu": "algo", "tb": "gpu", "step": "tb"}
 _NUMBER = re.compile(r"-?[0-9]{1,9}")
 
 
-class Place(NamedTuple):
+class BufferPlace(NamedTuple):
     """A chunk of a GPU's buffer: "i"nput, "o"utput or "s"cratch."""
 
     buffer: str
@@ -39,7 +39,7 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Action:
+class MscclAction:
     """A step of a thread block, on ``count`` chunks from ``source`` and ``target`` on.
 
     ``after``: thread block and number of the step of this GPU that must have ended. ``our_step``: our
@@ -48,8 +48,8 @@ class Action:
 
     number: int
     type: str
-    source: Place
-    target: Place
+    source: BufferPlace
+    target: BufferPlace
     count: int
     after: tuple[int, int] | None
     our_step: int | None
@@ -64,7 +64,7 @@ class Block:
     send: int
     recv: int
     channel: int
-    actions: list[Action] = field(default_factory=list)
+    actions: list[MscclAction] = field(default_factory=list)
 
 
 @dataclass
@@ -236,11 +236,11 @@ class _Parser:
         our_step = self._number(attributes, "at") if "at" in attributes else None
         after = (tb, step) if tb >= 0 else None
         line = self._expat.CurrentLineNumber
-        block.actions.append(Action(number, kind, source, target, count, after, our_step, line))
+        block.actions.append(MscclAction(number, kind, source, target, count, after, our_step, line))
 
-    def _place(self, attributes: dict[str, str], word: str) -> Place:
+    def _place(self, attributes: dict[str, str], word: str) -> BufferPlace:
         buffer = self._one_of(attributes, f"{word}buf", BUFFERS)
-        return Place(buffer, self._number(attributes, f"{word}off", -1))
+        return BufferPlace(buffer, self._number(attributes, f"{word}off", -1))
 
     def _known(self) -> Program:
         assert self._program is not None

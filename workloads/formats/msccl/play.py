@@ -13,7 +13,14 @@ import numpy as np
 
 from ringlight.fabric.kinds import holds, needs
 from ringlight.workloads.formats.msccl.buffers import after, before, chunks_of, memory
-from ringlight.workloads.formats.msccl.elements import RECEIVES, SENDS, Action, Block, Place, Program
+from ringlight.workloads.formats.msccl.elements import (
+    RECEIVES,
+    SENDS,
+    Block,
+    BufferPlace,
+    MscclAction,
+    Program,
+)
 from ringlight.workloads.formats.msccl.order import Order
 
 
@@ -67,7 +74,7 @@ class _Play:
         n, chunks = program.ranks, chunks_of(program)
         self._held = holds(program.kind, n, chunks, program.root)
         self._needed = needs(program.kind, n, chunks, program.root)
-        self._cells: dict[tuple[int, Place], Value] = {}
+        self._cells: dict[tuple[int, BufferPlace], Value] = {}
         for rank, chunk in np.argwhere(self._held).tolist():
             place = memory(program, rank, before(program, chunk))
             self._cells[rank, place] = Value(chunk, 1 << rank, 0, -1)
@@ -107,12 +114,12 @@ class _Play:
         self._check_end()
         return self._played
 
-    def _can(self, rank: int, block: Block, action: Action) -> bool:
+    def _can(self, rank: int, block: Block, action: MscclAction) -> bool:
         if action.after is not None and (rank, *action.after) not in self._past_of:
             return False
         return action.type not in RECEIVES or bool(self._under_way.get((block.recv, rank, block.channel)))
 
-    def _take(self, rank: int, block: Block, action: Action) -> None:
+    def _take(self, rank: int, block: Block, action: MscclAction) -> None:
         """Take a step, which must wait for nothing any more."""
         past = self._past_of_block.get((rank, block.number), 0)
         if action.after is not None:
@@ -133,7 +140,7 @@ class _Play:
         if (place := (rank, block.number, action.number)) in self._awaited:
             self._past_of[place] = past
 
-    def _do(self, rank: int, action: Action, came: list[Value]) -> list[Value]:
+    def _do(self, rank: int, action: MscclAction, came: list[Value]) -> list[Value]:
         """Return the values that a step makes of its chunks and of the chunks that it has received.
 
         A step with a target also writes them there.
@@ -157,15 +164,15 @@ class _Play:
                 self._cells[cell] = value
         return values
 
-    def _cell(self, rank: int, place: Place, k: int) -> tuple[int, Place]:
-        return rank, memory(self._program, rank, Place(place.buffer, place.offset + k))
+    def _cell(self, rank: int, place: BufferPlace, k: int) -> tuple[int, BufferPlace]:
+        return rank, memory(self._program, rank, BufferPlace(place.buffer, place.offset + k))
 
-    def _ordered(self, other: int | None, rank: int, place: Place, k: int, action: Action) -> None:
+    def _ordered(self, other: int | None, rank: int, place: BufferPlace, k: int, action: MscclAction) -> None:
         if other is not None:
             what = f"chunk {place.offset + k} of buffer {place.buffer} of gpu {rank}"
             self._program.wrong(action.line, f"nothing says whether line {other}, too at {what}, comes first")
 
-    def _read(self, rank: int, place: Place, action: Action) -> list[Value]:
+    def _read(self, rank: int, place: BufferPlace, action: MscclAction) -> list[Value]:
         values = []
         for k in range(action.count):
             cell = self._cell(rank, place, k)
@@ -177,7 +184,7 @@ class _Play:
             values.append(value)
         return values
 
-    def _sums(self, mine: list[Value], summands: list[Value], action: Action) -> list[Value]:
+    def _sums(self, mine: list[Value], summands: list[Value], action: MscclAction) -> list[Value]:
         sums = []
         for a, b in zip(mine, summands, strict=True):
             if a.chunk != b.chunk:
@@ -193,7 +200,7 @@ class _Play:
             sums.append(Value(a.chunk, a.of | b.of, a.through | b.through, stays))
         return sums
 
-    def _send(self, rank: int, block: Block, action: Action, values: list[Value], past: int) -> None:
+    def _send(self, rank: int, block: Block, action: MscclAction, values: list[Value], past: int) -> None:
         brought = []
         for value in values:
             chunk, bit = value.chunk, self._pieces_of[value.chunk]

@@ -17,7 +17,7 @@ from xml.sax.saxutils import quoteattr
 from ringlight.fabric.steps import Steps
 from ringlight.workloads.formats.files import write_bytes
 from ringlight.workloads.formats.msccl.buffers import EXCHANGES
-from ringlight.workloads.formats.msccl.elements import KIND_OF, Place
+from ringlight.workloads.formats.msccl.elements import KIND_OF, BufferPlace
 
 #: Thread block and step.
 Point = tuple[int, int]
@@ -110,16 +110,16 @@ class _Gpu:
             yield range(first, stop)
             first = stop
 
-    def _place(self, chunk: int) -> Place:
+    def _place(self, chunk: int) -> BufferPlace:
         if not self._part:
-            return Place(self._buffer, chunk)
+            return BufferPlace(self._buffer, chunk)
         block, within = divmod(chunk, self._part)
         source, destination = divmod(block, self._ranks)
         if self._rank == source:
-            return Place("i", destination * self._part + within)
+            return BufferPlace("i", destination * self._part + within)
         if self._rank == destination:
-            return Place("o", source * self._part + within)
-        return Place("s", self._scratch.setdefault(block, len(self._scratch)) * self._part + within)
+            return BufferPlace("o", source * self._part + within)
+        return BufferPlace("s", self._scratch.setdefault(block, len(self._scratch)) * self._part + within)
 
     def _brought(self, run: range) -> set[Point]:
         return {self._came[chunk] for chunk in run if chunk in self._came}
