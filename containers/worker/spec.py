@@ -16,7 +16,7 @@ class BadSpec(Exception):
 
 
 @dataclass(frozen=True)
-class LinkTest:
+class LinkTestSpec:
     """Send for ``seconds`` to rank ``to`` (None: only receive)."""
 
     seconds: float = 0.8
@@ -87,7 +87,7 @@ class WorkerSpec:
     light: str | None = None
     averager: AveragerPlace | None = None
     deadline_s: float = 3600.0
-    linktest: LinkTest = LinkTest()
+    linktest: LinkTestSpec = LinkTestSpec()
     windows_bytes: tuple[int, ...] = ()
 
     @property
@@ -111,7 +111,7 @@ def parse_spec(raw: Any) -> WorkerSpec:
     """Return the spec in decoded JSON. Raises BadSpec."""
     if not isinstance(raw, dict):
         raise BadSpec("expected an object")
-    values = {**raw, "linktest": _fill(LinkTest, raw.get("linktest") or {}, "linktest.")}
+    values = {**raw, "linktest": _fill(LinkTestSpec, raw.get("linktest") or {}, "linktest.")}
     if raw.get("averager") is not None:
         values["averager"] = _fill(AveragerPlace, raw["averager"], "averager.")
     spec: WorkerSpec = _fill(WorkerSpec, values, "")
@@ -215,7 +215,7 @@ def _convert(value: Any, annotation: str, name: str) -> Any:
         return None
     if annotation in ("str", "str | None") and isinstance(value, str):
         return value
-    if isinstance(value, LinkTest | AveragerPlace):
+    if isinstance(value, LinkTestSpec | AveragerPlace):
         return value
     if (
         annotation == "tuple[int, ...]"

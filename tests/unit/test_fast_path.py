@@ -13,7 +13,7 @@ import pytest
 
 from ringlight.testbed.emulation.fastpath import openflow
 from ringlight.testbed.emulation.fastpath.datapath import SwitchMaps
-from ringlight.testbed.emulation.fastpath.openflow import Bucket, FlowEntry, Group, Reader, Told
+from ringlight.testbed.emulation.fastpath.openflow import Bucket, Group, Reader, TableFlow, Told
 from ringlight.testbed.emulation.fastpath.table import (
     SUBTABLES,
     Rule,
@@ -57,7 +57,7 @@ def to(ip: str, prefix: int = 32) -> tuple[int, bytes, bytes]:
 
 
 def rules(
-    *flows: FlowEntry, groups: tuple[Group, ...] = (), ports: tuple[int, ...] = (1, 2, 3)
+    *flows: TableFlow, groups: tuple[Group, ...] = (), ports: tuple[int, ...] = (1, 2, 3)
 ) -> list[Rule]:
     return list(compile_table(flows, groups, ports).rules.values())
 
@@ -78,10 +78,10 @@ def test_what_the_programs_do_not_see_is_left() -> None:
     narrow = match(IPV4, to("10.0.0.1"), (TTL, b"\x40"))
     assert read_match(narrow)[:2] == read_match(plain)[:2]
     assert not read_match(narrow).exact
-    (rule,) = rules(FlowEntry(0, 9, narrow, apply(output(1))))
+    (rule,) = rules(TableFlow(0, 9, narrow, apply(output(1))))
     assert rule == Rule(None)
     # At one priority the two meet, and Open vSwitch alone knows which it is.
-    assert rules(FlowEntry(0, 9, narrow, apply(output(1))), FlowEntry(0, 9, plain, apply(output(2)))) == [
+    assert rules(TableFlow(0, 9, narrow, apply(output(1))), TableFlow(0, 9, plain, apply(output(2)))) == [
         Rule(None)
     ]
 
@@ -89,7 +89,7 @@ def test_what_the_programs_do_not_see_is_left() -> None:
 def test_a_flow_for_tagged_packets_is_none_for_those_that_are_carried() -> None:
     assert read_match(match((VLAN, b"\x10\x05"))).never
     assert not read_match(match((VLAN, b"\x00\x00"))).never
-    assert rules(FlowEntry(0, 9, match((VLAN, b"\x10\x05")), apply(output(1)))) == []
+    assert rules(TableFlow(0, 9, match((VLAN, b"\x10\x05")), apply(output(1)))) == []
 
 
 def test_an_operation_of_arp_beyond_a_byte_is_left() -> None:
@@ -122,19 +122,19 @@ def test_what_a_flow_does(instructions: bytes, action: TableAction | None) -> No
 
 def test_ports_that_are_none_of_the_switchs_are_left() -> None:
     everything = match()
-    assert rules(FlowEntry(0, 1, everything, apply(output(2))))[0].action == TableAction((2,))
+    assert rules(TableFlow(0, 1, everything, apply(output(2))))[0].action == TableAction((2,))
     for port in (7, 0xFFFFFFFD, 0xFFFFFFFB):
-        assert rules(FlowEntry(0, 1, everything, apply(output(2), output(port)))) == [Rule(None)]
+        assert rules(TableFlow(0, 1, everything, apply(output(2), output(port)))) == [Rule(None)]
 
 
 def test_a_flow_that_ends_when_nothing_meets_it_is_left_and_other_tables_are_not_looked_at() -> None:
-    assert rules(FlowEntry(0, 1, match(), apply(output(2)), idle_s=5)) == [Rule(None)]
-    assert rules(FlowEntry(0, 1, match(), apply(output(2)), hard_s=5))[0].action == TableAction((2,))
-    assert rules(FlowEntry(1, 1, match(), apply(output(2)))) == []
+    assert rules(TableFlow(0, 1, match(), apply(output(2)), idle_s=5)) == [Rule(None)]
+    assert rules(TableFlow(0, 1, match(), apply(output(2)), hard_s=5))[0].action == TableAction((2,))
+    assert rules(TableFlow(1, 1, match(), apply(output(2)))) == []
 
 
 def test_priorities_fall_and_what_is_too_much_is_left() -> None:
-    flows = [FlowEntry(0, 100 + n, match(IPV4, to("10.0.0.1", n)), apply(output(1))) for n in range(1, 31)]
+    flows = [TableFlow(0, 100 + n, match(IPV4, to("10.0.0.1", n)), apply(output(1))) for n in range(1, 31)]
     table = compile_table(flows, (), (1,))
     assert len(table.subtables) == SUBTABLES
     priorities = [priority for priority, _ in table.subtables]
@@ -164,7 +164,7 @@ def test_groups() -> None:
     def selecting(*buckets: Bucket, kind: int = 1, chosen: bool = False) -> tuple[Group, ...]:
         return (Group(5, kind, buckets, chosen),)
 
-    flow, two = FlowEntry(0, 1, match(), apply(group(5))), (Bucket(1, output(1)), Bucket(1, output(2)))
+    flow, two = TableFlow(0, 1, match(), apply(group(5))), (Bucket(1, output(1)), Bucket(1, output(2)))
     assert rules(flow, groups=selecting(*two)) == [Rule(TableAction((), 5), (1, match()))]
     assert rules(flow, groups=selecting(two[0], kind=2))[0].action == TableAction((), 5)
     for left in (
@@ -180,9 +180,9 @@ def test_groups() -> None:
 
 
 def test_messages_come_in_pieces() -> None:
-    flow = FlowEntry(0, 7, match(IPV4, to("10.0.0.1")), apply(output(2)), 0, 30)
+    flow = TableFlow(0, 7, match(IPV4, to("10.0.0.1")), apply(output(2)), 0, 30)
 
-    def update(event: int, flow: FlowEntry) -> bytes:
+    def update(event: int, flow: TableFlow) -> bytes:
         body = flow.match + flow.instructions
         head = struct.pack("!HHBBHHH4xQ", 24 + len(body), event, flow.table, 0, 0, 30, flow.priority, 5)
         return head + body
@@ -190,7 +190,7 @@ def test_messages_come_in_pieces() -> None:
     def message(kind: int, body: bytes, xid: int = 4) -> bytes:
         return struct.pack("!BBHI", 6, kind, 8 + len(body), xid) + body
 
-    changes = update(1, flow) + update(2, FlowEntry(0, 8, flow.match, b"", 0, 30))
+    changes = update(1, flow) + update(2, TableFlow(0, 8, flow.match, b"", 0, 30))
     stream = message(19, struct.pack("!HH4x", 16, 0) + changes) + message(21, b"") + message(32, b"")
     reader, found = Reader(), []
     for n in range(len(stream)):
@@ -233,7 +233,7 @@ def test_the_maps_say_what_the_table_says_also_after_they_were_full() -> None:
     switch, interfaces = SwitchMaps(cast(Any, kernel), 0), {1: 11, 2: 12}
 
     def write(out: int, *more: str) -> None:
-        flows = [FlowEntry(0, 9, match(IPV4, to(ip)), apply(output(out))) for ip in ("10.0.0.1", *more)]
+        flows = [TableFlow(0, 9, match(IPV4, to(ip)), apply(output(out))) for ip in ("10.0.0.1", *more)]
         switch.write(compile_table(flows, (), interfaces), interfaces)
 
     write(1)

@@ -33,7 +33,7 @@ from ringlight.fabric.optical_profiles import IDEAL, PROFILES
 from ringlight.testbed.acceptance.measure import factory_loss
 from ringlight.testbed.emulation.optical.device import NS, OpticalDevice, Rewire, SetAdmin, SetLabel, Together
 from ringlight.testbed.emulation.optical.session import Switch
-from ringlight.testbed.emulation.optical.sonic_tree import ROOT, STATES, Change, TooBig, tree
+from ringlight.testbed.emulation.optical.sonic_tree import ROOT, STATES, SonicTreeChange, TooBig, tree
 from ringlight.testbed.emulation.optical.yang_tree import Step
 from tests.drivers import converge
 from tests.http_script import Asked, Script, answer
@@ -283,8 +283,8 @@ def test_a_change_is_the_smallest_and_of_one_kind() -> None:
     device = OpticalDevice(SIZE, IDEAL)
     device.do(0, Rewire(((1, 9), (2, 10))))
 
-    def asked(**more: Any) -> Change:
-        change = Change(device)
+    def asked(**more: Any) -> SonicTreeChange:
+        change = SonicTreeChange(device)
         for path, value in more.items():
             steps = (*ROOT["sonic-ocs"], *(Step(name) for name in path.split("__")))
             change.update(steps, value)

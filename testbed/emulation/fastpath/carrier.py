@@ -27,11 +27,11 @@ from ringlight.testbed.emulation import openvswitch
 from ringlight.testbed.emulation.fastpath import openflow
 from ringlight.testbed.emulation.fastpath.datapath import Datapath, SwitchMaps
 from ringlight.testbed.emulation.fastpath.openflow import (
-    FlowEntry,
     Group,
     MalformedError,
     PortDescription,
     Reader,
+    TableFlow,
     Told,
 )
 from ringlight.testbed.emulation.fastpath.table import compile_table
@@ -69,7 +69,7 @@ class BridgeTable:
 
     def _forget(self) -> None:
         self._reader = Reader()
-        self._flows: dict[tuple[int, int, bytes], FlowEntry] = {}
+        self._flows: dict[tuple[int, int, bytes], TableFlow] = {}
         self._groups: dict[int, Group] = {}
         self._new_groups: list[Group] = []
         self._ports: dict[int, PortDescription] = {}

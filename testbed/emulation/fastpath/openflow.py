@@ -45,7 +45,7 @@ class MalformedError(ValueError):
 
 
 @dataclass(frozen=True)
-class FlowEntry:
+class TableFlow:
     """One flow of a table. ``match`` and ``instructions`` are as Open vSwitch writes them, padding included;
     timeouts in seconds, 0 for none."""
 
@@ -107,7 +107,7 @@ class Told:
     kind: Kind
     xid: int = 0
     body: bytes = b""
-    put: tuple[FlowEntry, ...] = ()
+    put: tuple[TableFlow, ...] = ()
     removed: tuple[tuple[int, int, bytes], ...] = ()
     groups: tuple[Group, ...] = ()
     ports: tuple[PortDescription, ...] = ()
@@ -216,7 +216,7 @@ def _parts(body: bytes, what: str, least: int, place: int = 0) -> Iterator[bytes
 
 
 def _updates(xid: int, body: bytes) -> Told:
-    put: dict[tuple[int, int, bytes], FlowEntry] = {}
+    put: dict[tuple[int, int, bytes], TableFlow] = {}
     removed: dict[tuple[int, int, bytes], None] = {}
     for part in _parts(body, "a flow update", 8):
         (event,) = struct.unpack_from("!H", part, 2)
@@ -226,7 +226,7 @@ def _updates(xid: int, body: bytes) -> Told:
             _, _, table, _, idle, hard, priority, _ = _UPDATE.unpack_from(part)
             start = _UPDATE.size
             end = start + _padded(struct.unpack_from("!H", part, start + 2)[0])
-            flow = FlowEntry(table, priority, part[start:end], part[end:], idle, hard)
+            flow = TableFlow(table, priority, part[start:end], part[end:], idle, hard)
             if event == _REMOVED:
                 put.pop(flow.key, None)
                 removed[flow.key] = None

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ringlight.testbed.emulation.fastpath.openflow import Bucket, FlowEntry, Group
+from ringlight.testbed.emulation.fastpath.openflow import Bucket, Group, TableFlow
 
 #: As in ``fastpath.c``.
 SUBTABLES, OUTPUTS, BUCKETS, SLOTS, WORDS = 24, 8, 16, 64, 8
@@ -231,7 +231,7 @@ def selection(group: Group, ports: Iterable[int]) -> Selection | None:
     return Selection(slots, tuple(action.ports for action in actions if action is not None))
 
 
-def compile_table(flows: Iterable[FlowEntry], groups: Iterable[Group], ports: Iterable[int]) -> CompiledTable:
+def compile_table(flows: Iterable[TableFlow], groups: Iterable[Group], ports: Iterable[int]) -> CompiledTable:
     """Compile a switch's flows and return the table. Packets meet the flows of table 0 first.
 
     ``ports``: numbers of the ports that packets may leave by; ``groups``: all groups of the switch.

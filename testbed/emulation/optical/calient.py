@@ -2,7 +2,8 @@
 
 One :class:`CalientCircuits` per switch, shared by all sessions of whatever protocol speaks of circuits. A
 circuit is first provisioned (it holds its ports) and then activated (it has light); both may be one command.
-Port p of the faceplate is the halves IN (ingress p) and OUT (egress N+p); a two-way circuit is two cross-connects.
+Port p of the faceplate is the halves IN (ingress p) and OUT (egress N+p); a two-way circuit is two
+cross-connects.
 
 Light that another protocol has set shows up as a one-way circuit of the group ``SYSTEM``, and a circuit
 whose light another protocol takes away is gone. Names and groups live in this process, and in the folder of

@@ -50,8 +50,8 @@ from ringlight.testbed.emulation.optical.sonic_tree import (
     ROOT,
     WIRE_LIST,
     WIRES,
-    Change,
     InUse,
+    SonicTreeChange,
     TooBig,
     as_json,
     by_name,
@@ -150,7 +150,7 @@ class SonicRestSession(HttpSession):
         # Nothing can change between the check and the write: the device has nothing else to do.
         while self._device.next_ns is not None:
             now_ns = yield None
-        change = Change(self._device)
+        change = SonicTreeChange(self._device)
         status = self._ask_for(change, request, path)
         yield from self._carry_out(change, now_ns)
         return Response(status)
@@ -171,7 +171,7 @@ class SonicRestSession(HttpSession):
             body = {f"{path[0].name}:{path[-1].name}": value}
         return Response(200, json.dumps(body, separators=(",", ":")).encode(), {"content-type": JSON})
 
-    def _ask_for(self, change: Change, request: Request, path: Path) -> int:
+    def _ask_for(self, change: SonicTreeChange, request: Request, path: Path) -> int:
         """Puts what a request asks for into the change; the status of its success. Raises RestconfError."""
         method, there = request.method, change.exists(path)
         gone = RestconfError(404, "invalid-value", "Resource not found")
@@ -204,7 +204,7 @@ class SonicRestSession(HttpSession):
             raise RestconfError(400, "invalid-value", str(error)) from None
         return 204 if there or method == "PATCH" else 201
 
-    def _carry_out(self, change: Change, now_ns: int) -> Answer:
+    def _carry_out(self, change: SonicTreeChange, now_ns: int) -> Answer:
         """Raises RestconfError if the change is impossible, or the device refuses it."""
         try:
             commands = change.commands()
@@ -236,7 +236,7 @@ class SonicRestSession(HttpSession):
             raise RestconfError(400, "invalid-value", "delete and add are lists")
         while self._device.next_ns is not None:
             now_ns = yield None
-        change = Change(self._device)
+        change = SonicTreeChange(self._device)
         gone = [key for key in delete if isinstance(key, str) and change.planned.pop(key, None) is not None]
         try:
             change.update(WIRES, {WIRE_LIST: add})

@@ -36,8 +36,8 @@ from ringlight.testbed.emulation.optical.sonic_tree import (
     MODULES,
     REVISION,
     WIRES,
-    Change,
     InUse,
+    SonicTreeChange,
     as_json,
     by_name,
     model_path,
@@ -94,7 +94,7 @@ class SonicSession(GnmiSession):
         return by_name(str(error), self._device.size)
 
     def _asked(self, request: Any) -> Asked:
-        change = Change(self._device)
+        change = SonicTreeChange(self._device)
         for item in request.delete:
             change.delete(model_path(self._path(request.prefix, item)))
         for replaces, updates in ((True, request.replace), (False, request.update)):

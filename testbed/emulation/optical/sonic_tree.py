@@ -310,7 +310,7 @@ def _named_wire(path: Path) -> str | None:
 
 
 @dataclass
-class Change:
+class SonicTreeChange:
     """A change under way: deletions and assignments are collected, then turned into commands all at once."""
 
     device: OpticalDevice
