@@ -29,7 +29,7 @@ OVER_HOSTS = ("hosts", "vxlan_port", "vxlan_number", "wireguard")
 
 @contextmanager
 def emulation(
-    lab: options.Lab,
+    lab: options.LabOptions,
     context: typer.Context,
     dask: str | None,
     apps: Sequence[Path] = (),

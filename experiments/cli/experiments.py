@@ -38,7 +38,7 @@ Latency = Annotated[
 @options.with_groups
 def demo(
     context: typer.Context,
-    lab: options.Lab,
+    lab: options.LabOptions,
     repeat: options.Repeat = None,
     runs: options.RunsFolder = options.RUNS,
     as_json: options.Json = False,

@@ -172,7 +172,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Lab:
+class LabOptions:
     """Options of a lab that is built for runs."""
 
     runtime: Runtime = "docker"
@@ -190,7 +190,7 @@ class Lab:
 
 
 @dataclass(frozen=True)
-class OpenLab(Lab):
+class OpenLab(LabOptions):
     """Options of a lab that other machines may reach, and in which the user's applications may run."""
 
     tls_cert: Annotated[
@@ -302,7 +302,7 @@ class OverHosts:
         return Over(self.hosts, self.vxlan_port, self.vxlan_number, wireguard=self.wireguard)
 
 
-def machine(lab: Lab) -> ScaleFor:
+def machine(lab: LabOptions) -> ScaleFor:
     """Return the function that chooses the scale of labs on this machine. It measures the machine if it is
     not calibrated.
     """
@@ -319,7 +319,7 @@ def with_groups(command: Callable[..., None]) -> Callable[..., None]:
     groups: dict[str, tuple[type, list[str]]] = {}
     parameters: list[inspect.Parameter] = []
     for own in inspect.signature(command, eval_str=True).parameters.values():
-        if own.annotation in (Runs, Place, Lab, OpenLab, OverHosts):
+        if own.annotation in (Runs, Place, LabOptions, OpenLab, OverHosts):
             options = inspect.signature(own.annotation, eval_str=True).parameters
             groups[own.name] = own.annotation, list(options)
             parameters += options.values()

@@ -53,7 +53,7 @@ def bench(
     dask: options.Dask = None,
     *,
     context: typer.Context,
-    lab: options.Lab,
+    lab: options.LabOptions,
     over: options.OverHosts,
     as_json: options.Json = False,
 ) -> None:

@@ -48,7 +48,7 @@ def crosscheck(
     latency: Latency = "0 s",
     dask: options.Dask = None,
     *,
-    lab: options.Lab,
+    lab: options.LabOptions,
     over: options.OverHosts,
     runs: options.RunsFolder = options.RUNS,
     as_json: options.Json = False,

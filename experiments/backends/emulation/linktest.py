@@ -49,7 +49,7 @@ FIRST_FRAMES, WARM_UP = 10, 0.25
 
 
 @dataclass(frozen=True)
-class Stream:
+class LinkTestStream:
     """One GPU sends to another. ``links``: those that its rate tells of, each with the direction.
 
     ``rate_bps``: what can be asked of it, real. ``round_trip_s``: delays of links there and back, real.
@@ -67,7 +67,7 @@ class Part:
     """Links that are in doubt together. The streams of a batch flow at once: no GPU sends or receives two."""
 
     what: str
-    batches: list[list[Stream]]
+    batches: list[list[LinkTestStream]]
 
 
 @dataclass(frozen=True)
@@ -210,7 +210,7 @@ class LinkTest:
                     rates.append({**rate, "measured_bps": rate_bps})
         return Attempt(rates, worst)
 
-    def _fill(self, batch: list[Stream]) -> tuple[dict[tuple[str, str], float], Shares]:
+    def _fill(self, batch: list[LinkTestStream]) -> tuple[dict[tuple[str, str], float], Shares]:
         """Bits per second of TCP payload that each source got through to its destination, and the load."""
         seconds = max(seconds_of(self._setting, stream) for stream in batch)
         receivers = {stream.source: stream.destination for stream in batch}
@@ -266,7 +266,7 @@ class LinkTest:
             time.sleep(0.03)
 
 
-def seconds_of(setting: Setting, stream: Stream) -> float:
+def seconds_of(setting: Setting, stream: LinkTestStream) -> float:
     """Return how long a stream lasts, emulated seconds: slow start takes a round trip for each doubling."""
     round_trip_s = stream.round_trip_s * setting.scale.time
     on_way_bytes = stream.rate_bps / setting.scale.rate / 8 * round_trip_s
@@ -314,21 +314,21 @@ def parts(fabric: Fabric, circuits: Circuits) -> tuple[list[Part], list[Port]]:
     return [Part(p.what, [batch for batch in p.batches if batch]) for p in tests], unmeasured
 
 
-def _nics(fabric: Fabric, graph: ElectricalGraph) -> Iterator[Stream]:
+def _nics(fabric: Fabric, graph: ElectricalGraph) -> Iterator[LinkTestStream]:
     for switch in fabric.packet_switches:
         gpus = [gpu for gpu in fabric.gpus if switch in graph.heads(gpu)]
         for a, b in itertools.pairwise([*gpus, gpus[0]]) if len(gpus) > 1 else ():
             edges = [edge for end in (a, b) for edge in graph.leaving[end]]
             links = ((f"NICs of {a}, {b}", f"{a} to {b}"),)
             round_trip_s = 2 * sum(_delay_s(fabric, edge.out) for edge in edges)
-            yield Stream(a, b, links, min(edge.rate_bps for edge in edges), round_trip_s)
+            yield LinkTestStream(a, b, links, min(edge.rate_bps for edge in edges), round_trip_s)
 
 
 def _delay_s(fabric: Fabric, out: Port) -> float:
     return fabric.link_at[out].impairments.delay_s
 
 
-def _grid(plane: GridPlane) -> Iterator[list[Stream]]:
+def _grid(plane: GridPlane) -> Iterator[list[LinkTestStream]]:
     """Each port of every O-NIC sends to the next node of its row or column, all lit all the time."""
     fabric, grid = plane.fabric, plane.grid
     count = grid.rows * grid.columns
@@ -342,11 +342,11 @@ def _grid(plane: GridPlane) -> Iterator[list[Stream]]:
             ends = a, b = Port(grid.nodes[i], port), Port(grid.nodes[j], port)
             rate_bps = min(fabric.link_at[end].rate_bps for end in ends)
             link = f"O-NIC ports {a}, {b}", f"{a.node} to {b.node}"
-            batch.append(Stream(a.node, b.node, (link,), rate_bps))
+            batch.append(LinkTestStream(a.node, b.node, (link,), rate_bps))
         yield batch
 
 
-def _ring(plane: RingPlane) -> Iterator[list[Stream]]:
+def _ring(plane: RingPlane) -> Iterator[list[LinkTestStream]]:
     """Every node sends to its neighbour on one wavelength, clockwise and then the other way."""
     fabric, nodes = plane.fabric, list(plane.nodes)
     # Between two nodes the shorter way is always the same.
@@ -354,11 +354,11 @@ def _ring(plane: RingPlane) -> Iterator[list[Stream]]:
         batch = []
         for a, b in itertools.pairwise([*ways, ways[0]]):
             link = f"{a}:{port} to {b}, one wavelength", f"{a} to {b}"
-            batch.append(Stream(a, b, (link,), fabric.link_at[Port(a, port)].rate_bps))
+            batch.append(LinkTestStream(a, b, (link,), fabric.link_at[Port(a, port)].rate_bps))
         yield batch
 
 
-def _divided(plane: WholePlane) -> Iterator[list[Stream]]:
+def _divided(plane: WholePlane) -> Iterator[list[LinkTestStream]]:
     """GPUs send to the next one over all lightpaths that they get for that, then to the third next.
 
     Every other GPU at once: all together are more than two processors carry. Who gets no light is left out.
@@ -375,7 +375,7 @@ def _divided(plane: WholePlane) -> Iterator[list[Stream]]:
                 break
             pairs = lit_pairs
         yield [
-            Stream(
+            LinkTestStream(
                 nodes[i], nodes[j], ((f"lightpaths of {nodes[i]}", f"{nodes[i]} to {nodes[j]}"),),
                 float(counts[i, j]) * divides.rate_bps,
             )
@@ -384,14 +384,14 @@ def _divided(plane: WholePlane) -> Iterator[list[Stream]]:
 
 
 #: What is measured of each kind of plane with light, at once in each batch.
-_STREAMS: Mapping[str, Callable[[Any], Iterator[list[Stream]]]] = {
+_STREAMS: Mapping[str, Callable[[Any], Iterator[list[LinkTestStream]]]] = {
     GridPlane.kind: _grid,
     RingPlane.kind: _ring,
     WholePlane.kind: _divided,
 }
 
 
-def trunk_tests(fabric: Fabric, router: Router) -> tuple[list[list[Stream]], list[Port]]:
+def trunk_tests(fabric: Fabric, router: Router) -> tuple[list[list[LinkTestStream]], list[Port]]:
     """Return batches of streams between GPUs that fill each direction of each link between packet switches
     once.
 
@@ -404,7 +404,7 @@ def trunk_tests(fabric: Fabric, router: Router) -> tuple[list[list[Stream]], lis
         if {link.a.node, link.b.node} <= fabric.packet_switches.keys()
         for port in (link.a, link.b)
     }
-    batches: list[list[Stream]] = []
+    batches: list[list[LinkTestStream]] = []
     taken: list[set[object]] = []
     gpus = list(fabric.gpus)
     # Pairs equally far apart share the fewest links.
@@ -434,6 +434,6 @@ def trunk_tests(fabric: Fabric, router: Router) -> tuple[list[list[Stream]], lis
         rate_bps = min(hop.rate_bps for hop in path)
         both_ways = (*path, *router.path(destination, source))
         round_trip_s = sum(_delay_s(fabric, hop.out) for hop in both_ways)
-        batches[free].append(Stream(source, destination, tuple(labels), rate_bps, round_trip_s))
+        batches[free].append(LinkTestStream(source, destination, tuple(labels), rate_bps, round_trip_s))
         taken[free] |= used
     return batches, sorted(left)

@@ -27,7 +27,7 @@ from ringlight.fabric.utilisation import DEFINITIONS, Definition
 
 
 @dataclass(frozen=True)
-class _Line:
+class _ComparisonLine:
     """A metric of an arm beside others; ``one`` is None for the baseline."""
 
     metric: str
@@ -86,7 +86,7 @@ def _table(view: View, pairs: Sequence[Compared]) -> str:
     about = spec.title or (f"Against {quoted(title)}" if several else f"{pairs[0].title} against {title}")
     jobs = max(len(list(view.each("job", [pair.arm]))) for pair in pairs)
 
-    def group(line: _Line) -> str:
+    def group(line: _ComparisonLine) -> str:
         alone = line.at.subject == "run" or jobs == 1
         return text(upper_first(called(line.metric))) + ("" if alone else f", {text(line.at.subject)}")
 
@@ -107,17 +107,17 @@ def _table(view: View, pairs: Sequence[Compared]) -> str:
     return f"<h3>{text(about)}</h3>{shown}{notes}"
 
 
-def _lines(pairs: Sequence[Compared]) -> Iterator[_Line]:
+def _lines(pairs: Sequence[Compared]) -> Iterator[_ComparisonLine]:
     for subject in dict.fromkeys(pair.subject for pair in pairs):
         for metric in pairs[0].spec.metrics:
             mine = [pair for pair in pairs if pair.subject == subject and pair.row(f"{metric}_ratio")]
             for base in {str(pair.base.point): pair.base for pair in mine}.values():
-                yield _Line(metric, base, mine)
+                yield _ComparisonLine(metric, base, mine)
             for pair in mine:
-                yield _Line(metric, pair, [pair.base], pair)
+                yield _ComparisonLine(metric, pair, [pair.base], pair)
 
 
-def _name(line: _Line) -> str:
+def _name(line: _ComparisonLine) -> str:
     """Return the arm's title without the words with which its neighbours also begin."""
     short = {apart(line.at.title, other.title)[0] for other in line.beside}
     name = text(upper_first(short.pop() if len(short) == 1 else line.at.title))
@@ -152,7 +152,7 @@ def _model(pair: Compared, metric: str) -> str:
     return f"{figure(modelled)}{set_up}{f', {_against(ratio, modelled)}' if ratio is not None else ''}"
 
 
-def _of_baseline(line: _Line) -> str:
+def _of_baseline(line: _ComparisonLine) -> str:
     paper = line.at.row(line.metric, PUBLISHED)
     return f"{figure(paper)} {worth_tag(paper)}" if paper is not None else NOTHING
 
