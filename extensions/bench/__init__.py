@@ -2,4 +2,4 @@
 
 from ringlight.fabric.extension import Extension
 
-EXTENSION = Extension(name="bench", commands="command:register")
+EXTENSION = Extension(name="bench", commands="cli:register")
