@@ -41,7 +41,7 @@ rank, what = {odd}.get(spec["seed"], (None, ""))
 if spec["rank"] == rank and what == "block":
     import functools
     from ringlight.containers.worker import optinc
-    optinc.Place = functools.partial(optinc.Place, block=512)
+    optinc.UnitPlace = functools.partial(optinc.UnitPlace, block=512)
 elif spec["rank"] == rank:
     from ringlight.containers.worker.model import Replica
     compute = Replica.compute
