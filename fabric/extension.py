@@ -24,6 +24,10 @@ from typing import Any
 ENTRY_POINTS = "ringlight.extensions"
 
 
+class ExtensionError(ValueError):
+    """An extension that cannot be used. The message is one line that names it."""
+
+
 @dataclass(frozen=True)
 class Extension:
     """The additions of one extension.
@@ -47,40 +51,41 @@ class InstalledExtension:
     package: str
 
     def load(self, value: str) -> Any:
-        """Return the object that a value names. Raises ValueError naming the extension if there is none."""
+        """Return the object that a value names. Raises ExtensionError if there is none."""
         module, _, name = value.partition(":")
         try:
             return getattr(importlib.import_module(f"{self.package}.{module}"), name)
         except (ImportError, AttributeError) as error:
-            raise ValueError(f"extension {self.extension.name}: {value} cannot be loaded: {error}") from None
+            raise ExtensionError(
+                f"extension {self.extension.name}: {value} cannot be loaded: {error}"
+            ) from None
 
 
 @cache
 def extensions() -> tuple[InstalledExtension, ...]:
     """Return all extensions, each after those that it requires, ours first.
 
-    Raises ValueError naming one that cannot be loaded, has the name of another, or requires one that is not
-    there.
+    Raises ExtensionError if one cannot be loaded, has the name of another, or requires one that is not there.
     """
     return in_order([*_of_folders(), *map(_of_entry_point, entry_points(group=ENTRY_POINTS))])
 
 
 def in_order(installed: Iterable[InstalledExtension]) -> tuple[InstalledExtension, ...]:
-    """Return extensions, each after those that it requires. Raises ValueError as :func:`extensions`."""
+    """Return extensions, each after those that it requires. Raises ExtensionError as :func:`extensions`."""
     by_name: dict[str, InstalledExtension] = {}
     for item in installed:
         if by_name.setdefault(item.extension.name, item) is not item:
             packages = f"{by_name[item.extension.name].package} and {item.package}"
-            raise ValueError(f"two extensions are called {item.extension.name}: {packages}")
+            raise ExtensionError(f"two extensions are called {item.extension.name}: {packages}")
     for name, item in by_name.items():
         missing = [required for required in item.extension.requires if required not in by_name]
         if missing:
-            raise ValueError(f"extension {name} requires {missing[0]}, which is not installed")
+            raise ExtensionError(f"extension {name} requires {missing[0]}, which is not installed")
     order = TopologicalSorter({name: item.extension.requires for name, item in by_name.items()})
     try:
         return tuple(by_name[name] for name in order.static_order())
     except CycleError as error:
-        raise ValueError(f"extensions require each other: {', '.join(error.args[1])}") from None
+        raise ExtensionError(f"extensions require each other: {', '.join(error.args[1])}") from None
 
 
 def _of_folders() -> list[InstalledExtension]:
@@ -96,7 +101,7 @@ def _of_entry_point(point: EntryPoint) -> InstalledExtension:
     try:
         extension = point.load()
     except (ImportError, AttributeError) as error:
-        raise ValueError(f"extension {point.name}: {point.value} cannot be loaded: {error}") from None
+        raise ExtensionError(f"extension {point.name}: {point.value} cannot be loaded: {error}") from None
     if not isinstance(extension, Extension) or extension.name != point.name:
-        raise ValueError(f"extension {point.name}: {point.value} is not an Extension of that name")
+        raise ExtensionError(f"extension {point.name}: {point.value} is not an Extension of that name")
     return InstalledExtension(extension, point.module)

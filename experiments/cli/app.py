@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 import time
+from functools import cache
 from types import FrameType
 
 import typer
@@ -44,9 +45,14 @@ hosts.register(app)
 look.register(app)
 view.register(app)
 rest.register(app)
-for one in extensions():
-    if one.extension.commands:
-        one.load(one.extension.commands)(app)
+
+
+@cache
+def add_extensions() -> None:
+    """Add the commands of all extensions, once. Raises ExtensionError if one cannot be used."""
+    for installed in extensions():
+        if installed.extension.commands:
+            installed.load(installed.extension.commands)(app)
 
 
 #: Functions that a signal must not end by an exception, as a lock would stay taken, or the signal be lost.
@@ -92,6 +98,7 @@ def main() -> None:
     # Without a home directory it says in three lines that it has no place for its cache, and goes on.
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     try:
+        add_extensions()
         code = app(prog_name="ringlight", standalone_mode=False)
     except Interrupted as error:
         say("interrupted")

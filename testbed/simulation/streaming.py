@@ -69,7 +69,7 @@ def streams_of(lanes: Lanes, steps: Steps, capacity: FloatArray, reduce_s_per_by
     ``StepCost`` has it. Raises ValueError naming a transfer that has no way.
 
     A chunk takes at least ``pace_s``: once around the ring every chunk waits for its latencies and for the
-    first part of it on each way (as :func:`ringlight.testbed.simulation.passing.together_s`).
+    first part of it on each way (as :class:`ringlight.testbed.simulation.passing.Together` has it).
     """
     adds = [step.op == "reduce" for step in steps]
     offsets, links, latency_s = lanes.routes()

@@ -101,9 +101,16 @@ def test_rules_are_those_of_the_fabric_and_packets_pass(rig: ControllerRig) -> N
     assert {(e["from"], e["to"]) for e in edges} >= {("g0", "tor0"), ("tor1", "g3"), ("tor0", "tor1")}
 
 
+def attached(rig: ControllerRig) -> dict[str, str]:
+    """Return the packet switch that each GPU sends to in the topology."""
+    edges = rig.api.get("/v1/topology").json()["edges"]
+    return {edge["from"]: edge["to"] for edge in edges if edge["from"] in rig.fabric.gpus}
+
+
 def test_moving_gpus_moves_their_rules_and_nothing_else(rig: ControllerRig) -> None:
     before = {switch: rig.table(switch) for switch in ("tor0", "tor1")}
     lit = lit_at(rig)
+    assert attached(rig) == {"g0": "tor0", "g1": "tor0", "g2": "tor1", "g3": "tor1"}
     ping = subprocess.Popen(
         [
             *("ip", "netns", "exec", rig.lab.namespace("g0"), "ping", "-D", "-i", "0.01"),
@@ -120,6 +127,7 @@ def test_moving_gpus_moves_their_rules_and_nothing_else(rig: ControllerRig) -> N
         ping.kill()
     assert "60 received" in text, f"a circuit and a path that nobody changed lost packets: {text}"
     assert rules_found(rig) == rules_wanted(rig, SWAPPED)
+    assert attached(rig) == {"g0": "tor0", "g1": "tor1", "g2": "tor0", "g3": "tor1"}
     assert rig.ping("g0", "g2")
     assert rig.ping("g0", "g1")
     for gpu in ("g0", "g3"):

@@ -19,6 +19,7 @@ import pytest
 
 from ringlight.containers.image import ROOT, code_files
 from tests import house
+from tests.house import tree_of
 
 CORE = ("fabric", "workloads", "controller", "testbed", "containers", "experiments")
 ROOMS = (*CORE, "extensions")
@@ -181,12 +182,6 @@ def modules() -> dict[str, Path]:
             parts = path.relative_to(ROOT).with_suffix("").parts
             found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     return found
-
-
-@cache
-def tree_of(path: Path) -> ast.Module:
-    """A file as parsed, once for all tests."""
-    return ast.parse(path.read_text())
 
 
 def _is_typing(node: ast.AST) -> bool:

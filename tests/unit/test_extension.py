@@ -9,7 +9,14 @@ from importlib.metadata import EntryPoint
 import pytest
 
 from ringlight.containers.image import ROOT
-from ringlight.fabric.extension import Extension, InstalledExtension, _of_entry_point, extensions, in_order
+from ringlight.fabric.extension import (
+    Extension,
+    ExtensionError,
+    InstalledExtension,
+    _of_entry_point,
+    extensions,
+    in_order,
+)
 
 
 def installed(name: str, *requires: str, package: str = "p") -> InstalledExtension:
@@ -44,14 +51,14 @@ def test_an_extension_comes_after_those_that_it_requires() -> None:
 def test_extensions_that_do_not_fit_are_named(
     items: list[InstalledExtension], names: tuple[str, ...]
 ) -> None:
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(ExtensionError) as caught:
         in_order(items)
     assert all(name in str(caught.value) for name in names)
 
 
 @pytest.mark.parametrize("value", ["no.such.module:EXTENSION", "json:EXTENSION", "json:dumps", "tests:house"])
 def test_an_entry_point_that_gives_no_extension_is_named(value: str) -> None:
-    with pytest.raises(ValueError, match="extension torus: "):
+    with pytest.raises(ExtensionError, match="extension torus: "):
         _of_entry_point(EntryPoint("torus", value, "ringlight.extensions"))
 
 
@@ -59,8 +66,21 @@ def test_a_value_that_names_nothing_is_named() -> None:
     item = InstalledExtension(Extension("torus"), "json")
     assert item.load("decoder:JSONDecoder").__name__ == "JSONDecoder"
     for value in ("decoder:none", "none:none"):
-        with pytest.raises(ValueError, match=f"extension torus: {value}"):
+        with pytest.raises(ExtensionError, match=f"extension torus: {value}"):
             item.load(value)
+
+
+def test_an_extension_that_cannot_be_used_is_one_line() -> None:
+    code = """
+from ringlight.experiments.cli import app
+from ringlight.fabric.extension import Extension, InstalledExtension
+app.extensions = lambda: [InstalledExtension(Extension("torus", commands="none:register"), "json")]
+app.main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("ringlight: extension torus: none:register")
+    assert done.stderr.count("\n") == 1
 
 
 def test_the_command_works_without_extensions() -> None:

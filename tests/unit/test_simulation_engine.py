@@ -35,6 +35,19 @@ def test_after_any_change_all_have_the_rates_of_a_common_solution(start: int) ->
             assert [flow.rate for flow in live] == pytest.approx(expected, rel=1e-12), f"seed {seed}"
 
 
+def test_a_flow_has_all_of_its_bytes_though_it_stands_still_between_two_lots() -> None:
+    """It is sent over a dark link in the very instant in which its first lot has passed."""
+    engine = Engine()
+    lit, dark = engine.link("lit", 1.0), engine.link("dark", 0.0)
+    lots, ends = [1.0, 0.0], list[float]()
+    flow = LinkFlow(1.0, lambda: ends.append(engine.now_s), lambda _: lots.pop(0))
+    engine.begin(flow, [lit])
+    engine.at(1.0, engine.reroute, flow, [dark])
+    engine.at(3.0, engine.set_capacity, dark, 1.0)
+    engine.run()
+    assert ends == [4.0]
+
+
 def passed(engine: Engine, flow: LinkFlow) -> float:
     """Bytes of a thousand that have passed."""
     return 1e3 - flow.left + flow.rate * (engine.now_s - flow.since_s)

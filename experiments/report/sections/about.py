@@ -29,7 +29,7 @@ def simulation(view: View, draw: Draw) -> str:
     return (
         "<p>The fabric, the schedules of the all-reduces and the "
         "controller's planner are those of the emulation. None of these assumptions was fitted to an "
-        "emulated run; <code>ringlight crosscheck</code> compares the two and says which of them is off.</p>"
+        "emulated run.</p>"
         f"{assumptions(listed)}"
     )
 
