@@ -570,7 +570,7 @@ class LabProcesses:
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Ignore signals in the block, since a second Ctrl-C must not leave half a lab. Yields nothing.
+    """Ignore signals in the block, since a second Ctrl-C must not leave half a lab.
 
     Every step in the block has a deadline.
     """

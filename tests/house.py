@@ -77,11 +77,17 @@ def _decorators(node: Function) -> set[str]:
 def _returns(node: Function) -> bool:
     if node.returns is None:
         return False
-    return ast.unparse(node.returns).strip("'\"") not in ("None", "NoReturn", "Never")
+    annotation = ast.unparse(node.returns).strip("'\"")
+    if annotation == "Iterator[None]" and "contextmanager" in _decorators(node):
+        return False
+    return annotation not in ("None", "NoReturn", "Never")
 
 
 def unsaid_returns() -> Iterator[str]:
-    """Yield public functions that return a value, have a docstring, and say neither Return nor Yield."""
+    """Yield public functions that return a value, have a docstring, and say neither Return nor Yield.
+
+    Properties, commands, routes and context managers that give nothing are left out.
+    """
     for path, node, text in documented():
         if not isinstance(node, Function) or node.name.startswith("_") or not _returns(node):
             continue

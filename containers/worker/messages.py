@@ -83,7 +83,7 @@ class _End:
 
     @contextlib.contextmanager
     def _await(self, there: Callable[[], bool], otherwise: str) -> Iterator[None]:
-        """Wait until ``there`` returns true, and hold the lock for the ``with`` block. Yields nothing.
+        """Wait until ``there`` returns true, and hold the lock for the ``with`` block.
 
         Raises PeerLost if that does not happen in time, or cannot happen any more.
         """

@@ -109,7 +109,7 @@ class Payload:
 
     @contextlib.contextmanager
     def over(self, connections: Mapping[Line, socket.socket]) -> Iterator[None]:
-        """Carry the payload over these connections for the length of the ``with`` block. Yields nothing."""
+        """Carry the payload over these connections for the length of the ``with`` block."""
         self._wired = connections
         try:
             yield

@@ -46,7 +46,7 @@ def fail(text: str, code: int = 1) -> NoReturn:
 
 @contextmanager
 def patience(text: str, after_s: float = 2.0) -> Iterator[None]:
-    """Print ``text`` on standard error if the block takes longer than ``after_s`` seconds. Yields nothing."""
+    """Print ``text`` on standard error if the block takes longer than ``after_s`` seconds."""
     timer = threading.Timer(after_s, say, [text])
     timer.daemon = True
     timer.start()

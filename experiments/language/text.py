@@ -26,7 +26,7 @@ class ScenarioError(ValueError):
 
 @contextmanager
 def at(where: str) -> Iterator[None]:
-    """Put ``where: `` in front of the message of a ValueError raised in the block. Yields nothing."""
+    """Put ``where: `` in front of the message of a ValueError raised in the block."""
     try:
         yield
     except ValueError as error:
@@ -37,7 +37,7 @@ def at(where: str) -> Iterator[None]:
 def within(section: str) -> Iterator[None]:
     """Put the section in front of the message of a ValueError raised in the block (``fabric.schema.under``).
 
-    For blocks whose message may name a key of the section. Yields nothing.
+    For blocks whose message may name a key of the section.
     """
     try:
         yield

@@ -12,7 +12,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from importlib import metadata
@@ -26,6 +26,8 @@ R = TypeVar("R")
 GROUP = "ringlight.executors"
 #: Seconds that a Dask scheduler has to answer.
 DASK_S = 30.0
+#: Seconds after which a wait for a result heeds a signal that came just before the wait began.
+_HEEDED_S = 1.0
 _PR_SET_PDEATHSIG = 1
 #: What the runs of a sweep import.
 _PRELOADED = ["ringlight.experiments.runner.experiment", "ringlight.experiments.backends.simulation.backend"]
@@ -42,6 +44,17 @@ def processes(count: int | None = None) -> Iterator[Executor]:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     with _ended(ProcessPoolExecutor(count or os.cpu_count() or 1, context, _begin_worker)) as executor:
         yield executor
+
+
+def result_of(future: Future[R]) -> R:
+    """Return a future's result, waiting for it as long as it takes. Raises what the work raised.
+
+    Python runs the handler of a signal between two of its instructions. If the signal comes after the last of
+    them and before the lock's wait in the kernel, nothing ends that wait, so none here is without an end.
+    """
+    while not future.done():
+        wait([future], _HEEDED_S)
+    return future.result()
 
 
 @contextmanager
@@ -108,19 +121,19 @@ def beside(prepare: Callable[[], object], work: Callable[[A], R]) -> Iterator[Ca
 
         def begin(argument: A) -> Callable[[], R]:
             try:
-                future = pool.submit(_call_shared, argument)
+                future: Future[R] = pool.submit(_call_shared, argument)
             except BrokenExecutor:
                 # Somebody has killed it.
                 return partial(work, argument)
 
-            def wait() -> R:
+            def ended() -> R:
                 try:
-                    result: R = future.result()
+                    result = result_of(future)
                 except BrokenExecutor:
                     result = work(argument)
                 return result
 
-            return wait
+            return ended
 
         yield begin
 
@@ -147,7 +160,8 @@ def in_forks(function: Callable[[int], R], count: int) -> list[R]:
         context = multiprocessing.get_context("fork")
         workers = len(os.sched_getaffinity(0))
         with _ended(ProcessPoolExecutor(workers, context, _begin_worker)) as pool:
-            return list(pool.map(_call_shared, range(count)))
+            futures: list[Future[R]] = [pool.submit(_call_shared, number) for number in range(count)]
+            return [result_of(future) for future in futures]
     finally:
         _shared = None
 

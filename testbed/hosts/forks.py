@@ -15,7 +15,7 @@ from ringlight.testbed.preloaded import KEPT, OF_A_HOST, PROGRAMS
 
 @contextmanager
 def forked_labs() -> Iterator[None]:
-    """Fork the processes of labs that this process builds in the block from a fork server. Yields nothing."""
+    """Fork the processes of labs that this process builds in the block from a fork server."""
     with forking(PROGRAMS):
         yield
 

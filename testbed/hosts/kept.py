@@ -77,7 +77,7 @@ def _all() -> Iterator[tuple[Lab, str]]:
 
 @contextmanager
 def _taken(lab: Lab) -> Iterator[None]:
-    """Hold a lab for the length of the block. Yields nothing. Raises LabError if another task keeps it."""
+    """Hold a lab for the length of the block. Raises LabError if another task keeps it."""
     with (lab.state_dir / _TAKEN).open("a", encoding="ascii") as file:
         deadline = time.monotonic() + TAKEN_S
         while True:

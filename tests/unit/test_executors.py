@@ -101,7 +101,7 @@ def test_beside_other_threads_nothing_is_forked(monkeypatch: pytest.MonkeyPatch)
 ENDED = """
 import os, sys, time
 from ringlight.experiments.cli.app import heed_signals
-from ringlight.experiments.runner.executors import in_forks, processes
+from ringlight.experiments.runner.executors import in_forks, processes, result_of
 os.sched_getaffinity = lambda _: {0, 1}
 os.getloadavg = lambda: (1.0, 0.0, 0.0)
 heed_signals()
@@ -115,7 +115,7 @@ else:
     with processes(2) as executor:
         print(executor.submit(os.getpid).result(), flush=True)
         print(executor.submit(os.getpid).result(), flush=True)
-        executor.submit(time.sleep, 100).result()
+        result_of(executor.submit(time.sleep, 100))
 """
 
 

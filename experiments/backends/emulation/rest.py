@@ -24,7 +24,7 @@ Circuits = Sequence[tuple[str, str]]
 
 @contextmanager
 def ending_runs() -> Iterator[None]:
-    """Turn a refusal raised in the block into a one-line BackendError, which ends the run. Yields nothing."""
+    """Turn a refusal raised in the block into a one-line BackendError, which ends the run."""
     try:
         yield
     except Refusals as error:
