@@ -35,21 +35,24 @@ def whole(run: Run, cache: Path, say: Callable[[str], None]) -> int:
             return code
     # Each file's tests in one process, in the file's order: what a test meets is as without xdist.
     in_order = ("--dist", "loadfile", "--no-loadscope-reorder")
-    no_unit_tests = ("--ignore=tests/unit", "--ignore=tests/extensions")
+    # An extension's tests that build labs or switches are in a folder of their own beside its unit tests.
+    unit_tests = ("tests/unit", "tests/extensions", "--ignore-glob=*/integration")
+    of_extensions = sorted(str(folder) for folder in Path("tests/extensions").glob("*/integration"))
+    other_tests = ("tests/integration", "tests/conformance", *of_extensions)
     # What runs at the same time; the first of them is shown as it goes.
     stages: tuple[tuple[tuple[str, ...], ...], ...] = (
         # Collecting compiles what all later processes import; at once, each of them would compile it anew.
         (("mypy",), ("pytest", "--collect-only")),
         (
             # One process more than there are processors, as some tests wait. Only `labs` builds labs.
-            ("pytest", "tests/unit", "tests/extensions", "-n", str((os.cpu_count() or 1) + 1), *in_order),
-            ("pytest", *no_unit_tests, "-m", "labs"),
-            ("pytest", *no_unit_tests, "-m", "drivers"),
+            ("pytest", *unit_tests, "-n", str((os.cpu_count() or 1) + 1), *in_order),
+            ("pytest", *other_tests, "-m", "labs"),
+            ("pytest", *other_tests, "-m", "drivers"),
         ),
         # They wait, too: four side by side, each with labs of its own. Six keep two processors so busy that
         # what waits for another process does so for half a minute.
-        (("pytest", *no_unit_tests, "-m", "not alone and not labs and not drivers", "-n", "4", *in_order),),
-        (("pytest", *no_unit_tests, "-m", "alone"),),
+        (("pytest", *other_tests, "-m", "not alone and not labs and not drivers", "-n", "4", *in_order),),
+        (("pytest", *other_tests, "-m", "alone"),),
     )
     second: list[str] = []
     for stage in stages:
@@ -70,9 +73,7 @@ def whole(run: Run, cache: Path, say: Callable[[str], None]) -> int:
 
 @contextmanager
 def telling_its_cost(say: Callable[[str], None]) -> Iterator[None]:
-    """Report the block's time and the processor-minutes of the whole machine, even if the block fails. Yields
-    nothing.
-    """
+    """Report the block's time and the processor-minutes of the whole machine, even if the block fails."""
     from ringlight.testbed.load import machine_ticks
 
     began, (all_before, idle_before, _) = time.monotonic(), machine_ticks()
