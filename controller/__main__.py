@@ -14,7 +14,6 @@ import sys
 import threading
 from pathlib import Path
 
-from ringlight import leave_out_unused
 from ringlight.controller.circuits.drift import Policy
 from ringlight.controller.errors import StartError
 from ringlight.controller.logs import configure
@@ -26,7 +25,6 @@ from ringlight.controller.web.listening import listen
 
 def main(argv: list[str] | None = None) -> int:
     """Run until SIGTERM or SIGINT. Returns the exit code: 0, or 1 after a one-line error on stderr."""
-    leave_out_unused()
     options = _arguments().parse_args(argv)
     configure(options.log_level)
     stopped = threading.Event()

@@ -33,7 +33,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
-from ringlight import IMPORT_PATH, leave_out_unused
+from ringlight import IMPORT_PATH
 
 #: Environment variable with the path of the server's socket: who starts a process has it forked there.
 SOCKET = "RINGLIGHT_FORKSERVER"
@@ -625,7 +625,6 @@ def _end(code: int) -> NoReturn:
 
 
 def main() -> None:
-    leave_out_unused()
     room = _Room()
     _, listener, *modules, _ = sys.argv
     environment = {name: value for name, value in os.environ.items() if name != "RINGLIGHT_ROOM"}

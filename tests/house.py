@@ -14,7 +14,7 @@ import sys
 import token
 import tokenize
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -38,6 +38,11 @@ LONGEST = 500
 def files() -> tuple[Path, ...]:
     """Return the Python files of the product, sorted."""
     return tuple(sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py")))
+
+
+def core_files() -> tuple[Path, ...]:
+    """Return the Python files of the core, sorted."""
+    return tuple(path for path in files() if not path.is_relative_to(ROOT / "extensions"))
 
 
 @cache
@@ -179,14 +184,34 @@ def type_circles() -> Iterator[str]:
             yield " ".join(group)
 
 
+def foreign_words() -> Iterator[str]:
+    """Yield lines of the core with a word of an extension, from ``tests/extensions/NAME/words.txt``.
+
+    Each line of that file is a regular expression for the beginning of a word, in lower case; names are split
+    at underscores.
+    """
+    words = [
+        word
+        for path in sorted((ROOT / "tests/extensions").glob("*/words.txt"))
+        for word in path.read_text().splitlines()
+    ]
+    if not words:
+        return
+    pattern = re.compile(rf"(?<![a-z])({'|'.join(words)})")
+    for path in core_files():
+        for number, line in enumerate(path.read_text().lower().splitlines(), 1):
+            if match := pattern.search(line):
+                yield f"{path.relative_to(ROOT)}:{number}: {match[1]}: {line.strip()}"
+
+
 def _module(path: Path) -> str:
     parts = path.relative_to(ROOT).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def statements() -> int:
-    """Return the number of statements of the product."""
-    return sum(isinstance(node, ast.stmt) for path in files() for node in ast.walk(tree_of(path)))
+def statements(paths: Iterable[Path]) -> int:
+    """Return the number of statements of some files."""
+    return sum(isinstance(node, ast.stmt) for path in paths for node in ast.walk(tree_of(path)))
 
 
 def tokens_a_line() -> dict[str, float]:
@@ -226,6 +251,7 @@ COUNTS: dict[str, Callable[[], Iterator[str]]] = {
     "long_files": long_files,
     "unformatted": unformatted,
     "type_circles": type_circles,
+    "foreign_words": foreign_words,
 }
 
 
@@ -237,7 +263,8 @@ def main(words: list[str]) -> None:
         return
     for name, count in COUNTS.items():
         print(name, sum(1 for _ in count()))  # noqa: T201
-    print("statements", statements(), "tokens a line", tokens_a_line())  # noqa: T201
+    print("statements", statements(files()), "of the core", statements(core_files()))  # noqa: T201
+    print("tokens a line", tokens_a_line())  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Compare the simulation of a run with its emulation, and explain the difference. Pure functions.
 
-The cross-check uses this module, and so does the verdict of a run. All times are seconds of the emulation.
+The verdict of a run uses this module. All times are seconds of the emulation.
 Differences are those of the simulated figure from the emulated figure, in per cent of the emulated figure.
 """
 

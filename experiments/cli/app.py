@@ -19,7 +19,6 @@ from types import FrameType
 
 import typer
 
-from ringlight import leave_out_unused
 from ringlight.experiments.cli import experiments, hands, hosts, look, machine, rest, view, workload
 from ringlight.experiments.cli.common import Interrupted, say
 from ringlight.experiments.record.writing import DISK_FULL
@@ -85,7 +84,6 @@ def heed_signals() -> None:
 
 def main() -> None:
     """Entry point: runs the command; turns every foreseen error into one line and an exit code."""
-    leave_out_unused()
     if not _with_all_streams():
         say("standard output is closed; to print nothing, send it to /dev/null")
         raise SystemExit(1)

@@ -105,6 +105,7 @@ def _end_on_hosts(lab: str | None, dask: str) -> list[str]:
 def test(context: typer.Context) -> None:
     """Run the whole test suite: ruff, mypy, pytest with integration tests. Arguments go to pytest alone.
 
+    With --core: ruff, mypy and the unit tests in a copy of the tree without any extension.
     Without root nothing of the machine is set up, and tests that need it are skipped.
     """
     from ringlight.testbed.forkserver import dying_with_starter
@@ -142,7 +143,12 @@ def test(context: typer.Context) -> None:
                     sys.stdout.write("\n".join(["", *(lines if done.returncode else lines[-1:]), ""]))
             return done.returncode
 
-        code = run("pytest", *context.args) if context.args else suite.whole(run, cache, say)
+        if context.args == ["--core"]:
+            code = run("tests.without")
+        elif context.args:
+            code = run("pytest", *context.args)
+        else:
+            code = suite.whole(run, cache, say)
     if code:
         raise typer.Exit(code)
 

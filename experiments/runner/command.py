@@ -205,7 +205,7 @@ def _resumable(
     except Exception:
         raise
     except BaseException:
-        # A cross-check runs what is no file of the user's.
+        # A command may run a scenario that is no file of the user's.
         with suppress(ScenarioError):
             whole = read_text(experiment.path) == experiment.text
         if (whole or again) and "backend" in folder.environment:

@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ringlight import leave_out_unused
 from ringlight.testbed.descriptors import too_few
 from ringlight.testbed.lab import ENVIRONMENT, Lab, LabError
 
@@ -80,7 +79,6 @@ def load_fabric(path: Path) -> Fabric:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    leave_out_unused()
     chosen = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s testbed %(levelname)s %(message)s")
     try:

@@ -672,7 +672,7 @@ def shape_shared(ports: Iterable[tuple[str, float, float, By]], hosts: Sequence[
     Payload that they overtake comes with an acknowledgement that is older by what was received meanwhile.
     Linux drops it (RFC 5961, 5.2) if that is more than the largest window that its sender was ever given, so
     workers give large ones first (containers/worker/windows.py). With small windows from the start 23 of 171
-    jobs of a blind test were 10 to 62 % off, most of them for this, without a drop in any queue.
+    drawn jobs were 10 to 62 % off, most of them for this, without a drop in any queue.
 
     On a large fabric some share a turn (:func:`_turns`): else classes grow with the square of the hosts
     (200,000 requests of tc for 256 GPUs, more than 30 s).

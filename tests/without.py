@@ -1,0 +1,109 @@
+"""A copy of the source tree without some extensions, and commands run in the copy.
+
+    python -m tests.without                        without all extensions: ruff, mypy, the core's unit tests
+    python -m tests.without NAME …                 without these and those that require them
+    python -m tests.without NAME … -- pytest …     another ``python -m`` command in that copy
+
+With an extension go its folder, its tests, and what ``tests/extensions/NAME/files.txt`` lists: its scenarios,
+golden files and pages, a glob each line.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ringlight.fabric.extension import extensions
+
+ROOT = Path(__file__).resolve().parents[1]
+_OF_EXTENSIONS = Path("tests/extensions")
+#: File with an extension's globs, in the folder of its tests.
+_LIST = "files.txt"
+_STEPS = (
+    ("ruff", "check", "."),
+    ("mypy",),
+    ("pytest", "-q", "tests/unit", "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"),
+)
+
+
+def ours() -> tuple[str, ...]:
+    """Return the names of the extensions that are folders of this tree."""
+    return tuple(sorted(path.parent.name for path in (ROOT / "extensions").glob("*/__init__.py")))
+
+
+def with_dependents(names: Iterable[str]) -> set[str]:
+    """Return extensions and those that require them, directly or not.
+
+    Raises ValueError for a name that no extension of this tree has.
+    """
+    gone = set(names)
+    if unknown := gone.difference(ours()):
+        raise ValueError(f"there is no extension {min(unknown)}; there are {', '.join(ours())}")
+    # Each extension comes after those that it requires.
+    for installed in extensions():
+        if gone.intersection(installed.extension.requires):
+            gone.add(installed.extension.name)
+    return gone
+
+
+def files_of(name: str) -> Iterator[Path]:
+    """Yield the files of an extension outside of its folders. Raises ValueError for a glob without files."""
+    listed = ROOT / _OF_EXTENSIONS / name / _LIST
+    for glob in listed.read_text().split() if listed.exists() else ():
+        files = [path.relative_to(ROOT) for path in ROOT.glob(glob)]
+        if not files:
+            raise ValueError(f"{listed.relative_to(ROOT)}: no file is {glob}")
+        yield from files
+
+
+@contextmanager
+def copied(names: Collection[str]) -> Iterator[Path]:
+    """Yield a copy of the tree without these extensions, which is removed at the end."""
+    gone = {Path("extensions", name) for name in names} | {_OF_EXTENSIONS / name for name in names}
+    gone.update(path for name in names for path in files_of(name))
+    listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    tracked = subprocess.run(listing, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    with tempfile.TemporaryDirectory(prefix="ringlight-without-") as folder:
+        for text in filter(None, tracked.split("\0")):
+            path = Path(text)
+            source = ROOT / path
+            if gone.intersection((path, *path.parents)) or not (source.exists() or source.is_symlink()):
+                continue
+            target = Path(folder, path)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, target, follow_symlinks=False)
+        # Some tests ask git what belongs to the tree.
+        subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
+        subprocess.run(["git", "add", "-A"], cwd=folder, check=True)
+        yield Path(folder)
+
+
+def run(folder: Path, words: Collection[str]) -> int:
+    """Run ``python -m`` with these words in a copy. Return its exit code."""
+    environment = {**os.environ, "PYTHONPATH": f"{folder / 'src'}{os.pathsep}{folder}"}
+    print("$", *words, flush=True)  # noqa: T201
+    return subprocess.run([sys.executable, "-m", *words], cwd=folder, env=environment, check=False).returncode
+
+
+def main(words: list[str]) -> int:
+    """Run the command line. Return the exit code of the first step that fails, else 0."""
+    names, command = words, list[str]()
+    if "--" in words:
+        names, command = words[: words.index("--")], words[words.index("--") + 1 :]
+    gone = with_dependents(names or ours())
+    print("without", *sorted(gone), flush=True)  # noqa: T201
+    with copied(gone) as folder:
+        for step in [command] if command else _STEPS:
+            if code := run(folder, step):
+                return code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
