@@ -67,6 +67,7 @@ class DeviceRig(Rig):
     """
 
     out_of_band = False
+    addition, removal = r"\Aadd ", r"\Aremove "
 
     def __init__(
         self,

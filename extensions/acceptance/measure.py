@@ -35,9 +35,8 @@ from ringlight.extensions.acceptance.numbered_frames import (
     interval_of,
     merged,
 )
-from ringlight.extensions.acceptance.runner import opened
 from ringlight.fabric.crossconnect import CrossConnect, Mode
-from ringlight.testbed.rigs.rig import Lacks, Rig, lacks
+from ringlight.testbed.rigs.rig import Lacks, Rig, lacks, opened
 
 #: A frame leaves each way so often, seconds.
 PACE_S = 100e-6

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from ringlight.controller.optical.base import OpticalSwitchDriver
 from ringlight.controller.optical.errors import OpticalError
 from ringlight.extensions.acceptance.checking import Check, CheckFailed
 from ringlight.extensions.acceptance.checks import CHECKS
 from ringlight.extensions.acceptance.items import ITEMS
-from ringlight.fabric.crossconnect import Mode
-from ringlight.testbed.rigs.rig import Lacks, Rig
+from ringlight.testbed.rigs.rig import Lacks, Rig, opened
 
 log = logging.getLogger(__name__)
 
@@ -44,20 +42,6 @@ class ItemOutcome:
     number: int
     state: State
     text: str
-
-
-@contextmanager
-def opened(rig: Rig) -> Iterator[OpticalSwitchDriver]:
-    """Yield an open driver. Nothing is set up on the ports of a rig that may be written."""
-    driver = rig.driver()
-    try:
-        driver.open()
-        if not rig.read_only:
-            rig.change(driver, (), Mode.REPLACE, settle=False)
-        rig.writes()
-        yield driver
-    finally:
-        driver.close()
 
 
 def run_check(rig: Rig, check: Check) -> CheckOutcome:

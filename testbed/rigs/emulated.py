@@ -154,6 +154,8 @@ class ScpiRig(Rig):
     A rig for another of its management protocols is a subclass that names it and makes a proxy for it.
     """
 
+    addition: ClassVar[str] = r"conn\w*:(add|only)"
+    removal: ClassVar[str] = r"conn\w*:sub|disc:"
     #: All; the subclasses, whose switch is the same, have one each.
     recoveries: ClassVar[Sequence[Recovery]] = ("MAINTAIN", "RESTORE", "REMOVE")
     #: Whether the dialect tells that a port has failed; the last egress has.

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import ClassVar, Literal, NoReturn
 
 from ringlight.controller.optical.base import OpticalSwitchDriver
@@ -59,14 +59,9 @@ class Rig(ABC):
     shows_tuning: ClassVar[bool] = False
     #: What can be made to become of cross-connects when the switch starts again.
     recoveries: ClassVar[Sequence[Recovery]] = ("MAINTAIN",)
-    #: Which of the writes on the wire add, and which only remove.
-    ADDITION: ClassVar[re.Pattern[str]] = re.compile(
-        r"conn\w*:(add|only)|ENT-|ACT-|\APUT |\APATCH |id=b?add|'add'|'modify|\bmerge\b|\bcreate\b|\Aadd ",
-        re.IGNORECASE,
-    )
-    REMOVAL: ClassVar[re.Pattern[str]] = re.compile(
-        r"conn\w*:sub|disc:|DLT-|CANC-|\ADELETE |id=b?del|'delete|\bdelete\b|\Aremove ", re.IGNORECASE
-    )
+    #: Which of the ``writes`` add, and which only remove, whatever the case of their letters.
+    addition: ClassVar[str]
+    removal: ClassVar[str]
 
     # What can be said of any.
 
@@ -126,9 +121,9 @@ class Rig(ABC):
 
         Raises Lacks if the rig cannot see what a write does.
         """
-        if self.REMOVAL.search(write):
+        if re.search(self.removal, write, re.IGNORECASE):
             return True
-        if not self.ADDITION.search(write):
+        if not re.search(self.addition, write, re.IGNORECASE):
             lacks("writes that show on the wire what they do")
         return False
 
@@ -218,3 +213,17 @@ class Rig(ABC):
     def restart(self, recovery: Recovery) -> None:
         """End the switch's control without warning and start it again, in one of the ``recoveries``."""
         lacks("a switch that may be restarted")
+
+
+@contextmanager
+def opened(rig: Rig) -> Iterator[OpticalSwitchDriver]:
+    """Yield an open driver. Nothing is set up on the ports of a rig that may be written."""
+    driver = rig.driver()
+    try:
+        driver.open()
+        if not rig.read_only:
+            rig.change(driver, (), Mode.REPLACE, settle=False)
+        rig.writes()
+        yield driver
+    finally:
+        driver.close()

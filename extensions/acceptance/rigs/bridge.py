@@ -56,6 +56,7 @@ class OpenFlowRig(Rig):
     """A bridge of Open vSwitch's userspace datapath under an OpenFlow plane in this process."""
 
     DPID = 0x100
+    addition, removal = "'add'|'modify", "'delete"
     inputs, outputs = range(1, SIZE + 1), range(SIZE + 1, 2 * SIZE + 1)
 
     def __init__(self) -> None:

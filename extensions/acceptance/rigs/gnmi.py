@@ -127,6 +127,7 @@ class GnmiProxy(Proxy):
 class GnmiRig(ScpiRig):
     """The model of the Open Compute Project."""
 
+    addition, removal = r"\Aadd ", r"\bdelete\b"
     recoveries = ("RESTORE",)
     shows_tuning = True
     protocol = "ocp-gnmi"

@@ -18,6 +18,8 @@ from ringlight.testbed.rigs.emulated import Proxy, ScpiRig
 WHEN = "26-11-23 08:45:20"
 #: What comes between each command and its reply: a report with a first ``;`` that is not the end.
 NOISE = format_report(Report("**", "77", "REPT ALM PORT", ("2:MJ,LOS,SA;",), ("not; yours",), "noise"), WHEN)
+#: Which commands add, and which only remove.
+ADDITION, REMOVAL = "ENT-|ACT-", "DLT-|CANC-"
 
 
 class Tl1Proxy(Proxy):
@@ -55,6 +57,7 @@ class CalientProxy(Tl1Proxy):
 
 
 class PolatisTl1Rig(ScpiRig):
+    addition, removal = ADDITION, REMOVAL
     recoveries = ("RESTORE",)
     protocol = "polatis-tl1"
     profile = "polatis-7000"
@@ -64,6 +67,7 @@ class PolatisTl1Rig(ScpiRig):
 
 
 class CalientTl1Rig(ScpiRig):
+    addition, removal = ADDITION, REMOVAL
     recoveries = ("REMOVE",)
     protocol = "calient-tl1"
     profile = "calient-s320"

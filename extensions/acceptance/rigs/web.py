@@ -9,6 +9,10 @@ from typing import Any, ClassVar
 
 from ringlight.testbed.rigs.emulated import Proxy, ScpiRig
 
+#: Which requests add, and which only remove, by their methods or by what is in them.
+ADDITION = r"\APUT |\APATCH |id=b?add|\bmerge\b|\bcreate\b"
+REMOVAL = r"\ADELETE |id=b?del|\bdelete\b"
+
 
 class HttpProxy(Proxy):
     """Proxy between a web client and its switch."""
@@ -33,6 +37,7 @@ class HttpProxy(Proxy):
 class CalientRestRig(ScpiRig):
     """Calient's REST, which shows neither failed nor disabled ports."""
 
+    addition, removal = ADDITION, REMOVAL
     shows_failed = False
     recoveries = ("MAINTAIN",)
     protocol = "calient-rest"
@@ -42,6 +47,7 @@ class CalientRestRig(ScpiRig):
 class PolatisRestconfRig(ScpiRig):
     """Polatis' RESTCONF, of a switch that is known to keep what it has shown."""
 
+    addition, removal = ADDITION, REMOVAL
     recoveries = ("REMOVE",)
     protocol = "polatis-restconf"
     proxy_of = HttpProxy
@@ -51,6 +57,7 @@ class PolatisRestconfRig(ScpiRig):
 class SonicRestRig(ScpiRig):
     """SONiC's REST, whose models know no optical power."""
 
+    addition, removal = ADDITION, REMOVAL
     recoveries = ("RESTORE",)
     shows_tuning = True
     protocol = "sonic-ocs"

@@ -36,6 +36,7 @@ class NetconfRig(Rig):
 
     inputs, outputs = range(1, SIZE + 1), range(SIZE + 1, 2 * SIZE)
     failed_port = 2 * SIZE
+    addition, removal = r"\bmerge\b|\bcreate\b", r"\bdelete\b"
     recoveries = ("RESTORE",)
 
     @classmethod
