@@ -20,8 +20,8 @@ from ringlight.controller.optical.base import OpticalSwitchDriver
 from ringlight.controller.optical.registry import make_driver
 from ringlight.fabric.crossconnect import CrossConnect, Mode
 from ringlight.fabric.optical_drivers import PROTOCOLS
-from ringlight.testbed.acceptance.rigs import RIGS
-from ringlight.testbed.acceptance.rigs.emulated import ScpiRig
+from ringlight.testbed.rigs import rigs
+from ringlight.testbed.rigs.emulated import ScpiRig
 from tests import netconf_server
 
 DRIVERS = (*PROTOCOLS, "polatis-netconf")
@@ -51,7 +51,7 @@ PARTS = (optical_drivers,)
 def driver_of(kind: str, ports: int) -> Iterator[tuple[OpticalSwitchDriver, Sequence[int]]]:
     """The driver of a switch with so many ports, and its egresses."""
     if kind in PROTOCOLS:
-        rig_type = RIGS[kind]
+        rig_type = rigs()[kind]
         assert issubclass(rig_type, ScpiRig)
         # The last egress of a rig has failed.
         with contextlib.closing(rig_type(ports + 1, "ideal", hosts=0)) as rig:

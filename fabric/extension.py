@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from importlib.metadata import EntryPoint, entry_points
@@ -35,12 +35,14 @@ class Extension:
     Values are ``"module:object"``, the module's name relative to the extension's package, and are loaded when
     they are used. ``requires``: names of the extensions whose modules it imports. ``commands``: a function
     that adds commands to a :class:`typer.Typer`. It is called whenever ``ringlight`` starts, so its module
-    must import what is heavy inside its commands.
+    must import what is heavy inside its commands. ``rigs``: by name, which is its driver's, a subclass of
+    :class:`~testbed.rigs.rig.Rig` that takes no argument; ``testbed.rigs.rigs()`` loads all.
     """
 
     name: str
     requires: tuple[str, ...] = ()
     commands: str = ""
+    rigs: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

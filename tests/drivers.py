@@ -1,5 +1,5 @@
 """What tests do with a driver of an optical switch."""
 
-from ringlight.testbed.acceptance.changing import converge
+from ringlight.testbed.rigs.changing import converge
 
 __all__ = ["converge"]

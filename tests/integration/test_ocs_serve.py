@@ -10,7 +10,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import threading
 import time
 import xml.etree.ElementTree as ElementTree
@@ -259,36 +258,6 @@ def test_sonic_by_the_design_document(tmp_path: Path) -> None:
         assert 1.5 < float(loss["loss_dB"]) < 1.9
     with serving(tmp_path, *options) as switch, connected(switch) as http:
         assert http.get(config).json() == told
-
-
-def test_the_acceptance_kit_names_a_switch_that_takes_any_password(
-    calient: Served, polatis: Served, tmp_path: Path
-) -> None:
-    password = tmp_path / "password"
-    password.write_text(f"{PASSWORD}\n")
-    check = "a_wrong_password_is_told_apart_and_never_shown"
-
-    def accepted(driver: str, where: tuple[str, int], size: int) -> subprocess.CompletedProcess[str]:
-        words = [
-            "ocs",
-            "conformance",
-            "--driver",
-            driver,
-            "--target",
-            f"{where[0]}:{where[1]}",
-            "--read-only",
-        ]
-        words += ["--size", str(size), "--username", USER, "--password-file", str(password), "--check", check]
-        return forks.ringlight(*words)
-
-    for driver in ("calient-tl1", "calient-rest"):
-        open_to_all = accepted(driver, calient.addresses[driver], 320)
-        assert open_to_all.returncode == 1
-        last = open_to_all.stdout.splitlines()[-2 if "lacks" in open_to_all.stdout else -1]
-        assert f"{driver} at 127.0.0.1:{calient.addresses[driver][1]} FAILED it accepts any password" in last
-        assert "needs --users FILE (item 1, 45)" in last
-    told = accepted("polatis-tl1", polatis.addresses["polatis-tl1"], 16)
-    assert told.returncode == 0, told.stdout + told.stderr
 
 
 def test_what_it_was_told_is_there_after_a_restart(tmp_path: Path) -> None:

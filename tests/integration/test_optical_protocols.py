@@ -9,19 +9,21 @@ from collections.abc import Iterator
 import pytest
 
 from ringlight.controller.optical.tl1 import MessageFramer, Reply, Report
-from ringlight.testbed.acceptance.network import run
-from ringlight.testbed.acceptance.rigs.emulated import PASSWORD, SIZE, USER
-from ringlight.testbed.acceptance.rigs.tl1 import PolatisTl1Rig
+from ringlight.testbed.rigs.emulated import PASSWORD, SIZE, USER, ScpiRig
+from ringlight.testbed.rigs.network import run
 
 pytestmark = pytest.mark.root
 
 IDLE_S = 3.0
 
 
-class Rig(PolatisTl1Rig):
+class Rig(ScpiRig):
     """SCPI and both TL1 dialects; silent clients are cut off soon."""
 
+    protocol = "polatis-tl1"
     profile = "calient-s320"
+    # The dialect only tells whether a port's shutter is open.
+    shows_failed = False
 
     def _arguments(self) -> list[str]:
         more = ["--serve", "calient-tl1=127.0.0.1:0", "--idle-timeout", str(IDLE_S)]
@@ -126,7 +128,7 @@ def test_nothing_without_a_login_and_no_more_after_a_logout(rig: Rig) -> None:
 
 
 def test_a_silent_client_is_cut_off_and_the_driver_logs_in_again(rig: Rig) -> None:
-    driver = rig.driver()
+    driver = rig.driver(direct=True)
     try:
         driver.open()
         driver.apply(driver.plan([rig.xc(1, 2)]))
@@ -135,10 +137,7 @@ def test_a_silent_client_is_cut_off_and_the_driver_logs_in_again(rig: Rig) -> No
             while (message := silent.message()) is not None:
                 assert isinstance(message, Report)
             assert time.monotonic() - started > 0.8 * IDLE_S
-        rig.writes()
-        plan = driver.plan([rig.xc(1, 3)])
-        driver.apply(plan)
-        assert len(rig.writes()) == 2
+        driver.apply(driver.plan([rig.xc(1, 3)]))
         assert rig.truth() == {rig.xc(1, 3)}
     finally:
         driver.close()

@@ -61,10 +61,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "controller.web.access",
         "controller.errors",
     ),
-    "testbed.acceptance": (
+    "testbed.rigs": (
         "fabric",
-        "controller.errors",
-        "controller.openflow",
         "controller.optical",
         "testbed.emulation.kernel",
         "testbed.emulation.optical",
@@ -157,7 +155,7 @@ ONLY_IN = {
         "controller.optical.sonic_ocs_gnmi",
         "testbed.emulation.optical.gnmi_session",
         "testbed.emulation.optical.sonic_ocs_gnmi",
-        "testbed.acceptance.rigs.gnmi",
+        "extensions.acceptance.rigs.gnmi",
     ],
     "ncclient": ["controller.optical.polatis_netconf"],
     "paramiko": ["controller.optical.polatis_netconf"],

@@ -31,7 +31,7 @@ def test_every_folder_is_an_extension_of_its_name() -> None:
 
 def test_everything_that_ours_name_is_there() -> None:
     for item in extensions():
-        for value in (item.extension.commands,):
+        for value in (item.extension.commands, *item.extension.rigs.values()):
             assert not value or callable(item.load(value))
 
 
