@@ -36,11 +36,17 @@ class Extension:
     they are used. ``requires``: names of the extensions whose modules it imports. ``commands``: a function
     that adds commands to a :class:`typer.Typer`. It is called whenever ``ringlight`` starts, so its module
     must import what is heavy inside its commands.
+
+    ``metrics``: modules whose functions are metrics (``@metric``, ``experiments.analysis.metrics``), without
+    an object's name. ``sections``: functions that are sections of the report (``@section``,
+    ``experiments.report.sections``); each says which section of the core it follows.
     """
 
     name: str
     requires: tuple[str, ...] = ()
     commands: str = ""
+    metrics: tuple[str, ...] = ()
+    sections: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -51,10 +57,11 @@ class InstalledExtension:
     package: str
 
     def load(self, value: str) -> Any:
-        """Return the object that a value names. Raises ExtensionError if there is none."""
-        module, _, name = value.partition(":")
+        """Return the object, or the module, that a value names. Raises ExtensionError if there is none."""
+        module_name, _, name = value.partition(":")
         try:
-            return getattr(importlib.import_module(f"{self.package}.{module}"), name)
+            module = importlib.import_module(f"{self.package}.{module_name}")
+            return getattr(module, name) if name else module
         except (ImportError, AttributeError) as error:
             raise ExtensionError(
                 f"extension {self.extension.name}: {value} cannot be loaded: {error}"
