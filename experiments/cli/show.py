@@ -155,7 +155,7 @@ def _carried(experiment: Experiment, arm: str) -> dict[str, Any]:
 
 def _trace_document(plan: RunPlan) -> dict[str, Any]:
     """The jobs of a trace as the first run has them, and who decides about them."""
-    from ringlight.experiments.language.traces import jobs_of
+    from ringlight.extensions.cluster.language import jobs_of
 
     assert plan.trace is not None
     jobs, gpus = jobs_of(plan.trace, plan.trace.seed), plan.trace.cluster.size

@@ -45,7 +45,12 @@ from ringlight.experiments.language.spec import (
     keys_of,
 )
 from ringlight.experiments.language.text import at, first_problem, references_in, resolved, within
-from ringlight.experiments.language.traces import (
+from ringlight.experiments.language.workloads import WorkloadSpec, emulated, files_of, problem_of, workload_of
+from ringlight.extensions.cluster.fault_traces import FaultTrace
+from ringlight.extensions.cluster.formats.fault_traces import read_fault_trace
+from ringlight.extensions.cluster.formats.job_traces import read_job_trace
+from ringlight.extensions.cluster.job_traces import JobTrace
+from ringlight.extensions.cluster.language import (
     LEAST_GRADIENT_BYTES,
     TRACE,
     TraceSpec,
@@ -54,16 +59,11 @@ from ringlight.experiments.language.traces import (
     regroupings,
     trained,
 )
-from ringlight.experiments.language.workloads import WorkloadSpec, emulated, files_of, problem_of, workload_of
 from ringlight.fabric.control_faults import ControlFaults
 from ringlight.fabric.planes.choice import plane_of
 from ringlight.fabric.schema import Strict, build_fabric, under
 from ringlight.fabric.topology import Fabric
-from ringlight.workloads.fault_traces import FaultTrace
-from ringlight.workloads.formats.fault_traces import read_fault_trace
-from ringlight.workloads.formats.job_traces import read_job_trace
 from ringlight.workloads.graph import Workload
-from ringlight.workloads.job_traces import JobTrace
 
 T = TypeVar("T")
 #: A section that is left out.

@@ -31,7 +31,7 @@ from ringlight.experiments.language.text import (
     read_text,
     resolved,
 )
-from ringlight.experiments.language.traces import is_trace
+from ringlight.extensions.cluster.language import is_trace
 from ringlight.fabric.control_faults import ControlFaults
 from ringlight.fabric.impairments import Impairments
 

@@ -13,7 +13,9 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field
 
-from ringlight.fabric.clusters import Cluster, FaultPolicies, Policies
+from ringlight.extensions.cluster.clusters import Cluster, FaultPolicies, Policies
+from ringlight.extensions.cluster.fault_traces import FaultTrace
+from ringlight.extensions.cluster.job_traces import Fit, JobTrace, Sending
 from ringlight.fabric.control_faults import ControlFaults
 from ringlight.fabric.frames import Frames, choose_frames
 from ringlight.fabric.impairments import Impairments
@@ -21,9 +23,7 @@ from ringlight.fabric.planes.base import Plane
 from ringlight.fabric.planes.choice import plane_of
 from ringlight.fabric.schema import Duration, Strict
 from ringlight.fabric.topology import Fabric
-from ringlight.workloads.fault_traces import FaultTrace
 from ringlight.workloads.graph import Workload
-from ringlight.workloads.job_traces import Fit, JobTrace, Sending
 
 P = TypeVar("P", bound=Plane)
 Do = Literal[

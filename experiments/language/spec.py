@@ -16,8 +16,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, model_va
 from ringlight.experiments.language.containers import ContainerKeys
 from ringlight.experiments.language.plan import Do, OnLoss, Scale, Target, Tcp
 from ringlight.experiments.language.profiles import compute_seconds
-from ringlight.experiments.language.traces import TRACE, TraceSpec
 from ringlight.experiments.language.workloads import WorkloadSpec
+from ringlight.extensions.cluster.language import TRACE, TraceSpec
 from ringlight.fabric.schedules import parse_collective
 from ringlight.fabric.schema import Duration, FabricSpec, ImpairmentsSpec, Name, Rate, Size, Strict
 from ringlight.fabric.units import parse_rate, parse_size, parse_time

@@ -9,13 +9,13 @@ from dataclasses import replace
 from ringlight.experiments.analysis.prediction import Foretold
 from ringlight.experiments.backends.protocol import BackendError, TooLongError
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
-from ringlight.experiments.backends.simulation.trace_runs import replayed, trace_batch
 from ringlight.experiments.backends.simulation.workloads import MOST_RANKS
 from ringlight.experiments.language.plan import RunPlan
 from ringlight.experiments.record.events import Record, TraceReplayed
 from ringlight.experiments.record.runs import runs_of
 from ringlight.experiments.runner.progress import Reporter
 from ringlight.experiments.runner.timeline import run_group
+from ringlight.extensions.cluster.trace_runs import replayed, trace_batch
 from ringlight.fabric.frames import payload_share
 
 #: Events that the simulation of one run may take, about ten seconds of a processor, and that of all runs.

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ringlight.fabric.clusters import Cluster
+from ringlight.extensions.cluster.clusters import Cluster
 from ringlight.fabric.cost import Latencies, byte_time
 from ringlight.fabric.kinds import bus_factor
 from ringlight.fabric.parts import Port

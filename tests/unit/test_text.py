@@ -24,8 +24,8 @@ from ringlight.experiments.language.text import ScenarioError, parse_yaml, read_
 from ringlight.experiments.record.events import read_records
 from ringlight.experiments.record.folder import read_json
 from ringlight.experiments.runner.progress import Reporter
+from ringlight.extensions.cluster.formats.fault_traces import read_fault_trace
 from ringlight.fabric.text import HalfCharacterError, cleaned, is_text, parse_json, visible
-from ringlight.workloads.formats.fault_traces import read_fault_trace
 
 HALF = r'["a", {"b": "\ud800"}]'
 

@@ -28,7 +28,7 @@ from ringlight.experiments.view.serving import address, application
 from ringlight.experiments.view.single_file import single_file
 from ringlight.experiments.view.told import told_of
 from tests.browser import CHROMIUM, Browser, browser
-from tests.unit.test_cluster_scenario import SMALL
+from tests.extensions.cluster.test_cluster_scenario import SMALL
 
 ROOT = Path(__file__).resolve().parents[2]
 VENDOR = {

@@ -12,15 +12,15 @@ from ringlight.experiments.backends.protocol import CAPABILITIES, Told, lacking,
 from ringlight.experiments.backends.simulation.carriers import CARRIERS
 from ringlight.experiments.backends.simulation.collectives import Batch, alone, batches, compute
 from ringlight.experiments.backends.simulation.lab import SimulatedLab
-from ringlight.experiments.backends.simulation.trace_runs import (
+from ringlight.experiments.backends.simulation.workloads import MOST_RANKS, fidelity_of
+from ringlight.experiments.language.plan import JobPlan, RunPlan, Setting
+from ringlight.experiments.record.events import Record
+from ringlight.extensions.cluster.trace_runs import (
     TraceBatch,
     not_replayed,
     replayed,
     trace_batch,
 )
-from ringlight.experiments.backends.simulation.workloads import MOST_RANKS, fidelity_of
-from ringlight.experiments.language.plan import JobPlan, RunPlan, Setting
-from ringlight.experiments.record.events import Record
 from ringlight.fabric.frames import ETHERNET_BYTES, IN_PACKET_BYTES, payload_share
 from ringlight.fabric.full_load import MEASURED
 from ringlight.fabric.impairments import NONE, Impairments

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from ringlight.fabric.clusters import Cluster, Lattice
+from ringlight.extensions.cluster.clusters import Cluster, Lattice
 from ringlight.fabric.crossconnect import CrossConnect
 from ringlight.fabric.parts import Counts, Gpu, Link, Onic, OpticalSwitch, Port
 from ringlight.fabric.planes.divided.planes import Planes

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ringlight.fabric.clusters import Cluster, Lattice
+from ringlight.extensions.cluster.clusters import Cluster, Lattice
 from ringlight.fabric.planes.base import Plane
 from ringlight.fabric.planes.grid.grid import Grid
 from ringlight.fabric.planes.grid.wavelengths import (

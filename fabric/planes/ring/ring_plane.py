@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ringlight.fabric.clusters import Cluster
+from ringlight.extensions.cluster.clusters import Cluster
 from ringlight.fabric.planes.base import Plane
 from ringlight.fabric.planes.ring.ring import WdmRing
 from ringlight.fabric.planes.ring.wdm import RingPlan, plan_ring, reach, set_up_steps

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ringlight.fabric.clusters import Cluster
+from ringlight.extensions.cluster.clusters import Cluster
 from ringlight.fabric.parts import Counts
 from ringlight.fabric.planes.wholes.interconnect import Interconnect
 

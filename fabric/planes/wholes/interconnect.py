@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar
 
-from ringlight.fabric.clusters import Cluster, Lattice
+from ringlight.extensions.cluster.clusters import Cluster, Lattice
 from ringlight.fabric.parts import Counts
 
 Kind = TypeVar("Kind")

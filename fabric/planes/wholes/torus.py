@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
-from ringlight.fabric.clusters import Cluster, Lattice
+from ringlight.extensions.cluster.clusters import Cluster, Lattice
 from ringlight.fabric.parts import Counts
 from ringlight.fabric.planes.wholes.interconnect import Interconnect, of_blocks
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ringlight.fabric.clusters import Cluster
+from ringlight.extensions.cluster.clusters import Cluster
 from ringlight.fabric.planes.base import NETWORK_S, Plane
 from ringlight.fabric.planes.wholes.interconnect import Built, Division, Interconnect, PhaseLight
 from ringlight.fabric.steps import Steps, pairs_of

@@ -10,8 +10,16 @@ import numpy as np
 import pytest
 
 from ringlight.containers.image import ROOT
-from ringlight.workloads.formats.job_traces import read_job_trace
-from ringlight.workloads.job_traces import Fit, JobTrace, Sending, fitted, generated, resampled, shares_of
+from ringlight.extensions.cluster.formats.job_traces import read_job_trace
+from ringlight.extensions.cluster.job_traces import (
+    Fit,
+    JobTrace,
+    Sending,
+    fitted,
+    generated,
+    resampled,
+    shares_of,
+)
 
 RFOLD = "#job id,arrival time (sec),topology,shape,size,duration (sec)\n"
 HELIOS = (

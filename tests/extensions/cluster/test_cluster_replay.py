@@ -8,17 +8,17 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from ringlight.fabric.clusters import Cluster, LightMoves, Placement, Policies, Queueing, Sharing
-from ringlight.fabric.tiers import cluster_of
+from ringlight.extensions.cluster.clusters import Cluster, LightMoves, Placement, Policies, Queueing, Sharing
+from ringlight.extensions.cluster.job_traces import JobTrace, Sending, generated, shares_of
+from ringlight.extensions.cluster.simulation.making_room import room_for
+from ringlight.extensions.cluster.simulation.measures import measured
+from ringlight.extensions.cluster.simulation.placing import PLACEMENTS, Free
+from ringlight.extensions.cluster.simulation.queueing import QUEUES
+from ringlight.extensions.cluster.simulation.rate_loops import LOOPS
+from ringlight.extensions.cluster.simulation.rates import SHARING
+from ringlight.extensions.cluster.simulation.replay import Replay, replay
+from ringlight.extensions.cluster.tiers import cluster_of
 from ringlight.fabric.trees import leaf_spine
-from ringlight.testbed.simulation.cluster.making_room import room_for
-from ringlight.testbed.simulation.cluster.measures import measured
-from ringlight.testbed.simulation.cluster.placing import PLACEMENTS, Free
-from ringlight.testbed.simulation.cluster.queueing import QUEUES
-from ringlight.testbed.simulation.cluster.rate_loops import LOOPS
-from ringlight.testbed.simulation.cluster.rates import SHARING
-from ringlight.testbed.simulation.cluster.replay import Replay, replay
-from ringlight.workloads.job_traces import JobTrace, Sending, generated, shares_of
 
 
 def tree(leaves: int, each: int, oversubscription: float = 4) -> Cluster:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ringlight.extensions.cluster.fault_traces import FaultTrace, outages
 from ringlight.fabric.text import parse_json
-from ringlight.workloads.fault_traces import FaultTrace, outages
 from ringlight.workloads.formats.files import printable, read_text
 
 #: Bytes of a file; that of 349 days of 400 servers has 0.3 MB.

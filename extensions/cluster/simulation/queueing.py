@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from ringlight.workloads.job_traces import JobTrace
+from ringlight.extensions.cluster.job_traces import JobTrace
 
 #: Waiting jobs behind the first that a backfill looks at, as Slurm's ``bf_max_job_test`` (100).
 DEPTH = 100

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from ringlight.fabric.clusters import Cluster
+from ringlight.extensions.cluster.clusters import Cluster
+from ringlight.extensions.cluster.fault_traces import whole_slices
+from ringlight.extensions.cluster.job_traces import JobTrace
+from ringlight.extensions.cluster.simulation.breaking import ClusterFaults
+from ringlight.extensions.cluster.simulation.replay import Replay
 from ringlight.testbed.simulation.arrays import FloatArray
-from ringlight.testbed.simulation.cluster.breaking import ClusterFaults
-from ringlight.testbed.simulation.cluster.replay import Replay
-from ringlight.workloads.fault_traces import whole_slices
-from ringlight.workloads.job_traces import JobTrace
 
 #: Points of a distribution and of a course over time that are kept.
 POINTS = 200

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from ringlight.fabric.clusters import Cluster, Lattice, Policies
-from ringlight.testbed.simulation.cluster.blocks import Blocks, Cells
-from ringlight.testbed.simulation.cluster.by_gpu import Gpus
-from ringlight.testbed.simulation.cluster.failing import Units
-from ringlight.testbed.simulation.cluster.placing import PLACEMENTS, Free, Placed
-from ringlight.workloads.job_traces import JobTrace
+from ringlight.extensions.cluster.clusters import Cluster, Lattice, Policies
+from ringlight.extensions.cluster.job_traces import JobTrace
+from ringlight.extensions.cluster.simulation.blocks import Blocks, Cells
+from ringlight.extensions.cluster.simulation.by_gpu import Gpus
+from ringlight.extensions.cluster.simulation.failing import Units
+from ringlight.extensions.cluster.simulation.placing import PLACEMENTS, Free, Placed
 
 
 class Holding:

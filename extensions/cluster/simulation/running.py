@@ -9,12 +9,12 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from ringlight.fabric.clusters import Cluster, Policies
+from ringlight.extensions.cluster.clusters import Cluster, Policies
+from ringlight.extensions.cluster.job_traces import JobTrace
+from ringlight.extensions.cluster.simulation.crossing import Crossing
+from ringlight.extensions.cluster.simulation.holding import Holding
+from ringlight.extensions.cluster.simulation.placing import Placed
 from ringlight.testbed.simulation.arrays import FloatArray
-from ringlight.testbed.simulation.cluster.crossing import Crossing
-from ringlight.testbed.simulation.cluster.holding import Holding
-from ringlight.testbed.simulation.cluster.placing import Placed
-from ringlight.workloads.job_traces import JobTrace
 
 
 class Running:

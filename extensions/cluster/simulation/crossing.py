@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from ringlight.extensions.cluster.simulation.rates import Last, Speeds, shared
 from ringlight.testbed.simulation.arrays import FloatArray, IntArray
-from ringlight.testbed.simulation.cluster.rates import Last, Speeds, shared
 
 
 class Crossing:

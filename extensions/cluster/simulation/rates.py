@@ -23,7 +23,7 @@ from typing import Protocol
 
 import numpy as np
 
-from ringlight.fabric.clusters import Sharing
+from ringlight.extensions.cluster.clusters import Sharing
 from ringlight.testbed.simulation.arrays import FloatArray, IntArray
 
 #: Speeds of the mean field are found in so many rounds at the most, or when none changes by more than this.

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from ringlight.fabric.clusters import Cluster, gpus_together, spares_for
+from ringlight.extensions.cluster.clusters import Cluster, gpus_together, spares_for
+from ringlight.extensions.cluster.simulation.placing import Placed
+from ringlight.extensions.cluster.tiers import leaves_of
 from ringlight.fabric.cost import RingJob
 from ringlight.fabric.placement import regroup
-from ringlight.fabric.tiers import leaves_of
 from ringlight.fabric.topology import Fabric
-from ringlight.testbed.simulation.cluster.placing import Placed
 
 
 class Gpus:
@@ -56,7 +56,7 @@ class Gpus:
         """Return the links that a job shares, with how many GPUs' rates it puts on each while it sends.
 
         For a ring, the ranks' order counts. Otherwise the loads are those of
-        :meth:`fabric.clusters.Cluster.loads`.
+        :meth:`extensions.cluster.clusters.Cluster.loads`.
         """
         if not once_round:
             return self._cluster.loads(self.placed(job), once_round)

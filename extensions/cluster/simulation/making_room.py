@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ringlight.testbed.simulation.cluster.placing import Placed
+from ringlight.extensions.cluster.simulation.placing import Placed
 
 #: Jobs of a switch that are tried one after the other to make room.
 MOST_MOVED = 8

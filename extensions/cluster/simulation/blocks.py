@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from ringlight.fabric.clusters import Lattice
+from ringlight.extensions.cluster.clusters import Lattice
 
 Cells = tuple[npt.NDArray[np.int64], ...]
 

@@ -26,8 +26,8 @@ from typing import IO
 
 import numpy as np
 
+from ringlight.extensions.cluster.job_traces import JobTrace
 from ringlight.workloads.formats.files import FILE_LIMIT, printable
-from ringlight.workloads.job_traces import JobTrace
 
 #: Most jobs of a trace, and characters of a line: three figures of each job are kept.
 MOST_JOBS, MOST_LINE = 20_000_000, 10_000

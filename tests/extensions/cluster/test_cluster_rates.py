@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from ringlight.fabric.clusters import Cluster, best_fit_parts, fewest_parts
-from ringlight.fabric.tiers import cluster_of
+from ringlight.extensions.cluster.clusters import Cluster, best_fit_parts, fewest_parts
+from ringlight.extensions.cluster.simulation import rate_loops, rates
+from ringlight.extensions.cluster.tiers import cluster_of
 from ringlight.fabric.trees import fat_tree, leaf_spine
-from ringlight.testbed.simulation.cluster import rate_loops, rates
 from ringlight.testbed.simulation.maxmin import rates as flow_rates
 
 Loads = list[list[tuple[int, float]]]

@@ -11,19 +11,19 @@ import numpy as np
 import pytest
 
 from ringlight.containers.image import ROOT
-from ringlight.experiments.backends.simulation.trace_runs import replayed, trace_batch
 from ringlight.experiments.language.expand import parse
 from ringlight.experiments.record.events import TraceReplayed
-from ringlight.fabric.clusters import Cluster, FaultPolicies, Lattice, LightMoves, Policies
-from ringlight.fabric.tiers import cluster_of
+from ringlight.extensions.cluster.clusters import Cluster, FaultPolicies, Lattice, LightMoves, Policies
+from ringlight.extensions.cluster.fault_traces import FaultTrace, outages, spread_over, whole_slices
+from ringlight.extensions.cluster.formats.fault_traces import read_fault_trace
+from ringlight.extensions.cluster.job_traces import JobTrace, Sending, generated, shares_of
+from ringlight.extensions.cluster.simulation.blocks import Blocks
+from ringlight.extensions.cluster.simulation.breaking import ClusterFaults, kept_units
+from ringlight.extensions.cluster.simulation.measures import measured, sure_slices
+from ringlight.extensions.cluster.simulation.replay import Replay, replay
+from ringlight.extensions.cluster.tiers import cluster_of
+from ringlight.extensions.cluster.trace_runs import replayed, trace_batch
 from ringlight.fabric.trees import leaf_spine
-from ringlight.testbed.simulation.cluster.blocks import Blocks
-from ringlight.testbed.simulation.cluster.breaking import ClusterFaults, kept_units
-from ringlight.testbed.simulation.cluster.measures import measured, sure_slices
-from ringlight.testbed.simulation.cluster.replay import Replay, replay
-from ringlight.workloads.fault_traces import FaultTrace, outages, spread_over, whole_slices
-from ringlight.workloads.formats.fault_traces import read_fault_trace
-from ringlight.workloads.job_traces import JobTrace, Sending, generated, shares_of
 
 RECORDED = ROOT / "scenarios/traces/infinitehbd_faults.json"
 BLOCKS = """
@@ -289,7 +289,7 @@ def test_faults_of_blocks_are_refused() -> None:
 
 
 def test_nobody_runs_on_a_server_that_is_down() -> None:
-    from ringlight.testbed.simulation.cluster.failing import Units
+    from ringlight.extensions.cluster.simulation.failing import Units
 
     units = Units(_cluster(), 8)
     rng = np.random.default_rng(5)

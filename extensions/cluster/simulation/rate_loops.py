@@ -8,8 +8,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from ringlight.testbed.simulation.arrays import FloatArray, IntArray
-from ringlight.testbed.simulation.cluster.rates import (
+from ringlight.extensions.cluster.simulation.rates import (
     EQUAL,
     FURTHER,
     LEVELS,
@@ -20,6 +19,7 @@ from ringlight.testbed.simulation.cluster.rates import (
     Last,
     rates_of,
 )
+from ringlight.testbed.simulation.arrays import FloatArray, IntArray
 from ringlight.testbed.simulation.loops import compiled
 
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ringlight.fabric.clusters import FaultPolicies
-from ringlight.testbed.simulation.cluster.failing import Unit
-from ringlight.testbed.simulation.cluster.holding import ByName, InUnits
-from ringlight.testbed.simulation.cluster.placing import Placed
-from ringlight.testbed.simulation.cluster.queueing import Queue
-from ringlight.testbed.simulation.cluster.running import Running
-from ringlight.workloads.fault_traces import FaultTrace
+from ringlight.extensions.cluster.clusters import FaultPolicies
+from ringlight.extensions.cluster.fault_traces import FaultTrace
+from ringlight.extensions.cluster.simulation.failing import Unit
+from ringlight.extensions.cluster.simulation.holding import ByName, InUnits
+from ringlight.extensions.cluster.simulation.placing import Placed
+from ringlight.extensions.cluster.simulation.queueing import Queue
+from ringlight.extensions.cluster.simulation.running import Running
 
 #: Below it are the numbers of what is no job: spares of a switch.
 SPARE = -1

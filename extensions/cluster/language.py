@@ -25,7 +25,7 @@ from ringlight.experiments.language.plan import (
 from ringlight.experiments.language.profiles import ELEMENT_BYTES
 from ringlight.experiments.language.text import at
 from ringlight.experiments.language.workloads import FileName
-from ringlight.fabric.clusters import (
+from ringlight.extensions.cluster.clusters import (
     Cluster,
     FaultPolicies,
     LightMoves,
@@ -37,14 +37,8 @@ from ringlight.fabric.clusters import (
     Queueing,
     Sharing,
 )
-from ringlight.fabric.frames import LARGEST_MTU_BYTES, payload_share
-from ringlight.fabric.parts import Port
-from ringlight.fabric.planes.base import Plane
-from ringlight.fabric.planes.choice import plane_of
-from ringlight.fabric.schema import Duration, Strict
-from ringlight.fabric.topology import Fabric
-from ringlight.workloads.fault_traces import FaultTrace
-from ringlight.workloads.job_traces import (
+from ringlight.extensions.cluster.fault_traces import FaultTrace
+from ringlight.extensions.cluster.job_traces import (
     Fit,
     FloatArray,
     IntArray,
@@ -56,6 +50,12 @@ from ringlight.workloads.job_traces import (
     generated,
     shares_of,
 )
+from ringlight.fabric.frames import LARGEST_MTU_BYTES, payload_share
+from ringlight.fabric.parts import Port
+from ringlight.fabric.planes.base import Plane
+from ringlight.fabric.planes.choice import plane_of
+from ringlight.fabric.schema import Duration, Strict
+from ringlight.fabric.topology import Fabric
 
 #: Name of the only job of a file whose jobs are a trace's.
 TRACE = "trace"

@@ -14,16 +14,16 @@ from ringlight.experiments.language.expand import parse
 from ringlight.experiments.language.plan import RunPlan
 from ringlight.experiments.language.text import ScenarioError
 from ringlight.experiments.runner.foretold import Foreteller
-from ringlight.fabric.clusters import Policies
+from ringlight.extensions.cluster.clusters import Policies
+from ringlight.extensions.cluster.job_traces import JobTrace, generated
+from ringlight.extensions.cluster.simulation.breaking import Losses
+from ringlight.extensions.cluster.simulation.by_gpu import Gpus
+from ringlight.extensions.cluster.simulation.crossing import Alternating
+from ringlight.extensions.cluster.simulation.measures import measured
+from ringlight.extensions.cluster.simulation.replay import replay
+from ringlight.extensions.cluster.tiers import cluster_of, leaves_of
 from ringlight.fabric.schema import FabricSpec, build_fabric
-from ringlight.fabric.tiers import cluster_of, leaves_of
 from ringlight.fabric.topology import Fabric
-from ringlight.testbed.simulation.cluster.breaking import Losses
-from ringlight.testbed.simulation.cluster.by_gpu import Gpus
-from ringlight.testbed.simulation.cluster.crossing import Alternating
-from ringlight.testbed.simulation.cluster.measures import measured
-from ringlight.testbed.simulation.cluster.replay import replay
-from ringlight.workloads.job_traces import JobTrace, generated
 
 
 def lit(switches: int, each: int, spare: int, uplink: str = "5 Gbit/s") -> dict[str, object]:

@@ -12,16 +12,16 @@ from ringlight.experiments.backends.protocol import Told, untold
 from ringlight.experiments.backends.simulation.collectives import run_started
 from ringlight.experiments.backends.simulation.lab import RECOVERY_S
 from ringlight.experiments.language.plan import RunPlan, TracePlan
-from ringlight.experiments.language.traces import jobs_of
 from ringlight.experiments.record.events import Record, RunEnded, RunFailed, RunStarted, TraceReplayed
+from ringlight.extensions.cluster.fault_traces import spread_over
+from ringlight.extensions.cluster.job_traces import JobTrace, shares_of
+from ringlight.extensions.cluster.language import jobs_of
+from ringlight.extensions.cluster.simulation.breaking import ClusterFaults, Losses
+from ringlight.extensions.cluster.simulation.by_gpu import Gpus
+from ringlight.extensions.cluster.simulation.measures import measured, of_faults
+from ringlight.extensions.cluster.simulation.replay import Replay, replay
 from ringlight.fabric.cost import ring_edge_bytes
 from ringlight.fabric.topology import Fabric
-from ringlight.testbed.simulation.cluster.breaking import ClusterFaults, Losses
-from ringlight.testbed.simulation.cluster.by_gpu import Gpus
-from ringlight.testbed.simulation.cluster.measures import measured, of_faults
-from ringlight.testbed.simulation.cluster.replay import Replay, replay
-from ringlight.workloads.fault_traces import spread_over
-from ringlight.workloads.job_traces import JobTrace, shares_of
 
 #: Moments at which who is where is kept, and the most GPUs of which that is, and of how many parts of jobs.
 MOMENTS, MOST_SEEN, MOST_PARTS = 160, 4096, 60_000

@@ -14,13 +14,13 @@ from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.cli.show import check_document
 from ringlight.experiments.language.expand import Experiment, load, parse
 from ringlight.experiments.language.text import ScenarioError
-from ringlight.experiments.language.traces import jobs_of
 from ringlight.experiments.record.events import TraceReplayed, read_records
 from ringlight.experiments.runner import experiment as experiment_module
 from ringlight.experiments.runner import progress
 from ringlight.experiments.runner.command import carry_out_experiment, finish
 from ringlight.experiments.runner.foretold import Foreteller
 from ringlight.experiments.runner.progress import Reporter
+from ringlight.extensions.cluster.language import jobs_of
 from ringlight.extensions.cluster.section import occupied, times
 from ringlight.extensions.crosscheck.command import flow_by_flow
 

@@ -6,7 +6,7 @@ import itertools
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
-from ringlight.fabric.clusters import Cluster, LitCluster
+from ringlight.extensions.cluster.clusters import Cluster, LitCluster
 from ringlight.fabric.parts import Link, Port
 from ringlight.fabric.topology import Fabric
 

@@ -10,12 +10,12 @@ import pytest
 
 from ringlight.experiments.language.expand import parse
 from ringlight.experiments.language.text import ScenarioError
-from ringlight.fabric.clusters import FaultPolicies, LitCluster, Policies
-from ringlight.testbed.simulation.cluster.breaking import ClusterFaults
-from ringlight.testbed.simulation.cluster.measures import measured
-from ringlight.testbed.simulation.cluster.replay import Replay, replay
-from ringlight.workloads.fault_traces import FaultTrace
-from ringlight.workloads.job_traces import JobTrace, Sending, generated, shares_of
+from ringlight.extensions.cluster.clusters import FaultPolicies, LitCluster, Policies
+from ringlight.extensions.cluster.fault_traces import FaultTrace
+from ringlight.extensions.cluster.job_traces import JobTrace, Sending, generated, shares_of
+from ringlight.extensions.cluster.simulation.breaking import ClusterFaults
+from ringlight.extensions.cluster.simulation.measures import measured
+from ringlight.extensions.cluster.simulation.replay import Replay, replay
 
 TEXT = """
 name: lit

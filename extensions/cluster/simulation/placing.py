@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from ringlight.fabric.clusters import Cluster, best_fit_parts, fewest_parts
+from ringlight.extensions.cluster.clusters import Cluster, best_fit_parts, fewest_parts
 
 #: GPUs by leaf.
 Placed = dict[int, int]

@@ -16,18 +16,18 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ringlight.fabric.clusters import Cluster, LitCluster, Policies, Sharing
+from ringlight.extensions.cluster.clusters import Cluster, LitCluster, Policies, Sharing
+from ringlight.extensions.cluster.job_traces import JobTrace
+from ringlight.extensions.cluster.simulation.breaking import ClusterFaults, Failing, Losing, Losses, Sound
+from ringlight.extensions.cluster.simulation.by_gpu import Gpus
+from ringlight.extensions.cluster.simulation.crossing import Alternating, Crossing
+from ringlight.extensions.cluster.simulation.holding import ByName, Holding, InBlocks, InUnits
+from ringlight.extensions.cluster.simulation.moving import Controlled, Dividing, Moving, Still
+from ringlight.extensions.cluster.simulation.queueing import QUEUES
+from ringlight.extensions.cluster.simulation.rates import SHARING, Speeds
+from ringlight.extensions.cluster.simulation.running import Running
 from ringlight.testbed.simulation.arrays import FloatArray, IntArray
-from ringlight.testbed.simulation.cluster.breaking import ClusterFaults, Failing, Losing, Losses, Sound
-from ringlight.testbed.simulation.cluster.by_gpu import Gpus
-from ringlight.testbed.simulation.cluster.crossing import Alternating, Crossing
-from ringlight.testbed.simulation.cluster.holding import ByName, Holding, InBlocks, InUnits
-from ringlight.testbed.simulation.cluster.moving import Controlled, Dividing, Moving, Still
-from ringlight.testbed.simulation.cluster.queueing import QUEUES
-from ringlight.testbed.simulation.cluster.rates import SHARING, Speeds
-from ringlight.testbed.simulation.cluster.running import Running
 from ringlight.testbed.simulation.maxmin import has_numba
-from ringlight.workloads.job_traces import JobTrace
 
 #: So many jobs, and above, are worth compiled loops, where numba is installed.
 FEW_JOBS = 300
@@ -84,7 +84,7 @@ def _crossing(cluster: Cluster, sharing: Sharing, jobs: int, iteration_s: float)
 
 def _speeds(sharing: Sharing, jobs: int) -> Speeds:
     if jobs >= FEW_JOBS and has_numba():
-        from ringlight.testbed.simulation.cluster.rate_loops import LOOPS
+        from ringlight.extensions.cluster.simulation.rate_loops import LOOPS
 
         return LOOPS[sharing]
     return SHARING[sharing]
@@ -133,7 +133,7 @@ def replay(
     """Replay a trace and return its record. Jobs that have not ended at ``until_s`` are left as they are.
 
     ``shares`` and ``rings``: share of the time for which each job sends, and whether it sends round a ring
-    (``workloads.job_traces.shares_of``). ``see_s``: moments at which the places of all jobs are kept.
+    (``extensions.cluster.job_traces.shares_of``). ``see_s``: moments at which the places of all jobs are kept.
     ``start_up_s``: seconds for which a job, each or all, has its GPUs before it begins. ``by_gpu``: the GPUs
     by name, if the controller's own functions decide, without which none is lost by name. ``iteration_s``:
     seconds of an iteration of all jobs at ideal speed, if they send in turn (``on-off``). ``told`` is called

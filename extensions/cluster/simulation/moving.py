@@ -6,12 +6,12 @@ import math
 
 import numpy as np
 
+from ringlight.extensions.cluster.clusters import LitCluster, Policies
+from ringlight.extensions.cluster.simulation.holding import ByName
+from ringlight.extensions.cluster.simulation.making_room import Room, pays, room_for
+from ringlight.extensions.cluster.simulation.placing import Placed
+from ringlight.extensions.cluster.simulation.running import Running
 from ringlight.fabric.allocation.circuits import single_shot
-from ringlight.fabric.clusters import LitCluster, Policies
-from ringlight.testbed.simulation.cluster.holding import ByName
-from ringlight.testbed.simulation.cluster.making_room import Room, pays, room_for
-from ringlight.testbed.simulation.cluster.placing import Placed
-from ringlight.testbed.simulation.cluster.running import Running
 
 
 class Still:
