@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from importlib.metadata import EntryPoint, entry_points
@@ -39,7 +39,9 @@ class Extension:
 
     ``metrics``: modules whose functions are metrics (``@metric``, ``experiments.analysis.metrics``), without
     an object's name. ``sections``: functions that are sections of the report (``@section``,
-    ``experiments.report.sections``); each says which section of the core it follows.
+    ``experiments.report.sections``); each says which section of the core it follows. ``events``: modules with
+    kinds of records of a run (``experiments.record.events.Record``). ``jobs``: by the key of a scenario's
+    section ``jobs``, objects that make a run's jobs (``experiments.language.job_sources.JobSource``).
     """
 
     name: str
@@ -47,6 +49,8 @@ class Extension:
     commands: str = ""
     metrics: tuple[str, ...] = ()
     sections: tuple[str, ...] = ()
+    events: tuple[str, ...] = ()
+    jobs: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -6,4 +6,6 @@ EXTENSION = Extension(
     name="cluster",
     metrics=("metrics",),
     sections=("section:traces", "section:beside_replay"),
+    events=("records",),
+    jobs={"trace": "source:TRACES"},
 )

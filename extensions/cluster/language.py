@@ -5,24 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
 
-from ringlight.experiments.language.plan import (
-    EventPlan,
-    FaultsPlan,
-    JobPlan,
-    Loop,
-    LostGpu,
-    Scale,
-    Start,
-    TracePlan,
-    TrainsPlan,
-    When,
-)
-from ringlight.experiments.language.profiles import ELEMENT_BYTES
+from ringlight.experiments.language.job_sources import Files
+from ringlight.experiments.language.plan import EventPlan, JobPlan, Loop, Scale, Setting, Start, When
+from ringlight.experiments.language.profiles import ELEMENT_BYTES, LEAST_GRADIENT_BYTES
 from ringlight.experiments.language.text import at
 from ringlight.experiments.language.workloads import FileName
 from ringlight.extensions.cluster.clusters import (
@@ -38,6 +28,8 @@ from ringlight.extensions.cluster.clusters import (
     Sharing,
 )
 from ringlight.extensions.cluster.fault_traces import FaultTrace
+from ringlight.extensions.cluster.formats.fault_traces import read_fault_trace
+from ringlight.extensions.cluster.formats.job_traces import read_job_trace
 from ringlight.extensions.cluster.job_traces import (
     Fit,
     FloatArray,
@@ -50,6 +42,8 @@ from ringlight.extensions.cluster.job_traces import (
     generated,
     shares_of,
 )
+from ringlight.extensions.cluster.plan import FaultsPlan, LostGpu, TracePlan, TrainsPlan
+from ringlight.extensions.cluster.shared_planes import shared_by_jobs
 from ringlight.fabric.frames import LARGEST_MTU_BYTES, payload_share
 from ringlight.fabric.parts import Port
 from ringlight.fabric.planes.base import Plane
@@ -57,12 +51,8 @@ from ringlight.fabric.planes.choice import plane_of
 from ringlight.fabric.schema import Duration, Strict
 from ringlight.fabric.topology import Fabric
 
-#: Name of the only job of a file whose jobs are a trace's.
-TRACE = "trace"
 #: Most jobs of a trace that are made training jobs of.
 MOST_TRAINED = 1000
-#: Least bytes of a gradient: the model that is really trained has to fit (containers/worker/model.py).
-LEAST_GRADIENT_BYTES = 9640
 #: Emulated seconds after which the first job comes. None is there when the run begins: those would be
 #: waited for.
 SOON_S = 1e-6
@@ -197,7 +187,7 @@ class TraceSpec(Strict):
         Raises ValueError, ``key: what is wrong``, if the trace does not fit the fabric or the scale.
         """
         try:
-            cluster = _plane_of_all(fabric).cluster()
+            cluster = shared_by_jobs(_plane_of_all(fabric))
         except ValueError as error:
             raise ValueError(f"fabric: {error}") from None
         if self.faults is not None and scale != Scale():
@@ -270,10 +260,49 @@ class TraceSpec(Strict):
             return self.faults.plan(trace, leaves)
 
 
-def is_trace(jobs: Any) -> bool:
-    """Return whether a file's jobs, as written, are those of a trace; a job may have that name."""
-    job = jobs.get(TRACE) if isinstance(jobs, Mapping) else None
-    return isinstance(job, Mapping) and not job.keys().isdisjoint(("file", "generate"))
+def planned(spec: TraceSpec, setting: Setting, events: Sequence[EventPlan], files: Files) -> TracePlan:
+    """Return the plan of a run's trace. Raises ValueError, ``key: what is wrong``."""
+    if spec.trains is None and events:
+        raise ValueError(
+            f"events.{events[0].name}: nothing is made to happen while a trace is replayed whose jobs "
+            "do not train (jobs.trace.trains)"
+        )
+    if spec.trains is None and setting.scale != Scale():
+        raise ValueError(
+            "scale: a trace is replayed in real time where its jobs do not train; leave it out, or give "
+            "jobs.trace.trains"
+        )
+    trace, faults = _jobs_read(spec, files), _faults_read(spec, files)
+    lost = tuple(
+        LostGpu(event.when.at_s, event.target.names[0])
+        for event in events
+        if event.capability == "lose gpu then swap" and event.target and event.when.at_s is not None
+    )
+    plan = spec.plan(setting.fabric, trace, faults, setting.scale, setting.frames.mtu_bytes, lost)
+    if trace is not None:
+        # Here, as otherwise a trace of which no job fits the cluster would only fail in its run.
+        key = ("jobs of", spec.file, plan.cluster.size, plan.fit, plan.policies.placement)
+        with at("jobs.trace"):
+            files.once(key, lambda: len(jobs_of(plan, plan.seed)))
+    return plan
+
+
+def _jobs_read(spec: TraceSpec, files: Files) -> JobTrace | None:
+    if spec.file is None:
+        return None
+    skip, blocks = spec.bad_rows == "skip", spec.placement == "blocks"
+    with at("jobs.trace.file"):
+        return files.read(
+            spec.file, lambda path: read_job_trace(path, skip_bad=skip, keep_shapes=blocks), (skip, blocks)
+        )
+
+
+def _faults_read(spec: TraceSpec, files: Files) -> FaultTrace | None:
+    if spec.faults is None:
+        return None
+    servers = spec.faults.servers
+    with at("jobs.trace.faults.file"):
+        return files.read(spec.faults.file, lambda path: read_fault_trace(path, servers), servers)
 
 
 def iterations_of(duration_s: FloatArray, trains: TrainsPlan) -> IntArray:

@@ -9,8 +9,9 @@ import numpy as np
 
 from ringlight.experiments.analysis.metrics import Context, metric
 from ringlight.experiments.analysis.rows import Value
-from ringlight.experiments.record.events import TraceReplayed
 from ringlight.experiments.record.runs import JobRun
+from ringlight.extensions.cluster.plan import TracePlan
+from ringlight.extensions.cluster.records import TraceReplayed, replay_in
 
 _OF_TIMES = {"mean": "mean", "p50": "median", "p95": "95 % within", "p99": "99 % within"}
 _TIMES = {
@@ -59,7 +60,7 @@ _KEPT = ("cut", "copied", "resampled")
 def _figures(context: Context) -> Mapping[str, Value]:
     replay = next(iter(context.run.of(TraceReplayed)), None)
     if replay is None:
-        return _emulated(context) if context.run.plan.trace is not None else {}
+        return _emulated(context) if isinstance(context.run.plan.source, TracePlan) else {}
     dropped = sum(count for why, count in replay.dropped.items() if why not in _KEPT)
     return {**replay.figures, "jobs_dropped": dropped}
 
@@ -96,9 +97,9 @@ def _replayed(context: Context) -> Mapping[str, Sequence[float | None]]:
     """Return the moments of the jobs in the replay: of this run, or of the simulation of a measured run."""
     if (own := next(iter(context.run.of(TraceReplayed)), None)) is not None:
         return own.jobs
-    if context.run.plan.trace is None or context.foretold is None:
+    if context.foretold is None or (replay := replay_in(context.foretold.computed)) is None:
         return {}
-    return context.foretold.replayed
+    return replay.jobs
 
 
 def _between(context: Context, job: JobRun, first: int, last: int) -> float | None:
@@ -109,20 +110,20 @@ def _between(context: Context, job: JobRun, first: int, last: int) -> float | No
     return None if begin is None or end is None else end - begin
 
 
-@metric("s", of="job")
+@metric("s", of="job", column="arrival to end")
 def completion(context: Context, job: JobRun) -> float | None:
     """From the arrival of a trace's job to its end.
 
     Return seconds; None if the run replays no trace or the job has not ended.
     """
-    if context.run.plan.trace is None:
+    if not isinstance(context.run.plan.source, TracePlan):
         return None
     if context.run.of(TraceReplayed):
         return _between(context, job, 0, 3)
     return None if job.jct_s is None or job.end is None or job.arrived is None else job.end - job.arrived
 
 
-@metric("s", of="job", known="simulated")
+@metric("s", of="job", known="simulated", column="replayed")
 def completion_replayed(context: Context, job: JobRun) -> float | None:
     """The same in the replay of the trace on a cluster, of a job that was emulated.
 
@@ -131,7 +132,7 @@ def completion_replayed(context: Context, job: JobRun) -> float | None:
     return None if context.simulated else _between(context, job, 0, 3)
 
 
-@metric("1", of="job")
+@metric("1", of="job", column="over replayed")
 def completion_over_replayed(context: Context, job: JobRun) -> float | None:
     """From the arrival of a trace's job to its end, over the same in the replay.
 

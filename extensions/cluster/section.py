@@ -12,12 +12,12 @@ from matplotlib.colors import hsv_to_rgb
 from matplotlib.figure import Figure
 
 from ringlight.experiments.analysis.statistics import is_number
-from ringlight.experiments.record.events import TraceReplayed
 from ringlight.experiments.report.charts import LOOKS, chart, legend, sheet
 from ringlight.experiments.report.page import NOTHING, Columns, listing, quiet, table_of, tag, text
 from ringlight.experiments.report.sections import section
 from ringlight.experiments.report.view import ARM, JOB, Cell, Draw, Figures, View, arm_title, figures
 from ringlight.experiments.report.words import percent
+from ringlight.extensions.cluster.records import TraceReplayed
 
 #: Policies whose jobs are drawn GPU by GPU, and rows and moments of such a picture.
 MAPS, ROWS = 3, 512

@@ -11,11 +11,13 @@ import numpy as np
 from ringlight.experiments.backends.protocol import Told, untold
 from ringlight.experiments.backends.simulation.collectives import run_started
 from ringlight.experiments.backends.simulation.lab import RECOVERY_S
-from ringlight.experiments.language.plan import RunPlan, TracePlan
-from ringlight.experiments.record.events import Record, RunEnded, RunFailed, RunStarted, TraceReplayed
+from ringlight.experiments.language.plan import RunPlan
+from ringlight.experiments.record.events import Record, RunEnded, RunFailed, RunStarted
 from ringlight.extensions.cluster.fault_traces import spread_over
 from ringlight.extensions.cluster.job_traces import JobTrace, shares_of
 from ringlight.extensions.cluster.language import jobs_of
+from ringlight.extensions.cluster.plan import TracePlan, trace_of
+from ringlight.extensions.cluster.records import TraceReplayed
 from ringlight.extensions.cluster.simulation.breaking import ClusterFaults, Losses
 from ringlight.extensions.cluster.simulation.by_gpu import Gpus
 from ringlight.extensions.cluster.simulation.measures import measured, of_faults
@@ -29,7 +31,9 @@ MOMENTS, MOST_SEEN, MOST_PARTS = 160, 4096, 60_000
 
 @dataclass(frozen=True)
 class TraceRun:
-    """``seed``: the scenario's, and one more for each repeat. ``see``: whether to keep who is where.
+    """One run: each takes long enough to be worth a process.
+
+    ``seed``: the scenario's, and one more for each repeat. ``see``: whether to keep who is where.
     ``names``: of jobs that train, which are the same in every repeat, and ``sent`` what each sends from rank
     to rank in an iteration, and ``start_up_s`` how long each takes to begin. ``fabric``: where the controller
     decides about each GPU."""
@@ -44,86 +48,50 @@ class TraceRun:
     start_up_s: tuple[float, ...] = ()
     fabric: Fabric | None = None
 
-
-@dataclass(frozen=True)
-class TraceBatch:
-    """One run: each takes long enough to be worth a process."""
-
-    runs: tuple[TraceRun, ...]
-
-
-def not_replayed(plan: RunPlan) -> str | None:
-    """Return why a trace's run cannot be replayed, ``key: reason``; None if it can."""
-    assert plan.trace is not None
-    lost = {(loss.at_s, loss.gpu) for loss in plan.trace.lost}
-    for event in plan.events:
-        if event.do == "regroup" and event.when.granted is not None:
-            # The policy's own.
-            continue
-        if event.target is None or (event.when.at_s, event.target.names[0]) not in lost:
-            return (
-                f"events.{event.name}: while a trace is replayed only GPUs are lost (do: lose, then: swap), "
-                "at a time"
-            )
-    return None
+    def compute(self, report: Told = untold) -> list[Record]:
+        """Return the records of the run; if it cannot be made, one with the reason."""
+        try:
+            return _records(self, partial(report, self.title))
+        except ValueError as error:
+            reason = f"{self.title}: jobs.trace: {error}"
+            return [RunFailed(t=0.0, run=self.begin.run, arm=self.begin.arm, reason=reason)]
 
 
-def trace_batch(plan: RunPlan) -> TraceBatch:
-    assert plan.trace is not None
-    begin = run_started(plan)
-    see = plan.repeat == 1 and not plan.point and plan.trace.cluster.size <= MOST_SEEN
+def trace_run(plan: RunPlan) -> TraceRun:
+    trace, begin = trace_of(plan), run_started(plan)
+    see = plan.repeat == 1 and not plan.point and trace.cluster.size <= MOST_SEEN
     names = tuple(job.name for job in plan.jobs)
-    seed = plan.trace.seed + (0 if names else plan.repeat - 1)
-    fabric = plan.setting.fabric if plan.trace.policies.placement == "controller" else None
+    seed = trace.seed + (0 if names else plan.repeat - 1)
+    fabric = plan.setting.fabric if trace.policies.placement == "controller" else None
     sent = tuple(ring_edge_bytes(job.gpus, job.loop.gradient_bytes) for job in plan.jobs)
     # A job's own where they have been measured.
     start_up_s = tuple(job.start_up_s for job in plan.jobs)
-    run = TraceRun(begin, plan.title, plan.trace, seed, see, names, sent, start_up_s, fabric)
-    return TraceBatch((run,))
+    return TraceRun(begin, plan.title, trace, seed, see, names, sent, start_up_s, fabric)
 
 
-def replayed(batch: TraceBatch, report: Told = untold) -> list[Record]:
-    """Return the records of a batch's runs; a run that cannot be made has a record with the reason.
-
-    ``report`` is called with the title of a long run and its done share, as in ``BatchBackend.compute``.
-    """
-    records: list[Record] = []
-    for run in batch.runs:
-        try:
-            records += _records(run, partial(report, run.title))
-        except ValueError as error:
-            reason = f"{run.title}: jobs.trace: {error}"
-            records.append(RunFailed(t=0.0, run=run.begin.run, arm=run.begin.arm, reason=reason))
-    return records
-
-
-def _records(trace_run: TraceRun, report: Callable[[float], None]) -> list[Record]:
-    plan, run = trace_run.plan, trace_run.begin.run
-    trace = jobs_of(plan, trace_run.seed)
+def _records(of: TraceRun, report: Callable[[float], None]) -> list[Record]:
+    plan, run = of.plan, of.begin.run
+    trace = jobs_of(plan, of.seed)
     shares, rings = shares_of(trace, plan.sends)
-    moments = (
-        np.linspace(plan.warm_up * trace.span_s, trace.span_s, MOMENTS).tolist() if trace_run.see else ()
-    )
+    moments = np.linspace(plan.warm_up * trace.span_s, trace.span_s, MOMENTS).tolist() if of.see else ()
     until_s = np.inf if plan.until_s is None else plan.until_s
     fails = plan.faults
     faults = None
     if fails is not None:
         servers = plan.cluster.size // fails.policies.server_gpus
-        faults = ClusterFaults(spread_over(fails.trace, servers, trace_run.seed), fails.policies)
+        faults = ClusterFaults(spread_over(fails.trace, servers, of.seed), fails.policies)
     made = replay(
         plan.cluster,
         trace,
         shares,
         rings,
         plan.policies,
-        trace_run.seed,
+        of.seed,
         until_s=until_s,
         see_s=moments,
         faults=faults,
-        start_up_s=trace_run.start_up_s or plan.start_up_s,
-        by_gpu=None
-        if trace_run.fabric is None
-        else Gpus(trace_run.fabric, plan.cluster, trace_run.sent or shares.tolist()),
+        start_up_s=of.start_up_s or plan.start_up_s,
+        by_gpu=None if of.fabric is None else Gpus(of.fabric, plan.cluster, of.sent or shares.tolist()),
         losses=_losses(plan),
         iteration_s=0.0 if plan.trains is None else plan.trains.iteration_s,
         told=report,
@@ -136,14 +104,14 @@ def _records(trace_run: TraceRun, report: Callable[[float], None]) -> list[Recor
         each = fails.slice_gpus // fails.policies.server_gpus
         results.figures.update(of_faults(faults, made, trace, plan.warm_up, each))
     return [
-        trace_run.begin,
+        of.begin,
         TraceReplayed(
             t=end,
             run=run,
             dropped=dict(trace.counts),
             leaves=list(plan.cluster.gpus),
             seen=seen[::every],
-            jobs=_moments(trace_run, trace, made),
+            jobs=_moments(of, trace, made),
             **asdict(results),
         ),
         RunEnded(t=end, run=run),

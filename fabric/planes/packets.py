@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from ringlight.extensions.cluster.clusters import Cluster
-from ringlight.extensions.cluster.tiers import cluster_of
 from ringlight.fabric.cost import Latencies, steps_time
 from ringlight.fabric.paths import PacketView
 from ringlight.fabric.planes.base import NETWORK_S, Plane
@@ -24,9 +22,6 @@ class PacketPlane(Plane):
 
     def __str__(self) -> str:
         return "packet switches and circuits"
-
-    def cluster(self) -> Cluster:
-        return cluster_of(self.fabric)
 
     def alone_s(
         self,

@@ -174,7 +174,8 @@ def _start_up_s(job: JobRun, ends: Sequence[float]) -> float:
 class Metric:
     """``help``: what it is, in one line. ``known``: how, where not as the run's label says: ``analytic`` from
     a model, ``simulated`` from a simulation of a measured run.
-    ``compute``: gives its value by its name, with those that are computed with it. ``file``: its module."""
+    ``compute``: gives its value by its name, with those that are computed with it. ``file``: its module.
+    ``column``: its heading in the command's table of jobs, of an extension's metric that is shown there."""
 
     name: str
     unit: Unit
@@ -183,13 +184,19 @@ class Metric:
     known: Label | None
     compute: Compute
     file: str
+    column: str = ""
 
 
 _FOUND: dict[str, Metric] = {}
 
 
 def metric(
-    unit: Unit, *, of: Of = "run", known: Label | None = None, makes: Mapping[str, str] | None = None
+    unit: Unit,
+    *,
+    of: Of = "run",
+    known: Label | None = None,
+    makes: Mapping[str, str] | None = None,
+    column: str = "",
 ) -> Callable[[Compute], Compute]:
     """Return a decorator that registers a function as a metric, or as the metrics in ``makes``.
 
@@ -201,7 +208,7 @@ def metric(
         compute = function if makes else lambda *what: {own: function(*what)}
         helps = makes or {own: (function.__doc__ or "").partition("\n")[0].removesuffix(".")}
         for name, help in helps.items():
-            entry = Metric(name, unit, help, of, known, compute, function.__module__)
+            entry = Metric(name, unit, help, of, known, compute, function.__module__, column)
             before = _FOUND.setdefault(name, entry)
             if before.file != entry.file:
                 raise ValueError(f"metric {name}: {before.file} has one of this name")

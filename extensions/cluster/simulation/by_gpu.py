@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from ringlight.extensions.cluster.clusters import Cluster, gpus_together, spares_for
+from ringlight.extensions.cluster.clusters import Cluster
 from ringlight.extensions.cluster.simulation.placing import Placed
 from ringlight.extensions.cluster.tiers import leaves_of
 from ringlight.fabric.cost import RingJob
+from ringlight.fabric.gpu_choice import gpus_together, spares_for
 from ringlight.fabric.placement import regroup
 from ringlight.fabric.topology import Fabric
 

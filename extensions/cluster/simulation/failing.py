@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 
-from ringlight.extensions.cluster.clusters import Cluster, fewest_parts
+from ringlight.extensions.cluster.clusters import Cluster
+from ringlight.fabric.gpu_choice import fewest_parts
 
 #: A unit: its switch, and its number there.
 Unit = tuple[int, int]

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from ringlight.extensions.cluster.clusters import Cluster, best_fit_parts, fewest_parts
+from ringlight.extensions.cluster.clusters import Cluster, best_fit_parts
+from ringlight.fabric.gpu_choice import fewest_parts
 
 #: GPUs by leaf.
 Placed = dict[int, int]

@@ -133,7 +133,7 @@ def replay(
     """Replay a trace and return its record. Jobs that have not ended at ``until_s`` are left as they are.
 
     ``shares`` and ``rings``: share of the time for which each job sends, and whether it sends round a ring
-    (``extensions.cluster.job_traces.shares_of``). ``see_s``: moments at which the places of all jobs are kept.
+    (``job_traces.shares_of``). ``see_s``: moments at which the places of all jobs are kept.
     ``start_up_s``: seconds for which a job, each or all, has its GPUs before it begins. ``by_gpu``: the GPUs
     by name, if the controller's own functions decide, without which none is lost by name. ``iteration_s``:
     seconds of an iteration of all jobs at ideal speed, if they send in turn (``on-off``). ``told`` is called

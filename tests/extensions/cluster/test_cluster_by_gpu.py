@@ -16,6 +16,7 @@ from ringlight.experiments.language.text import ScenarioError
 from ringlight.experiments.runner.foretold import Foreteller
 from ringlight.extensions.cluster.clusters import Policies
 from ringlight.extensions.cluster.job_traces import JobTrace, generated
+from ringlight.extensions.cluster.records import replay_in
 from ringlight.extensions.cluster.simulation.breaking import Losses
 from ringlight.extensions.cluster.simulation.by_gpu import Gpus
 from ringlight.extensions.cluster.simulation.crossing import Alternating
@@ -189,11 +190,13 @@ def test_a_replay_is_near_to_a_simulation_flow_by_flow() -> None:
     for arm, plan in plans().items():
         # The simulation has the same start-up, as a measurement would give it.
         found = foretell(replace(plan, jobs=tuple(replace(job, start_up_s=0.8) for job in plan.jobs)))
-        for name, (_, _, began, ended) in found.replayed.items():
+        replay = replay_in(found.computed)
+        assert replay is not None
+        for name, (_, _, began, ended) in replay.jobs.items():
             assert began is not None
             assert ended is not None
             assert ended - began == pytest.approx(found.jct_s[name], rel=0.05), (arm, name)
-        ends[arm] = {name: moments[3] for name, moments in found.replayed.items()}
+        ends[arm] = {name: moments[3] for name, moments in replay.jobs.items()}
     assert ends["moves"]["j4"] < 0.8 * ends["stays"]["j4"]
     assert ends["lost"]["j2"] > ends["moves"]["j2"] + 1.2
 
@@ -205,7 +208,9 @@ def test_a_replay_turn_by_turn_is_the_simulation_flow_by_flow() -> None:
         ups = [0.6 + 0.05 * number for number in range(len(plan.jobs))]
         jobs = tuple(replace(job, start_up_s=up) for job, up in zip(plan.jobs, ups, strict=True))
         found = foretell(replace(plan, jobs=jobs))
-        for (name, (_, granted, began, ended)), up in zip(found.replayed.items(), ups, strict=True):
+        replay = replay_in(found.computed)
+        assert replay is not None
+        for (name, (_, granted, began, ended)), up in zip(replay.jobs.items(), ups, strict=True):
             assert granted is not None
             assert began == pytest.approx(granted + up)
             assert ended is not None

@@ -12,17 +12,17 @@ import pytest
 
 from ringlight.containers.image import ROOT
 from ringlight.experiments.language.expand import parse
-from ringlight.experiments.record.events import TraceReplayed
 from ringlight.extensions.cluster.clusters import Cluster, FaultPolicies, Lattice, LightMoves, Policies
 from ringlight.extensions.cluster.fault_traces import FaultTrace, outages, spread_over, whole_slices
 from ringlight.extensions.cluster.formats.fault_traces import read_fault_trace
 from ringlight.extensions.cluster.job_traces import JobTrace, Sending, generated, shares_of
+from ringlight.extensions.cluster.records import TraceReplayed
 from ringlight.extensions.cluster.simulation.blocks import Blocks
 from ringlight.extensions.cluster.simulation.breaking import ClusterFaults, kept_units
 from ringlight.extensions.cluster.simulation.measures import measured, sure_slices
 from ringlight.extensions.cluster.simulation.replay import Replay, replay
 from ringlight.extensions.cluster.tiers import cluster_of
-from ringlight.extensions.cluster.trace_runs import replayed, trace_batch
+from ringlight.extensions.cluster.trace_runs import trace_run
 from ringlight.fabric.trees import leaf_spine
 
 RECORDED = ROOT / "scenarios/traces/infinitehbd_faults.json"
@@ -41,7 +41,7 @@ def test_a_torus_as_rfolds_own_program_has_it(placement: str, mean_s: float, end
     """``slurm_hilbert``, where only capacity counts, and ``firstfit`` of shuoshuc/RFold at b981455."""
     text = BLOCKS.replace("PLACED", placement)
     plan = parse(text, str(ROOT / "scenarios/traces/blocks.yaml")).plans[0]
-    records = replayed(trace_batch(plan))
+    records = trace_run(plan).compute()
     found = next(record for record in records if isinstance(record, TraceReplayed))
     assert found.figures["completion_mean"] == pytest.approx(mean_s, abs=5e-3)
     assert records[-1].t == end_s
@@ -321,3 +321,10 @@ def test_nobody_runs_on_a_server_that_is_down() -> None:
         held = sum(n for job in jobs for n in units.jobs[job].values())
         assert sum(free.values()) + held + 8 * len(down) == 128
         assert not any(units.broken(job) for job in jobs)
+
+
+def test_half_a_character_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_text(r'["\ud83d"]')
+    with pytest.raises(ValueError, match=r"x\.json"):
+        read_fault_trace(path, 4)

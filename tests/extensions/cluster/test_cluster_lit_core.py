@@ -13,6 +13,7 @@ from ringlight.experiments.language.text import ScenarioError
 from ringlight.extensions.cluster.clusters import FaultPolicies, LitCluster, Policies
 from ringlight.extensions.cluster.fault_traces import FaultTrace
 from ringlight.extensions.cluster.job_traces import JobTrace, Sending, generated, shares_of
+from ringlight.extensions.cluster.plan import trace_of
 from ringlight.extensions.cluster.simulation.breaking import ClusterFaults
 from ringlight.extensions.cluster.simulation.measures import measured
 from ringlight.extensions.cluster.simulation.replay import Replay, replay
@@ -33,8 +34,7 @@ jobs:
 
 def cluster(leaves: int, spines: int, more: str = "light: at-arrival") -> LitCluster:
     text = TEXT.replace("LEAVES", str(leaves)).replace("SPINES", str(spines)).replace("MORE", more)
-    plan = parse(text.replace("PORTS", str(leaves * spines)), "lit.yaml").plans[0].trace
-    assert plan is not None
+    plan = trace_of(parse(text.replace("PORTS", str(leaves * spines)), "lit.yaml").plans[0])
     assert isinstance(plan.cluster, LitCluster)
     return plan.cluster
 

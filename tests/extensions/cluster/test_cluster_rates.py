@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from ringlight.extensions.cluster.clusters import Cluster, best_fit_parts, fewest_parts
+from ringlight.extensions.cluster.clusters import Cluster, best_fit_parts
 from ringlight.extensions.cluster.simulation import rate_loops, rates
 from ringlight.extensions.cluster.tiers import cluster_of
+from ringlight.fabric.gpu_choice import fewest_parts
 from ringlight.fabric.trees import fat_tree, leaf_spine
 from ringlight.testbed.simulation.maxmin import rates as flow_rates
 

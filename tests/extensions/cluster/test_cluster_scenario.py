@@ -14,13 +14,15 @@ from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.cli.show import check_document
 from ringlight.experiments.language.expand import Experiment, load, parse
 from ringlight.experiments.language.text import ScenarioError
-from ringlight.experiments.record.events import TraceReplayed, read_records
+from ringlight.experiments.record.events import read_records
 from ringlight.experiments.runner import experiment as experiment_module
 from ringlight.experiments.runner import progress
 from ringlight.experiments.runner.command import carry_out_experiment, finish
 from ringlight.experiments.runner.foretold import Foreteller
 from ringlight.experiments.runner.progress import Reporter
 from ringlight.extensions.cluster.language import jobs_of
+from ringlight.extensions.cluster.plan import trace_of
+from ringlight.extensions.cluster.records import TraceReplayed, replay_in
 from ringlight.extensions.cluster.section import occupied, times
 from ringlight.extensions.crosscheck.command import flow_by_flow
 
@@ -168,7 +170,7 @@ def test_a_load_that_cannot_be_is_a_failure_of_its_run(tmp_path: Path) -> None:
 def test_a_job_may_be_called_trace() -> None:
     training = "training: {model: resnet50, compute: 1 ms, batch: 1, iterations: 2}\n"
     found = _parsed(SMALL[: SMALL.index("jobs:")] + training + "jobs: {trace: {gpus: 4}}\n")
-    assert found.plans[0].trace is None
+    assert found.plans[0].source is None
     assert found.plans[0].jobs[0].name == "trace"
 
 
@@ -225,7 +227,9 @@ def test_what_trains_is_replayed_as_it_is_simulated_flow_by_flow() -> None:
     (batch,), _ = SimulationBackend().batches([plan])
     (found,) = [record for record in SimulationBackend().compute(batch) if isinstance(record, TraceReplayed)]
     foretold = Foreteller()(plan)
-    assert foretold.replayed == found.jobs
+    replay = replay_in(foretold.computed)
+    assert replay is not None
+    assert replay.jobs == found.jobs
     came, granted, began, ended = (
         {name: moments[k] for name, moments in found.jobs.items()} for k in range(4)
     )
@@ -271,8 +275,7 @@ def test_what_is_left_of_a_trace_is_counted() -> None:
     text = TRAINS.replace("durations: constant", "durations: exponential").replace("jobs: 4", "jobs: 40")
     more = "first: 5\n    shortest: 200 s\n    longest: 900 s\n    start_up"
     (plan,) = _parsed(text.replace("start_up", more)).plans
-    assert plan.trace is not None
-    counts = jobs_of(plan.trace, 0).counts
+    counts = jobs_of(trace_of(plan), 0).counts
     assert len(plan.jobs) == 5
     assert counts["too_short"] > 0
     assert counts["too_long"] > 0
@@ -343,8 +346,7 @@ def test_planes_that_a_trace_is_replayed_on(fabric: str, tmp_path: Path) -> None
     """Where jobs need neighbours they have them, wait for them, and share nothing."""
     text = SMALL[: SMALL.index("arms:")].replace(FABRIC, fabric).replace("10: 1, 40: 0.1", "10: 1, 29: 0.1")
     experiment = _parsed(text)
-    plan = experiment.plans[0].trace
-    assert plan is not None
+    plan = trace_of(experiment.plans[0])
     assert plan.cluster.gpus == OTHERS[fabric]
     needs = plan.cluster.lattice is not None and plan.cluster.lattice.needed
     assert plan.policies.placement == ("blocks" if needs else "pack")
