@@ -135,6 +135,11 @@ def untold(title: str, share: float) -> None:
 class Batch(Protocol):
     """Runs that another process can compute: small data."""
 
+    @property
+    def count(self) -> int:
+        """Return the number of runs."""
+        ...
+
     def compute(self, report: Told = untold) -> list[Record]:
         """Return all records of the runs, as :meth:`BatchBackend.compute` does."""
         ...

@@ -248,7 +248,7 @@ def _how_far(done: int, count: int, left_s: float | None, parts: Sequence[str]) 
 
 
 def _runs_of(task: Any) -> int:
-    return 1 if isinstance(task, RunPlan) else len(task.runs)
+    return 1 if isinstance(task, RunPlan) else task.count
 
 
 def runs_in(path: Path) -> set[str]:

@@ -48,6 +48,11 @@ class TraceRun:
     start_up_s: tuple[float, ...] = ()
     fabric: Fabric | None = None
 
+    @property
+    def count(self) -> int:
+        """Return the number of runs."""
+        return 1
+
     def compute(self, report: Told = untold) -> list[Record]:
         """Return the records of the run; if it cannot be made, one with the reason."""
         try:

@@ -50,6 +50,10 @@ class PairsRun:
     begin: RunStarted
     count: int
 
+    @property
+    def count(self):
+        return 1
+
     def compute(self, report=None):
         run = self.begin.run
         return [self.begin, PairsComputed(t=1.0, run=run, count=self.count), RunEnded(t=1.0, run=run)]

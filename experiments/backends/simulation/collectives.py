@@ -71,6 +71,11 @@ class CollectiveBatch:
     places: tuple[int, ...]
     runs: list[AllReduce]
 
+    @property
+    def count(self) -> int:
+        """Return the number of runs."""
+        return len(self.runs)
+
     def compute(self, report: Told = untold) -> list[Record]:
         """Return the records of the runs; a run that cannot be made has a record with the reason."""
         phases = cache(lambda *how: _phases(self, *how))

@@ -142,7 +142,7 @@ def test_a_trace_without_a_job_for_the_cluster_is_named_when_the_file_is_read(tm
         ("placement: random", "placement: best", "arms.random.jobs.trace.placement"),
         ("warm_up: 0.1", "sharing: on-off", "jobs.trace.sharing: on-off: only what trains has iterations"),
         ("jobs.trace.light", "jobs.trace.lights", "arms.light.jobs.trace.lights"),
-        ("  trace:", "  red: {gpus: 2}\n  trace:", "jobs.red: a trace is alone on a cluster"),
+        ("  trace:", "  red: {gpus: 2}\n  trace:", "jobs.red: there are no jobs beside those of jobs.trace"),
         ("name: small", "scale: {time: 2}\nname: small", "scale: a trace is replayed in real time"),
         ("generate:", "file: a.csv\n    generate:", "jobs.trace: give either file"),
         ("warm_up: 0.1", "resample: 3600 s", "jobs.trace: resample: made-up jobs follow from the seed"),
