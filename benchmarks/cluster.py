@@ -55,12 +55,12 @@ def _replayed(policy: dict[str, str], share: float, compiled: bool) -> dict[str,
     if not compiled:
         # As where it is not installed.
         sys.modules["numba"] = cast(Any, None)
-    from ringlight.fabric.clusters import Policies
-    from ringlight.fabric.tiers import cluster_of
+    from ringlight.extensions.cluster.clusters import Policies
+    from ringlight.extensions.cluster.formats.job_traces import read_job_trace
+    from ringlight.extensions.cluster.job_traces import Fit, Sending, fitted, shares_of
+    from ringlight.extensions.cluster.simulation.replay import replay
+    from ringlight.extensions.cluster.tiers import cluster_of
     from ringlight.fabric.trees import leaf_spine
-    from ringlight.testbed.simulation.cluster.replay import replay
-    from ringlight.workloads.formats.job_traces import read_job_trace
-    from ringlight.workloads.job_traces import Fit, Sending, fitted, shares_of
 
     cluster = cluster_of(leaf_spine(64, 64, 1e11, oversubscription=4).fabric())
     policies = Policies(**cast(Any, {"placement": "pack", "sharing": "duty", **policy}))

@@ -15,7 +15,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from importlib.metadata import EntryPoint, entry_points
@@ -33,16 +33,44 @@ class Extension:
     """The additions of one extension.
 
     Values are ``"module:object"``, the module's name relative to the extension's package, and are loaded when
-    they are used. ``requires``: names of the extensions whose modules it imports. ``commands``: a function
-    that adds commands to a :class:`typer.Typer`. It is called whenever ``ringlight`` starts, so its module
-    must import what is heavy inside its commands. ``rigs``: by name, which is its driver's, a subclass of
-    :class:`~testbed.rigs.rig.Rig` that takes no argument; ``testbed.rigs.rigs()`` loads all.
+    they are used.
     """
 
     name: str
+    #: Names of the extensions whose modules it imports.
     requires: tuple[str, ...] = ()
+
+    #: Function that adds commands to a :class:`typer.Typer`. It is called whenever ``ringlight`` starts, so
+    #: its module must import what is heavy inside its commands.
     commands: str = ""
+
+    #: By name, which is its driver's, a subclass of :class:`~testbed.rigs.rig.Rig` that takes no argument;
+    #: ``testbed.rigs.rigs()`` loads all.
     rigs: Mapping[str, str] = field(default_factory=dict)
+
+    #: Modules whose functions are metrics (``@metric``, ``experiments.analysis.metrics``), without an object.
+    metrics: tuple[str, ...] = ()
+    #: Functions that are sections of the report (``@section``, ``experiments.report.sections``); each says
+    #: which section of the core it follows.
+    sections: tuple[str, ...] = ()
+    #: Modules with kinds of records of a run (``experiments.record.events.Record``), without an object.
+    events: tuple[str, ...] = ()
+    #: By the key of a scenario's section ``jobs``, objects that make a run's jobs
+    #: (``experiments.language.job_sources.JobSource``).
+    jobs: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """Return every value that names an object or a module."""
+        made: list[str] = []
+        for entry in fields(self):
+            if entry.name in ("name", "requires"):
+                continue
+            value = getattr(self, entry.name)
+            if isinstance(value, Mapping):
+                value = value.values()
+            made += [value] if isinstance(value, str) else value
+        return tuple(value for value in made if value)
 
 
 @dataclass(frozen=True)
@@ -53,10 +81,11 @@ class InstalledExtension:
     package: str
 
     def load(self, value: str) -> Any:
-        """Return the object that a value names. Raises ExtensionError if there is none."""
-        module, _, name = value.partition(":")
+        """Return the object, or the module, that a value names. Raises ExtensionError if there is none."""
+        module_name, _, name = value.partition(":")
         try:
-            return getattr(importlib.import_module(f"{self.package}.{module}"), name)
+            module = importlib.import_module(f"{self.package}.{module_name}")
+            return getattr(module, name) if name else module
         except (ImportError, AttributeError) as error:
             raise ExtensionError(
                 f"extension {self.extension.name}: {value} cannot be loaded: {error}"

@@ -46,7 +46,7 @@ from ringlight.controller.jobs.reservation import placed, planes_for, reserve
 from ringlight.controller.jobs.workload_files import WorkloadFiles
 from ringlight.controller.server_agent import AgentClient
 from ringlight.controller.store import Store
-from ringlight.fabric.clusters import spares_for
+from ringlight.fabric.gpu_choice import spares_for
 from ringlight.fabric.planes.averagers.averaging import averaging_of
 from ringlight.fabric.planes.base import Plane
 from ringlight.fabric.planes.choice import lit_planes, plane_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ringlight.controller.errors import ConflictError, InvalidError
-from ringlight.fabric.clusters import gpus_together
+from ringlight.fabric.gpu_choice import gpus_together
 from ringlight.fabric.planes.base import Plane
 from ringlight.fabric.planes.choice import candidates, lit_planes
 from ringlight.fabric.topology import Fabric

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import importlib
+import pkgutil
 import re
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import docs.figures
-from docs.figures import cluster, disaggregation, divided, oddl, optinc, paths, sip_ml, wrht, zoo
 from docs.figures.parts import Block, Picture, RunKind
 from ringlight.experiments.language.text import ScenarioError, read_text
 from ringlight.experiments.record.version import ROOT
@@ -19,17 +20,15 @@ from ringlight.experiments.report.report import render
 from ringlight.experiments.report.view import View
 from ringlight.experiments.runner.command import view_of_folder
 
-BLOCKS: Mapping[str, Block] = {
-    **cluster.BLOCKS,
-    **disaggregation.BLOCKS,
-    **oddl.BLOCKS,
-    **optinc.BLOCKS,
-    **wrht.BLOCKS,
-    **divided.BLOCKS,
-    **paths.BLOCKS,
-    **sip_ml.BLOCKS,
-    **zoo.BLOCKS,
-}
+
+def _blocks() -> Iterator[tuple[str, Block]]:
+    """Yield the blocks of every module beside this one that has ``BLOCKS``."""
+    for found in pkgutil.iter_modules(docs.figures.__path__, "docs.figures."):
+        if not found.name.endswith("__main__"):
+            yield from getattr(importlib.import_module(found.name), "BLOCKS", {}).items()
+
+
+BLOCKS: Mapping[str, Block] = dict(_blocks())
 BLOCK = re.compile(r"<!-- figures: (\S+) -->\n(.*?)<!-- end -->", re.DOTALL)
 #: Colours of a picture's palette: its lines', and those between them and the paper.
 _COLOURS = 128

@@ -34,9 +34,9 @@ def latency_words(plans: Iterable[RunPlan], environment: Mapping[str, Any]) -> s
     """
     more_s = float(environment.get("latency_s") or 0.0)
     words = dict.fromkeys(
-        word for plan in plans if plan.trace is None for word in _words(plan, more_s, DEFAULT in environment)
+        word for plan in plans if plan.source is None for word in _words(plan, more_s, DEFAULT in environment)
     )
-    return "; ".join(words) or "not counted: jobs of a trace"
+    return "; ".join(words) or "not counted: their source computes the jobs together"
 
 
 def _words(plan: RunPlan, more_s: float, by_default: bool) -> Iterable[str]:

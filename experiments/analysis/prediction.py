@@ -9,11 +9,12 @@ link. The models know nothing of jobs that share links and are not all rings. Al
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ringlight.experiments.language.plan import JobPlan, Loop, RunPlan, Setting
+from ringlight.experiments.record.events import Record
 from ringlight.experiments.record.runs import Run
 from ringlight.fabric.cost import Latencies, RingJob, RingModel
 from ringlight.fabric.parts import Port
@@ -40,13 +41,13 @@ class Predicted:
 @dataclass(frozen=True)
 class Foretold:
     """The simulation of a run plan: its ``run``, or ``why_not``. ``payload_share``: the part of a link's rate
-    that it takes for payload. ``replayed``: of jobs of a trace, when each came, had its GPUs, began and ended
-    in a replay on a cluster, None for what did not come about."""
+    that it takes for payload. ``computed``: records of the run as the source of its jobs computes them, if
+    they have one."""
 
     run: Run | None
     why_not: str | None = None
     payload_share: float = 1.0
-    replayed: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
+    computed: Sequence[Record] = ()
 
     @property
     def jct_s(self) -> dict[str, float]:
@@ -83,7 +84,7 @@ def by_phase(plan: RunPlan, foretell: Foretell) -> dict[str, tuple[float, float]
     ready after :data:`START_UP_S` and parts of the longest iteration more. Only jobs for which that decides
     more than 1 % are returned.
     """
-    if plan.trace is not None or all(job.start.at_once for job in plan.jobs):
+    if plan.source is not None or all(job.start.at_once for job in plan.jobs):
         return {}
     first = foretell(_started(plan, 0.0))
     if first.run is None:

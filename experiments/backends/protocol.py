@@ -132,15 +132,28 @@ def untold(title: str, share: float) -> None:
     """Tell nobody how far a run is."""
 
 
+class Batch(Protocol):
+    """Runs that another process can compute: small data."""
+
+    @property
+    def count(self) -> int:
+        """Return the number of runs."""
+        ...
+
+    def compute(self, report: Told = untold) -> list[Record]:
+        """Return all records of the runs, as :meth:`BatchBackend.compute` does."""
+        ...
+
+
 @runtime_checkable
 class BatchBackend(Backend, Protocol):
     """One that can do thousands of independent runs without a lab for each."""
 
-    def batches(self, plans: Sequence[RunPlan]) -> tuple[Sequence[Any], Sequence[RunPlan]]:
+    def batches(self, plans: Sequence[RunPlan]) -> tuple[Sequence[Batch], Sequence[RunPlan]]:
         """Return batches of plans that other processes can compute, and the plans that need a lab."""
         ...
 
-    def compute(self, batch: Any, report: Told = untold) -> list[Record]:
+    def compute(self, batch: Batch, report: Told = untold) -> list[Record]:
         """Return all records of the runs of a batch, one run after the other; a ``RunFailed`` for a run that
         fails.
 

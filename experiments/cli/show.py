@@ -8,11 +8,13 @@ from dataclasses import asdict
 from typing import Any
 
 from ringlight.experiments.analysis.carrying import LATE, Demand, alike, demand_of
+from ringlight.experiments.analysis.metrics import metrics
 from ringlight.experiments.analysis.rows import Row, from_json, where
 from ringlight.experiments.backends.protocol import Backend
 from ringlight.experiments.cli.common import echo, listing, table
 from ringlight.experiments.cli.predicted import left_out, points_of, said_of, taken
 from ringlight.experiments.language.expand import Experiment
+from ringlight.experiments.language.job_sources import job_source, keys_of_sources, made_by
 from ringlight.experiments.language.plan import JobPlan, RunPlan, Setting
 from ringlight.experiments.language.profiles import unknown_gpus
 from ringlight.fabric.frames import describe
@@ -48,7 +50,7 @@ def check_document(experiment: Experiment) -> dict[str, Any]:
             ],
             "jobs": _jobs_document(plan),
             "points": points[plan.arm],
-            **({} if plan.trace is None else {"trace": _trace_document(plan)}),
+            **_source_document(plan),
         }
     fabrics = {name: fabric_document(setting.fabric) for name, setting in settings.items()}
     for name, fabric in fabrics.items():
@@ -153,31 +155,10 @@ def _carried(experiment: Experiment, arm: str) -> dict[str, Any]:
     return {name: asdict(demand) for name, demand in demands.items() if demand is not None}
 
 
-def _trace_document(plan: RunPlan) -> dict[str, Any]:
-    """The jobs of a trace as the first run has them, and who decides about them."""
-    from ringlight.experiments.language.traces import jobs_of
-
-    assert plan.trace is not None
-    jobs, gpus = jobs_of(plan.trace, plan.trace.seed), plan.trace.cluster.size
-    return {
-        "jobs": len(jobs),
-        "largest_gpus": int(jobs.gpus.max()),
-        "span_s": jobs.span_s,
-        "load": jobs.load(gpus),
-        "changed": dict(jobs.counts),
-        "policies": asdict(plan.trace.policies),
-    }
-
-
-def _said_of_trace(trace: Mapping[str, Any]) -> str:
-    policies, changed = trace["policies"], trace["changed"]
-    counts = "".join(f", {why.replace('_', ' ')} {count:,}" for why, count in changed.items())
-    days, largest = trace["span_s"] / 86_400, trace["largest_gpus"]
-    who = ", ".join(f"{key} {policies[key]}" for key in ("queueing", "placement", "light", "sharing"))
-    return (
-        f"trace: {trace['jobs']:,} jobs of up to {largest} GPUs in {days:.1f} days, load {trace['load']:.2f}"
-        f"{counts}; {who}"
-    )
+def _source_document(plan: RunPlan) -> dict[str, Any]:
+    """Return what the source of a run's jobs says of them, by its key; {} where the file names them."""
+    source = made_by(plan)
+    return {} if plan.source is None or source is None else {plan.source.key: source.document(plan)}
 
 
 def _jobs_document(plan: RunPlan) -> dict[str, Any]:
@@ -255,7 +236,13 @@ def fabric_document(fabric: Fabric) -> dict[str, Any]:
 def show_check(document: Mapping[str, Any]) -> None:
     """Print the document of :func:`check_document` for a person."""
     arms, fabrics = _counted(len(document["arms"]), "arm"), _counted(len(document["fabrics"]), "fabric")
-    idle = not any(arm["jobs"] or "trace" in arm for arm in document["arms"].values())
+    sourced = [
+        (name, key, arm[key])
+        for name, arm in document["arms"].items()
+        for key in keys_of_sources()
+        if key in arm
+    ]
+    idle = not sourced and not any(arm["jobs"] for arm in document["arms"].values())
     runs = "no jobs, so nothing to run;" if idle else f"{_counted(document['runs'], 'run')} of {arms} on"
     sound = "sound as far as it was read" if document["unread"] else "sound"
     echo(f"{document['file']}: {sound}. {runs} {fabrics}.")
@@ -275,10 +262,7 @@ def show_check(document: Mapping[str, Any]) -> None:
         echo(line)
     if jobs:
         _list_jobs(jobs)
-    traces = [
-        (name, _said_of_trace(arm["trace"])) for name, arm in document["arms"].items() if "trace" in arm
-    ]
-    for line in alike(traces):
+    for line in alike([(name, job_source(key).said(of)) for name, key, of in sourced]):
         echo(line)
     points = {name: arm["points"] for name, arm in document["arms"].items()}
     for line in (*left_out(points), *taken(points)):
@@ -381,7 +365,8 @@ def _short(ranks: Sequence[str] | int) -> str:
     return " ".join(ranks) if len(ranks) <= 8 else f"{ranks[0]} … {ranks[-1]} ({len(ranks)})"
 
 
-#: Columns of the table of jobs, in order: metric, heading, how a value is written.
+#: Columns of the table of jobs, in order: metric, heading, how a value is written. Extensions' come next to
+#: last (``Metric.column``).
 _OF_JOBS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("queueing_delay", "queued", lambda v: f"{v:.2f} s"),
     ("start_up", "start-up", lambda v: f"{v:.2f} s"),
@@ -393,9 +378,6 @@ _OF_JOBS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("jct_predicted", "model", lambda v: f"{v:.2f} s"),
     ("jct_simulated", "simulated", lambda v: f"{v:.2f} s"),
     ("jct_by_phase", "by phase", lambda v: f"{v[0]:.2f} to {v[1]:.2f} s"),
-    ("completion", "arrival to end", lambda v: f"{v:.2f} s"),
-    ("completion_replayed", "replayed", lambda v: f"{v:.2f} s"),
-    ("completion_over_replayed", "over replayed", lambda v: f"{v:.3f}"),
     ("parameters_identical", "exact", lambda v: "yes" if v else "NO"),
 )
 #: Points of an arm for which it is looked at whether a machine carries them.
@@ -459,7 +441,8 @@ def _show_jobs(rows: Sequence[Row]) -> None:
     for values in jobs.values():
         if "jct_phase_least" in values:
             values["jct_by_phase"] = values["jct_phase_least"], values["jct_phase_most"]
-    shown = [of for of in _OF_JOBS if any(values.get(of[0]) is not None for values in jobs.values())]
+    columns = [*_OF_JOBS[:-1], *_of_extensions(), _OF_JOBS[-1]]
+    shown = [of for of in columns if any(values.get(of[0]) is not None for values in jobs.values())]
     lines = [
         [*key, *("" if values.get(m) is None else written(values[m]) for m, _, written in shown)]
         for key, values in list(jobs.items())[:_MOST_LINES]
@@ -468,6 +451,13 @@ def _show_jobs(rows: Sequence[Row]) -> None:
         table(["arm", "point", "job", *(head for _, head, _ in shown)], lines, numeric=3)
     if len(jobs) > _MOST_LINES:
         echo(f"… and {len(jobs) - _MOST_LINES:,} more, in rows.csv and in the report.")
+
+
+def _of_extensions() -> Iterator[tuple[str, str, Callable[[Any], str]]]:
+    for name, entry in metrics().items():
+        if entry.column:
+            seconds = entry.unit == "s"
+            yield name, entry.column, (lambda v: f"{v:.2f} s") if seconds else (lambda v: f"{v:.3f}")
 
 
 def _show_comparisons(rows: Sequence[Row]) -> None:

@@ -15,22 +15,27 @@ from pydantic import TypeAdapter, ValidationError
 from ringlight.experiments.language.checks import Draft, check_run, loss_rule
 from ringlight.experiments.language.containers import container_of
 from ringlight.experiments.language.containers import files_of as container_files
+from ringlight.experiments.language.job_sources import Sourced, job_source, source_of
 from ringlight.experiments.language.paths import AUTO, like, names_of
 from ringlight.experiments.language.plan import (
     Costs,
     EventPlan,
     JobPlan,
     Loop,
-    LostGpu,
     RunPlan,
     Scale,
     Setting,
+    SourcePlan,
     Start,
     Target,
-    TracePlan,
     When,
 )
-from ringlight.experiments.language.profiles import ELEMENT_BYTES, MODELS, scaled_gradient_bytes
+from ringlight.experiments.language.profiles import (
+    ELEMENT_BYTES,
+    LEAST_GRADIENT_BYTES,
+    MODELS,
+    scaled_gradient_bytes,
+)
 from ringlight.experiments.language.spec import (
     ALL,
     EITHER,
@@ -45,25 +50,12 @@ from ringlight.experiments.language.spec import (
     keys_of,
 )
 from ringlight.experiments.language.text import at, first_problem, references_in, resolved, within
-from ringlight.experiments.language.traces import (
-    LEAST_GRADIENT_BYTES,
-    TRACE,
-    TraceSpec,
-    is_trace,
-    jobs_of,
-    regroupings,
-    trained,
-)
 from ringlight.experiments.language.workloads import WorkloadSpec, emulated, files_of, problem_of, workload_of
 from ringlight.fabric.control_faults import ControlFaults
 from ringlight.fabric.planes.choice import plane_of
 from ringlight.fabric.schema import Strict, build_fabric, under
 from ringlight.fabric.topology import Fabric
-from ringlight.workloads.fault_traces import FaultTrace
-from ringlight.workloads.formats.fault_traces import read_fault_trace
-from ringlight.workloads.formats.job_traces import read_job_trace
 from ringlight.workloads.graph import Workload
-from ringlight.workloads.job_traces import JobTrace
 
 T = TypeVar("T")
 #: A section that is left out.
@@ -163,17 +155,15 @@ class Builder:
             Setting(fabric_name, spec.title or fabric_name, fabric, section, scale, tcp, test_s)
         )
         events = self._events(raw, scale)
-        trace: TracePlan | None = None
+        source: SourcePlan | None = None
         jobs: tuple[JobPlan, ...] = ()
         if raw["jobs"] is None:
             events = self._of_no_job(events)
-        elif is_trace(raw["jobs"]):
-            trace = self._trace(raw, setting, events)
-            if trace.trains is None:
-                return RunPlan(name, run.title, run.arm, run.point, 1, setting, (), trace=trace)
-            with at(f"jobs.{TRACE}.trains"):
-                jobs = trained(trace)
-            events = (*events, *regroupings(trace, jobs))
+        elif (key_of_source := source_of(raw["jobs"])) is not None:
+            source, jobs, more = self._sourced(key_of_source, raw, setting, events)
+            if not jobs:
+                return RunPlan(name, run.title, run.arm, run.point, 1, setting, (), source=source)
+            events = (*events, *more)
         else:
             jobs = self._jobs(raw, scale, fabric, events)
         control = _faults(self._section(raw, "control"), scale)
@@ -193,7 +183,7 @@ class Builder:
             tuple((str(a), str(b)) for a, b in fabric.circuits),
             {gpu: fabric.onics[gpu].tuning_s * scale.time for gpu in fabric.agents},
             _costs(self._section(raw, "costs"), tcp.headers, scale),
-            trace,
+            source,
         )
 
     def check_fabrics(self, raw: Mapping[str, Any]) -> None:
@@ -208,12 +198,23 @@ class Builder:
             spec, _, key = self._fabric_section(raw, where)
             self._fabric(where, spec, key)
 
-    def _once(self, key: Hashable, make: Callable[[], T]) -> T:
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
         """Return the object that was made before under this key; else make and keep it."""
         if key not in self._made:
             self._made[key] = make()
         made: T = self._made[key]
         return made
+
+    def read(self, name: str, how: Callable[[Path], T], key: Hashable = None) -> T:
+        """Return what ``how`` returns of a file below the scenario's directory. ``key``: what else decides
+        that."""
+
+        def made() -> T:
+            path = self._directory / name
+            self.files[path] = None
+            return how(path)
+
+        return self.once(("file", name, key), made)
 
     def _section(self, raw: Mapping[str, Any], name: str) -> Any:
         """A section that may be left out, checked."""
@@ -221,7 +222,7 @@ class Builder:
 
     def _checked(self, where: str, kind: Any, written: Any, parameters: Any) -> Any:
         value, text = self._resolved(written, where, parameters)
-        return self._once((where, text), lambda: checked(kind, value, written, parameters, where))
+        return self.once((where, text), lambda: checked(kind, value, written, parameters, where))
 
     def _chosen(self, raw: Mapping[str, Any]) -> tuple[str, str]:
         """Name and key of the fabric of a run."""
@@ -246,14 +247,14 @@ class Builder:
         written = raw["fabric"] if where == "fabric" else raw["fabrics"][where.removeprefix("fabrics.")]
         parameters = raw.get("parameters") or {}
         section, key = self._resolved(written, where, parameters)
-        spec = self._once(
+        spec = self.once(
             ("fabric", key), lambda: checked(TitledFabricSpec, section, written, parameters, where)
         )
         return spec, {name: value for name, value in section.items() if name != "title"}, key
 
     def _fabric(self, where: str, spec: TitledFabricSpec, key: str) -> Fabric:
         with within(where):
-            return self._once(("built", key), lambda: build_fabric(spec))
+            return self.once(("built", key), lambda: build_fabric(spec))
 
     def _setting(self, setting: Setting) -> Setting:
         """The first setting from which the same lab is built: the tuning of lasers is set for each run."""
@@ -268,7 +269,7 @@ class Builder:
                 [setting.tcp.congestion_control, setting.tcp.rto_min, setting.link_test_s],
             ]
         )
-        return self._once(("setting", key), lambda: setting)
+        return self.once(("setting", key), lambda: setting)
 
     def _events(self, raw: Mapping[str, Any], scale: Scale) -> tuple[EventPlan, ...]:
         parameters = raw.get("parameters") or {}
@@ -286,56 +287,15 @@ class Builder:
             for name, entry in zip(names, written, strict=True)
         )
 
-    def _trace(self, raw: Mapping[str, Any], setting: Setting, events: Sequence[EventPlan]) -> TracePlan:
-        jobs, where = raw["jobs"], f"jobs.{TRACE}"
-        spec: TraceSpec = self._checked(where, TraceSpec, jobs[TRACE], raw.get("parameters") or _NOTHING)
+    def _sourced(
+        self, key: str, raw: Mapping[str, Any], setting: Setting, events: Sequence[EventPlan]
+    ) -> Sourced:
+        jobs, source = raw["jobs"], job_source(key)
+        spec = self._checked(f"jobs.{key}", source.spec, jobs[key], raw.get("parameters") or _NOTHING)
         if len(jobs) > 1:
-            raise ValueError(
-                f"jobs.{next(job for job in jobs if job != TRACE)}: a trace is alone on a cluster"
-            )
-        if spec.trains is None and events:
-            raise ValueError(
-                f"events.{events[0].name}: nothing is made to happen while a trace is replayed whose jobs "
-                "do not train (jobs.trace.trains)"
-            )
-        if spec.trains is None and setting.scale != Scale():
-            raise ValueError(
-                "scale: a trace is replayed in real time where its jobs do not train; leave it out, or give "
-                "jobs.trace.trains"
-            )
-
-        blocks = spec.placement == "blocks"
-
-        def jobs_read() -> JobTrace:
-            path = self._directory / str(spec.file)
-            self.files[path] = None
-            return read_job_trace(path, skip_bad=spec.bad_rows == "skip", keep_shapes=blocks)
-
-        def faults_read() -> FaultTrace:
-            assert spec.faults is not None
-            path = self._directory / spec.faults.file
-            self.files[path] = None
-            return read_fault_trace(path, spec.faults.servers)
-
-        trace, faults = None, None
-        if spec.file is not None:
-            with at(f"{where}.file"):
-                trace = self._once(("trace", spec.file, spec.bad_rows, blocks), jobs_read)
-        if spec.faults is not None:
-            with at(f"{where}.faults.file"):
-                faults = self._once(("faults", spec.faults.file, spec.faults.servers), faults_read)
-        lost = tuple(
-            LostGpu(event.when.at_s, event.target.names[0])
-            for event in events
-            if event.capability == "lose gpu then swap" and event.target and event.when.at_s is not None
-        )
-        plan = spec.plan(setting.fabric, trace, faults, setting.scale, setting.frames.mtu_bytes, lost)
-        if trace is not None:
-            # Here, as otherwise a trace of which no job fits the cluster would only fail in its run.
-            key = ("jobs of", spec.file, plan.cluster.size, plan.fit, plan.policies.placement)
-            with at(where):
-                self._once(key, lambda: len(jobs_of(plan, plan.seed)))
-        return plan
+            other = next(job for job in jobs if job != key)
+            raise ValueError(f"jobs.{other}: there are no jobs beside those of jobs.{key}")
+        return source.plan(spec, setting, events, self)
 
     def _of_no_job(self, events: tuple[EventPlan, ...]) -> tuple[EventPlan, ...]:
         if events:
@@ -435,7 +395,7 @@ class Builder:
             return made
 
         key = ("workload", workload.model_dump_json(exclude={"iterations", "light"}), ranks)
-        return self._once((*key, scale), lambda: emulated(self._once(key, make), scale))
+        return self.once((*key, scale), lambda: emulated(self.once(key, make), scale))
 
     def _training(self, where: str, common: Any, own: Mapping[str, Any], parameters: Any) -> TrainingSpec:
         """Return the training of a job: the file's training, in which the job's own keys take precedence."""

@@ -19,6 +19,7 @@ from typing import Any
 
 from ringlight.experiments.language.build import Builder, Concrete, checked
 from ringlight.experiments.language.checks import check_file, circle_in
+from ringlight.experiments.language.job_sources import source_of
 from ringlight.experiments.language.paths import AUTO, like, put
 from ringlight.experiments.language.plan import ChosenScale, RunPlan, Setting
 from ringlight.experiments.language.spec import FileSpec, RunSpec, keys_of
@@ -31,7 +32,6 @@ from ringlight.experiments.language.text import (
     read_text,
     resolved,
 )
-from ringlight.experiments.language.traces import is_trace
 from ringlight.fabric.control_faults import ControlFaults
 from ringlight.fabric.impairments import Impairments
 
@@ -226,13 +226,11 @@ def _name_of(path: str) -> str:
 
 
 def _says_of_scale(raw: Mapping[str, Any], spec: FileSpec, sets: Mapping[str, Any]) -> bool:
-    """Return whether a file states a scale, or has the jobs of a trace, which need none unless they train."""
+    """Return whether a file states a scale, or has a source of jobs, which may need none."""
     paths = [*sets, *(path for arm in spec.arms.values() for path in arm)]
     paths += [path for sweep in spec.sweep for path in sweep.over]
-    jobs = raw.get("jobs")
-    return (
-        "scale" in raw or "scale" in map(_section_of, paths) or (isinstance(jobs, Mapping) and is_trace(jobs))
-    )
+    stated = "scale" in raw or "scale" in map(_section_of, paths)
+    return stated or source_of(raw.get("jobs")) is not None
 
 
 def with_sets(raw: Mapping[str, Any], sets: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import Field
 
-from ringlight.fabric.clusters import Cluster, FaultPolicies, Policies
 from ringlight.fabric.control_faults import ControlFaults
 from ringlight.fabric.frames import Frames, choose_frames
 from ringlight.fabric.impairments import Impairments
@@ -21,9 +20,7 @@ from ringlight.fabric.planes.base import Plane
 from ringlight.fabric.planes.choice import plane_of
 from ringlight.fabric.schema import Duration, Strict
 from ringlight.fabric.topology import Fabric
-from ringlight.workloads.fault_traces import FaultTrace
 from ringlight.workloads.graph import Workload
-from ringlight.workloads.job_traces import Fit, JobTrace, Sending
 
 P = TypeVar("P", bound=Plane)
 Do = Literal[
@@ -292,65 +289,10 @@ class EventPlan:
 
 
 @dataclass(frozen=True)
-class FaultsPlan:
-    """Faults of a cluster's servers. ``trace``: as recorded; ``slice_gpus``: of slices whose share is counted
-    that is whole."""
+class SourcePlan:
+    """What a source makes a run's jobs of (``job_sources``), in place of jobs by name. ``key``: its own."""
 
-    trace: FaultTrace
-    policies: FaultPolicies
-    slice_gpus: int
-
-
-@dataclass(frozen=True)
-class TrainsPlan:
-    """Training loops of a trace's jobs if they are emulated, with iterations of ``iteration_s`` at ideal
-    speed.
-
-    In an iteration a job computes for as long as it does not send. ``payload_bps``: rate of a GPU's link
-    without headers. ``recovery_s``: from the loss of a GPU until its job resumes, None for the default.
-    """
-
-    iteration_s: float
-    batch: int
-    seed: int
-    learning_rate: float
-    payload_bps: float
-    recovery_s: float | None
-
-
-@dataclass(frozen=True)
-class LostGpu:
-    """A GPU that is lost, ``at_s`` after the first job could come; its job goes on with a spare one."""
-
-    at_s: float
-    gpu: str
-
-
-@dataclass(frozen=True)
-class TracePlan:
-    """Jobs of a trace on a cluster, in place of jobs by name. ``trace``: as read; None where its jobs are
-    made up, as ``generated`` says. ``fit``: how it is scaled to the cluster, ``sends``: what its jobs send.
-    ``warm_up``: share of the span of arrivals before which jobs do not count; ``until_s``: the end of the
-    replay, None once all have ended.
-
-    ``time``: D, by which the trace's own times are multiplied; all others are emulated seconds. ``trains``:
-    what its jobs are where they are emulated, None where they are only replayed. ``start_up_s``: from when a
-    job has its GPUs until it begins. ``lost``: GPUs that are lost meanwhile."""
-
-    cluster: Cluster
-    trace: JobTrace | None
-    generated: Mapping[str, Any] | None
-    fit: Fit
-    sends: tuple[Sending, ...]
-    policies: Policies
-    seed: int
-    warm_up: float
-    until_s: float | None
-    faults: FaultsPlan | None = None
-    time: float = 1.0
-    trains: TrainsPlan | None = None
-    start_up_s: float = 0.0
-    lost: tuple[LostGpu, ...] = ()
+    key: ClassVar[str]
 
 
 @dataclass(frozen=True)
@@ -359,7 +301,7 @@ class RunPlan:
 
     ``point``: swept dotted paths with their values as written. ``control``: faults of the control network
     from the start. ``circuits``: pairs of port names that are lit at the start. ``tuning_s``: of the lasers
-    of tunable O-NICs by GPU, emulated seconds. ``trace``: what a simulation replays in place of jobs.
+    of tunable O-NICs by GPU, emulated seconds. ``source``: of its jobs; None where the file names them.
     """
 
     name: str
@@ -374,7 +316,7 @@ class RunPlan:
     circuits: tuple[tuple[str, str], ...] = ()
     tuning_s: Mapping[str, float] = field(default_factory=dict)
     costs: Costs = Costs()
-    trace: TracePlan | None = None
+    source: SourcePlan | None = None
 
     def on(self, kind: type[P]) -> P | None:
         """Return the plane of such a kind that one of the run's jobs is on; None if no job is."""

@@ -16,6 +16,8 @@ from ringlight.workloads.devices import DEVICES
 TIMED_BATCH = 16
 #: Bytes of one FP32 gradient element.
 ELEMENT_BYTES = 4
+#: Least bytes of a gradient: the model that is really trained has to fit (containers/worker/model.py).
+LEAST_GRADIENT_BYTES = 9640
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, model_validator
 
 from ringlight.experiments.language.containers import ContainerKeys
+from ringlight.experiments.language.job_sources import job_source, keys_of_sources
 from ringlight.experiments.language.plan import Do, OnLoss, Scale, Target, Tcp
 from ringlight.experiments.language.profiles import compute_seconds
-from ringlight.experiments.language.traces import TRACE, TraceSpec
 from ringlight.experiments.language.workloads import WorkloadSpec
 from ringlight.fabric.schedules import parse_collective
 from ringlight.fabric.schema import Duration, FabricSpec, ImpairmentsSpec, Name, Rate, Size, Strict
@@ -481,8 +481,8 @@ def inside(kind: Any, key: str | int) -> Any:
     if key == "training" and JobSpec in _types(kind):
         return TrainingSpec
     for member in _types(kind):
-        if key == TRACE and get_origin(member) is dict and JobSpec in get_args(member):
-            return JobSpec | TraceSpec
+        if key in keys_of_sources() and get_origin(member) is dict and JobSpec in get_args(member):
+            return JobSpec | job_source(str(key)).spec
         if get_origin(member) in (dict, tuple, list):
             return get_args(member)[1 if get_origin(member) is dict else 0]
         if _is_model(member) and key in member.model_fields:

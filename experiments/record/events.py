@@ -11,14 +11,17 @@ import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, cast, dataclass_transform
 
+from ringlight.experiments.language.plan import RunPlan
 from ringlight.experiments.language.text import ScenarioError, read_text
+from ringlight.fabric.extension import extensions
 from ringlight.fabric.text import HalfCharacterError, parse_json
 
-#: Every kind of record by the name of its event.
-KINDS: dict[str, type[Record]] = {}
+#: Every kind of record that is imported, by the name of its event.
+_KINDS: dict[str, type[Record]] = {}
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
@@ -31,7 +34,7 @@ class _Dataclass:
         dataclass(frozen=True, kw_only=True)(cls)
         if event:
             cls.event = event
-            KINDS[event] = cast(type[Record], cls)
+            _KINDS[event] = cast(type[Record], cls)
 
 
 class Record(_Dataclass):
@@ -191,22 +194,16 @@ class CollectiveTimed(Record, event="collective"):
     wavelengths: int | None
 
 
-class TraceReplayed(Record, event="trace_replayed"):
-    """A trace was replayed on a cluster. ``figures`` by name; ``dropped``: jobs that were left out of the
-    trace or changed, by why; ``curves``: values of distributions at equal steps of their share; ``course``:
-    shares of all GPUs over time ``t``, and jobs that wait; ``classes``: jobs by size; ``leaves``: GPUs of
-    each switch; ``seen``: at some moments, the GPUs that each job has on each switch (job, switch, GPUs).
-    ``jobs``: of those that are emulated, too, by name when each came, had its GPUs, began and ended, None for
-    what did not come about."""
+class JobsComputed(Record):
+    """All jobs of a run, computed together by their source: nothing else is on record of them. ``limits``:
+    what cannot be claimed of that, sentences in HTML; ``metric``: the one that stands for all jobs."""
 
-    figures: Mapping[str, float | None]
-    dropped: Mapping[str, int]
-    curves: Mapping[str, list[float]]
-    course: Mapping[str, list[float]]
-    classes: list[Mapping[str, Any]]
-    leaves: list[int]
-    seen: list[list[Any]] = field(default_factory=list)
-    jobs: Mapping[str, list[float | None]] = field(default_factory=dict)
+    limits: ClassVar[tuple[str, ...]] = ()
+    metric: ClassVar[str] = "makespan"
+
+    def held(self, plan: RunPlan, begin: float) -> dict[str, Any]:
+        """Return what the jobs held over time, for the page that shows a run; {} if it shows none of that."""
+        return {}
 
 
 class WorkerDone(Record, event="done"):
@@ -597,10 +594,22 @@ def process_called(kind: str, name: str) -> str:
     return _CALLED.get(kind) or f"{kind} {name}"
 
 
-def table() -> str:
-    """Return all kinds of records as a table in Markdown, for docs/result-schema.md."""
+@cache
+def kinds() -> Mapping[str, type[Record]]:
+    """Return every kind of record by the name of its event: those here and those of extensions."""
+    for item in extensions():
+        for value in item.extension.events:
+            item.load(value)
+    return _KINDS
+
+
+def table(module: str = __name__) -> str:
+    """Return the kinds of records of a module as a table in Markdown: the core's for docs/result-schema.md,
+    an extension's for its page."""
     lines = ["| event | fields besides `t`, `event`, `run` | |", "|---|---|---|"]
-    for name, kind in KINDS.items():
+    for name, kind in kinds().items():
+        if kind.__module__ != module:
+            continue
         own = [f"`{f.name}`" for f in dataclasses.fields(kind) if f.name not in ("t", "run")]
         words = " ".join((kind.__doc__ or "").replace("``", "`").split())
         lines.append(f"| `{name}` | {', '.join(own)} | {words} |")
@@ -618,7 +627,7 @@ def record_of(document: Mapping[str, Any]) -> Record | None:
 
     Keys that the kind does not have are left out. Raises TypeError for a missing key.
     """
-    kind = KINDS.get(document["event"])
+    kind = kinds().get(document["event"])
     if kind is None:
         return None
     known = kind.__dataclass_fields__

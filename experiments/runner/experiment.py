@@ -16,6 +16,7 @@ from ringlight.experiments.analysis.prediction import Foretell
 from ringlight.experiments.backends.protocol import (
     Backend,
     BackendError,
+    Batch,
     BatchBackend,
     MachineGone,
     Made,
@@ -82,7 +83,7 @@ def choose(
 
 def nothing_to_run(plan: RunPlan) -> str | None:
     """Return why a run cannot be made of a plan that is only a fabric; None of any other plan."""
-    if plan.jobs or plan.trace is not None:
+    if plan.jobs or plan.source is not None:
         return None
     return "jobs: missing, so nothing runs; give jobs or training, or build its fabric (ringlight up)"
 
@@ -122,7 +123,7 @@ def carry_out(
     # Virtual time is nobody's to take.
     repeats = Repeats(reporter, foretell) if backend.label == "measured" else None
     failures: list[str] = []
-    batches: Sequence[Any] = ()
+    batches: Sequence[Batch] = ()
     if isinstance(backend, BatchBackend):
         batches, plans = backend.batches(plans)
     if pool is not None:
@@ -247,7 +248,7 @@ def _how_far(done: int, count: int, left_s: float | None, parts: Sequence[str]) 
 
 
 def _runs_of(task: Any) -> int:
-    return 1 if isinstance(task, RunPlan) else len(task.runs)
+    return 1 if isinstance(task, RunPlan) else task.count
 
 
 def runs_in(path: Path) -> set[str]:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ringlight.experiments.analysis.prediction import Foretold
 from ringlight.experiments.backends.protocol import BackendError, TooLongError
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
-from ringlight.experiments.backends.simulation.trace_runs import replayed, trace_batch
 from ringlight.experiments.backends.simulation.workloads import MOST_RANKS
+from ringlight.experiments.language.job_sources import made_by
 from ringlight.experiments.language.plan import RunPlan
-from ringlight.experiments.record.events import Record, TraceReplayed
+from ringlight.experiments.record.events import Record
 from ringlight.experiments.record.runs import runs_of
 from ringlight.experiments.runner.progress import Reporter
 from ringlight.experiments.runner.timeline import run_group
@@ -53,7 +52,8 @@ class Foreteller:
         backend = replace(self._backend, most_events=limit, events=0)
         if (why := backend.refuses(plan)) is not None:
             return _none(why)
-        replay = {} if plan.trace is None else _replayed(plan)
+        source = made_by(plan)
+        computed = () if source is None else source.batch(plan).compute()
         records: list[Record] = []
         try:
             for _ in run_group(backend, [plan], records.extend, Reporter(quiet=True)):
@@ -64,13 +64,7 @@ class Foreteller:
             return _none(self._all_taken if short_of_events else str(error))
         (run,) = runs_of(records, [plan])
         share = payload_share(backend.mtu_bytes or plan.setting.frames.mtu_bytes)
-        return Foretold(run, payload_share=share, replayed=replay)
-
-
-def _replayed(plan: RunPlan) -> Mapping[str, Sequence[float | None]]:
-    """Return the moments of a trace's jobs in its replay, by name; {} if the trace cannot be replayed."""
-    moments = (record.jobs for record in replayed(trace_batch(plan)) if isinstance(record, TraceReplayed))
-    return next(moments, {})
+        return Foretold(run, payload_share=share, computed=computed)
 
 
 def _none(why: str) -> Foretold:

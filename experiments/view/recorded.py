@@ -95,6 +95,7 @@ class Recorded:
                 of_job[entry.job].append(entry)
         laps = {job.name: _laps(job, started, of_job[job.name]) for job in plan.jobs}
         events = [moved(event, begin) for event in events_told]
+        computed = next((entry for entry in records if isinstance(entry, record.JobsComputed)), None)
         # Rounded, as the page has them: an event that is past the end is never reached.
         times = [0.0, first - begin, *(event["t"] for event in events)]
         times += [lap["end"] - begin for of_job in laps.values() for lap in of_job]
@@ -111,7 +112,7 @@ class Recorded:
             "events": events,
             "laps": {job: _columns(of_job, begin) for job, of_job in laps.items()},
             "lightpaths": lightpaths(plan, records, begin),
-            **_replayed(plan, records, begin),
+            **(computed.held(plan, begin) if computed is not None else {}),
             "rates": _resampled(self._rates.get(name, {}), begin),
         }
 
@@ -179,26 +180,6 @@ def _laps(
     """Return the whole iterations of a job, in order, from those of its ranks."""
     laps = Laps(job.name, len(started.jobs.get(job.name, ())) or job.gpus)
     return [asdict(lap) for lap in laps.of(map(vars, iterations))]
-
-
-def _replayed(plan: RunPlan, records: Iterable[Record], begin: float) -> dict[str, Any]:
-    """Return the GPUs that jobs of a replayed trace hold; empty for other runs.
-
-    At some moments, these are the GPUs of each leaf that are held, and the number of jobs that hold them. In
-    addition, the course of the share of all GPUs.
-    """
-    replay = next((replay for replay in records if isinstance(replay, record.TraceReplayed)), None)
-    if replay is None or plan.trace is None:
-        return {}
-    held = []
-    for t, jobs in replay.seen:
-        by_leaf: dict[str, list[int]] = {}
-        for _, leaf, gpus in jobs:
-            of = by_leaf.setdefault(plan.trace.cluster.names[leaf], [0, 0])
-            of[0], of[1] = of[0] + gpus, of[1] + 1
-        held.append({"t": t - begin, "held": by_leaf})
-    course = {"t": [t - begin for t in replay.course["t"]], "held": list(replay.course["held"])}
-    return {"held": held, "course": course, "span": [0.0, max(course["t"], default=0.0)]}
 
 
 def _columns(laps: Sequence[Mapping[str, Any]], begin: float) -> dict[str, list[float]]:

@@ -33,9 +33,9 @@ BESIDE, MOST_BESIDE = "view.html", 8_000_000
 
 def write_beside(folder: Path) -> None:
     """Write :data:`BESIDE` into a run folder, with as many of its runs as fit; not where none has begun, and
-    not of a trace of jobs, of which nothing is on record that could be watched. Raises WriteError."""
+    not of jobs that their source computes together, of which there is nothing to watch. Raises WriteError."""
     try:
-        if all(plan.trace for plan in experiment_of(folder).plans):
+        if all(plan.source for plan in experiment_of(folder).plans):
             return
         page = single_file([Recorded(folder)], most_bytes=MOST_BESIDE)
     except ScenarioError:

@@ -132,11 +132,11 @@ def run_crosscheck(
 
 
 def flow_by_flow(experiment: Experiment) -> Experiment:
-    """Return the experiment with jobs of a trace simulated flow by flow, like those of other files.
+    """Return the experiment with its jobs simulated flow by flow, if a source could compute them together.
 
-    A replay has no iterations.
+    That would have no iterations.
     """
-    return replace(experiment, plans=tuple(replace(plan, trace=None) for plan in experiment.plans))
+    return replace(experiment, plans=tuple(replace(plan, source=None) for plan in experiment.plans))
 
 
 def _experiment_of(run: Path, experiment: Experiment, reporter: Reporter) -> Experiment:

@@ -11,7 +11,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ringlight.fabric.clusters import Cluster
 from ringlight.fabric.cost import Latencies, byte_time
 from ringlight.fabric.kinds import bus_factor
 from ringlight.fabric.parts import Port
@@ -105,13 +104,6 @@ class Plane:
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}"
-
-    def cluster(self) -> Cluster:
-        """Return the plane as a cluster that jobs of a trace share.
-
-        Raises ValueError if the plane is none.
-        """
-        raise ValueError(f"no trace is replayed on {self}")
 
     def place(self, count: int, free: Collection[str]) -> tuple[str, ...] | None:
         """Return free nodes for a job of so many ranks; None if any will do.

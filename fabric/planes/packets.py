@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from ringlight.fabric.clusters import Cluster
 from ringlight.fabric.cost import Latencies, steps_time
 from ringlight.fabric.paths import PacketView
 from ringlight.fabric.planes.base import NETWORK_S, Plane
 from ringlight.fabric.schedules import steps_named
-from ringlight.fabric.tiers import cluster_of
 from ringlight.fabric.topology import Fabric
 
 
@@ -24,9 +22,6 @@ class PacketPlane(Plane):
 
     def __str__(self) -> str:
         return "packet switches and circuits"
-
-    def cluster(self) -> Cluster:
-        return cluster_of(self.fabric)
 
     def alone_s(
         self,

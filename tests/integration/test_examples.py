@@ -67,7 +67,6 @@ SMALL: Mapping[str, Mapping[str, Any]] = {
     # The same, after the tenth.
     "sonic_ocs": {"training.iterations": 30},
     "spare": {"training.iterations": 20},
-    "trace_jobs": {"jobs.trace.generate.duration": "180 s"},
     # Which path a flow has is by hash, as nowhere else on the testbed but in fat_tree_4.
     "two_cables": {"training.iterations": 1, "training.gradient": "10 MB", "fabrics.two.paths": "hash"},
 }
@@ -105,11 +104,11 @@ def nothing_is_made_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "TAKEN", 2.0)
 
 
-def small(path: Path) -> Experiment:
-    """One point of each arm, where it is swept."""
+def small(path: Path, values: Mapping[str, Any] = {}) -> Experiment:
+    """One point of each arm, where it is swept. ``values``: besides those of :data:`SMALL`."""
     raw = parse_yaml(read_text(path), str(path))
     raw.pop("sweep", None)
-    for key, value in {**SMALL.get(path.stem, {}), "link_test.duration": "200 ms"}.items():
+    for key, value in {**SMALL.get(path.stem, {}), **values, "link_test.duration": "200 ms"}.items():
         raw = put(raw, key, value)
     return parse(yaml.safe_dump(raw, sort_keys=False), str(path), scale_for=scale_here)
 

@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 from ringlight.experiments.language.expand import parse
+from ringlight.experiments.language.job_sources import source_of
 from ringlight.experiments.language.text import ScenarioError
 from tests.matrix import on_reference
 
@@ -31,13 +32,7 @@ FILES = sorted(
 NAMES = [str(path.relative_to(ROOT)) for path in FILES]
 #: Files that take long to read. Without --long they get mistakes of the kinds that look at each of the keys;
 #: other kinds, which are about what jobs, arms and events name, have some sixty files that are read soon.
-LONG = tuple(
-    f"scenarios/{name}.yaml"
-    for name in (
-        *("cluster_faults", "cluster_spares", "cluster_sweep", "cluster_two_traces"),
-        *("sip_ml_light", "optinc", "examples/sixty_four"),
-    )
-)
+LONG = tuple(f"scenarios/{name}.yaml" for name in (*("sip_ml_light", "optinc", "examples/sixty_four"),))
 #: Most mistakes of each kind in each file, always the same ones, without --long and with it.
 SAMPLE, LONG_SAMPLE = 1, 2
 
@@ -56,6 +51,12 @@ Mistake = tuple[dict[str, Any], str]
 def read(name: str) -> dict[str, Any]:
     found: dict[str, Any] = yaml.safe_load((ROOT / name).read_text())
     return {"arms": {"base": {}}, **found}
+
+
+def slow(name: str) -> bool:
+    """Whether a file takes long to read: so do studies of thousands of jobs that a source makes."""
+    study = (ROOT / name).parent == ROOT / "scenarios"
+    return name in LONG or (study and source_of(read(name).get("jobs")) is not None)
 
 
 def refusal(raw: Mapping[str, Any] | str) -> str | None:
@@ -231,11 +232,8 @@ def wrong_events(raw: dict[str, Any]) -> Iterator[Mistake]:
     job = next(iter(raw.get("jobs", {"train": 0})))
     kill = {"when": {"at": "1 s"}, "do": "kill", "target": "controller"}
     key = "events.1"
-    if job == "trace" and "trains" in raw["jobs"]["trace"]:
-        job = "j0"
-    elif job == "trace":
-        # No event goes with a trace that is only replayed, right or wrong.
-        yield {**raw, "events": [kill]}, f"{key}: nothing is made to happen"
+    if source_of(raw.get("jobs")) is not None:
+        # Which jobs there are is the source's affair.
         return
     for event, where in (
         ({**kill, "when": {"job": "nobody", "iteration": 1}}, f"{key}.when.job"),
@@ -331,7 +329,7 @@ def test_a_mistake_is_one_line_with_file_and_key(
     monkeypatch: pytest.MonkeyPatch,
     long: bool,
 ) -> None:
-    if name in LONG and kind not in (unknown_keys, wrong_types) and not long:
+    if slow(name) and kind not in (unknown_keys, wrong_types) and not long:
         pytest.skip("takes long to read; --long does")
     monkeypatch.chdir((ROOT / name).parent)
     mistakes = list(kind(read(name)))
@@ -384,7 +382,7 @@ def test_two_arms_of_one_name() -> None:
 def test_whatever_a_file_says_it_is_read_or_refused_in_one_line(
     name: str, monkeypatch: pytest.MonkeyPatch, long: bool
 ) -> None:
-    if name in LONG and not long:
+    if slow(name) and not long:
         pytest.skip("takes long to read; --long does")
     monkeypatch.chdir((ROOT / name).parent)
     raw = read(name)

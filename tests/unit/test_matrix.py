@@ -13,20 +13,21 @@ import pytest
 
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.expand import Experiment, load
+from ringlight.experiments.language.job_sources import source_of
 from ringlight.experiments.language.text import parse_yaml
 from ringlight.experiments.record.events import Record
 from ringlight.experiments.record.runs import runs_of
 from ringlight.experiments.runner.experiment import choose, one_alone
 from tests.examples import EXAMPLES, LARGE, assert_as_planned, assert_shown
-from tests.matrix import FOLDER, document_of, loaded, on_reference, scenarios, simulated
+from tests.matrix import document_of, goldens, loaded, on_reference, scenarios, simulated
 
 #: Figures agree to rounding. With another processor's BLAS another one of four million answers may be wrong.
 CLOSE = 1e-9
 CLOSE_COUNTED = {"output_off simulated": 1e-5}
 #: Of a thousand GPUs: the same kinds of fabric in small are among tests/golden and in test_sip_ml.py.
 STUDIES = ("sip_ml", "zoo")
-#: Examples with a sweep, or with a trace, whose jobs the matrix counts in one batch.
-OTHERWISE = ("dark_time", "trace_jobs")
+#: Examples with a sweep.
+OTHERWISE = ("dark_time",)
 ANEW = "python -m tests.matrix writes it anew"
 
 
@@ -65,24 +66,24 @@ def test_an_example_that_the_matrix_does_not_run_as_users_do(name: str) -> None:
 
 def test_what_the_matrix_does_not_run_as_users_do() -> None:
     raws = {path.stem: parse_yaml(path.read_text(), path.name) for path in EXAMPLES}
-    found = [name for name, raw in raws.items() if "sweep" in raw or "trace" in raw.get("jobs", ())]
-    assert found == [*OTHERWISE]
+    assert [name for name, raw in raws.items() if "sweep" in raw] == [*OTHERWISE]
 
 
 def test_every_bundled_scenario_is_in_the_matrix() -> None:
-    assert {path.stem for path in FOLDER.glob("*.json")} == scenarios().keys(), ANEW
+    assert goldens().keys() == scenarios().keys(), ANEW
 
 
 @pytest.mark.parametrize("name", scenarios())
 def test_the_matrix_is_as_it_was(name: str, long: bool) -> None:
-    if (name.startswith("cluster") or name in (*LARGE, *STUDIES)) and not long:
-        pytest.skip("replays months of a data centre, or has 256 to 1,024 GPUs; --long does")
     path = scenarios()[name]
+    sourced = source_of(parse_yaml(path.read_text(), path.name).get("jobs")) is not None
+    if ((sourced and path.parent.name != "examples") or name in (*LARGE, *STUDIES)) and not long:
+        pytest.skip("computes thousands of jobs, or has 256 to 1,024 GPUs; --long does")
     experiment = loaded(path)
     records = simulated(experiment, name)
     if path in EXAMPLES and name not in OTHERWISE:
         assert_ended_well(name, experiment, records.values())
-    wanted = json.loads((FOLDER / f"{name}.json").read_text())
+    wanted = json.loads(goldens()[name].read_text())
     found = json.loads(json.dumps(document_of(experiment, records)))
     wrong = list(differences(found, wanted, name))
     assert not wrong, "\n".join([*wrong[:20], f"{len(wrong)} differences; {ANEW}"])

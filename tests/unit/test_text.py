@@ -25,7 +25,6 @@ from ringlight.experiments.record.events import read_records
 from ringlight.experiments.record.folder import read_json
 from ringlight.experiments.runner.progress import Reporter
 from ringlight.fabric.text import HalfCharacterError, cleaned, is_text, parse_json, visible
-from ringlight.workloads.formats.fault_traces import read_fault_trace
 
 HALF = r'["a", {"b": "\ud800"}]'
 
@@ -69,10 +68,10 @@ def test_scenario_files_and_settings_have_none() -> None:
         read_sets(["jobs.red.command=\udcff"])
 
 
-def test_files_of_runs_and_traces_have_none(tmp_path: Path) -> None:
+def test_files_of_runs_have_none(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_text(HALF)
-    for read in (read_json, read_records, lambda path: read_fault_trace(path, 4)):
+    for read in (read_json, read_records):
         with pytest.raises(ValueError, match=r"x\.json"):
             read(path)
 

@@ -28,7 +28,6 @@ from ringlight.experiments.view.serving import address, application
 from ringlight.experiments.view.single_file import single_file
 from ringlight.experiments.view.told import told_of
 from tests.browser import CHROMIUM, Browser, browser
-from tests.unit.test_cluster_scenario import SMALL
 
 ROOT = Path(__file__).resolve().parents[2]
 VENDOR = {
@@ -408,24 +407,6 @@ def test_many_gpus_are_folded_by_switch(tab: Browser, tmp_path: Path) -> None:
         tab.run(f"{nodes}('.fold')[0].emit('tap'), 0")
         assert tab.run(f"{nodes}('.gpu').length") == 36
         assert tab.said == []
-
-
-@chromium
-def test_a_replayed_trace_shows_what_its_jobs_hold(tab: Browser, tmp_path: Path) -> None:
-    scenario = tmp_path / "trace.yaml"
-    scenario.write_text(SMALL)
-    runs, arms = tmp_path / "runs", ("packed",)
-    done, _ = carry_out_experiment(load_checked(scenario), SimulationBackend(), runs, arms=arms)
-    folds = "[...ringlight.drawings][0].picture.cy.nodes('.fold').map(n => n.data('label'))"
-    with serving(done.path) as url:
-        shown(tab, url)
-        (held, *_) = [one for one in Recorded(done.path).take("packed")["held"] if one["held"]]
-        seek(tab, held["t"])
-        name, (gpus, jobs) = next(iter(held["held"].items()))
-        assert f"\n{gpus} busy, {jobs} jobs" in next(one for one in tab.run(folds) if name in one)
-        assert tab.run("document.querySelector('.curves').innerText").startswith("GPUs held")
-        # A run of days is over in a minute.
-        assert tab.run("(ringlight.clock.to - ringlight.clock.from) / ringlight.clock.speed") < 1000
 
 
 @chromium

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from ringlight.experiments.analysis.metrics import Context, metric
 from ringlight.experiments.analysis.prediction import ideal_all_reduce_s
 from ringlight.experiments.analysis.statistics import median
-from ringlight.experiments.record.events import TraceReplayed
+from ringlight.experiments.record.events import JobsComputed
 from ringlight.experiments.record.runs import JobRun
 
 
@@ -43,10 +43,9 @@ def jct_real(context: Context, job: JobRun) -> float | None:
 def iterations(context: Context, job: JobRun) -> int | None:
     """Iterations that all ranks have done.
 
-    Return the count; None for containers, all-reduces alone and replayed traces.
+    Return the count; None for containers, all-reduces alone and jobs that their source computed together.
     """
-    if context.run.of(TraceReplayed):
-        # A replay knows of none.
+    if any(isinstance(record, JobsComputed) for record in context.run.records):
         return None
     return len(job.by_index) if job.timed is None and job.plan.container is None else None
 

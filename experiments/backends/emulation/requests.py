@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
 from ringlight.experiments.analysis.prediction import light_wait_s, longest_iteration_s, slowest_bps
 from ringlight.experiments.backends.emulation.rest import CONNECT_S
-from ringlight.experiments.language.plan import Costs, JobPlan, RunPlan, Setting, TracePlan
+from ringlight.experiments.language.job_sources import made_by
+from ringlight.experiments.language.plan import Costs, JobPlan, RunPlan, Setting
 from ringlight.fabric.control_faults import ControlFaults
 from ringlight.fabric.cost import all_reduce_time
 from ringlight.fabric.planes.averagers.averaging import not_ideal
@@ -42,14 +42,6 @@ LEAST_INTERVAL_S = 0.2
 HELD = 2
 #: Events after which jobs go on as they were.
 HARMLESS = ("regroup", "cancel", "start")
-
-
-#: Policies of a trace that an emulation has, the controller's own.
-_EMULATED_POLICIES: Mapping[str, tuple[str, ...]] = {
-    "queueing": ("first-come",),
-    "placement": ("controller",),
-    "light": ("none", "controller"),
-}
 
 
 def job_request(plan: RunPlan, job: JobPlan) -> dict[str, Any]:
@@ -141,22 +133,11 @@ def longest_all_reduce_s(plan: RunPlan, job: JobPlan) -> float:
     return alone_s * alongside + steps.steps * light_wait_s(plan, job)
 
 
-def _only_replayed(trace: TracePlan) -> str | None:
-    """Return why a trace's jobs are not emulated, ``: reason`` or ``.key: reason``; None if they are."""
-    if trace.trains is None:
-        return ": weeks of a trace are only simulated"
-    for key, known in _EMULATED_POLICIES.items():
-        if (value := getattr(trace.policies, key)) not in known:
-            return f".{key}: {value} is only simulated; emulated are {', '.join(known)}"
-    if trace.faults is not None or trace.until_s is not None:
-        return f".{'until' if trace.faults is None else 'faults'}: only simulated"
-    return None
-
-
 def only_simulated(plan: RunPlan) -> str | None:
     """Return why only a simulation can carry out a plan, ``key: reason``; None if an emulation can, too."""
-    if plan.trace is not None and (why := _only_replayed(plan.trace)) is not None:
-        return f"jobs.trace{why}"
+    source = made_by(plan)
+    if source is not None and (why := source.refused(plan, simulated=False)) is not None:
+        return why
     try:
         plugged(plan.setting.fabric)
     except ValueError as error:

@@ -8,17 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ringlight.experiments.backends.protocol import CAPABILITIES, Told, lacking, untold
+from ringlight.experiments.backends.protocol import CAPABILITIES, Batch, Told, lacking, untold
 from ringlight.experiments.backends.simulation.carriers import CARRIERS
-from ringlight.experiments.backends.simulation.collectives import Batch, alone, batches, compute
+from ringlight.experiments.backends.simulation.collectives import alone, batches
 from ringlight.experiments.backends.simulation.lab import SimulatedLab
-from ringlight.experiments.backends.simulation.trace_runs import (
-    TraceBatch,
-    not_replayed,
-    replayed,
-    trace_batch,
-)
 from ringlight.experiments.backends.simulation.workloads import MOST_RANKS, fidelity_of
+from ringlight.experiments.language.job_sources import made_by
 from ringlight.experiments.language.plan import JobPlan, RunPlan, Setting
 from ringlight.experiments.record.events import Record
 from ringlight.fabric.frames import ETHERNET_BYTES, IN_PACKET_BYTES, payload_share
@@ -59,8 +54,8 @@ class SimulationBackend:
     _assumed: dict[str, tuple[list[str], str]] = field(default_factory=dict)
 
     def refuses(self, plan: RunPlan) -> str | None:
-        if plan.trace is not None:
-            return not_replayed(plan)
+        if (source := made_by(plan)) is not None:
+            return source.refused(plan, simulated=True)
         if (missing := lacking(self, plan)) is not None:
             return missing
         faults = plan.control
@@ -128,20 +123,19 @@ class SimulationBackend:
         share = payload_share(self._mtu_bytes(setting))
         return SimulatedLab(setting, share, self.latency_s, self._count, self.most_events)
 
-    def batches(self, plans: Sequence[RunPlan]) -> tuple[list[Batch | TraceBatch], list[RunPlan]]:
+    def batches(self, plans: Sequence[RunPlan]) -> tuple[list[Batch], list[RunPlan]]:
         """Return batches of plans that need no lab, and the plans that need a lab."""
-        traces: list[Batch | TraceBatch] = [trace_batch(plan) for plan in plans if plan.trace is not None]
-        plans = [plan for plan in plans if plan.trace is None]
+        sourced: list[Batch] = [source.batch(plan) for plan in plans if (source := made_by(plan)) is not None]
+        plans = [plan for plan in plans if plan.source is None]
         single = [plan for plan in plans if alone(plan)]
         if not single:
-            return traces, list(plans)
+            return sourced, list(plans)
         share = payload_share(min(self._mtu_bytes(plan.setting) for plan in single))
         single_batches = batches(single, share, self.latency_s)
-        return [*traces, *single_batches], [plan for plan in plans if not alone(plan)]
+        return [*sourced, *single_batches], [plan for plan in plans if not alone(plan)]
 
-    def compute(self, batch: Batch | TraceBatch, report: Told = untold) -> list[Record]:
-        """Return the records of a batch's runs. ``report`` is called with the progress of a trace's runs."""
-        return replayed(batch, report) if isinstance(batch, TraceBatch) else compute(batch)
+    def compute(self, batch: Batch, report: Told = untold) -> list[Record]:
+        return batch.compute(report)
 
     def _count(self, events: int) -> None:
         self.events += events

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 
 from ringlight.experiments.analysis.carrying import left_by_tcp
+from ringlight.experiments.backends.protocol import Told, untold
 from ringlight.experiments.language.plan import RunPlan
 from ringlight.experiments.record.events import (
     CollectiveTimed,
@@ -59,7 +60,7 @@ class AllReduce:
 
 
 @dataclass(frozen=True)
-class Batch:
+class CollectiveBatch:
     """Runs of one collective on one network: a ring, or a fabric of packet switches, at emulated rates.
 
     ``places``: of each rank among the network's nodes or GPUs.
@@ -69,6 +70,24 @@ class Batch:
     network: Around | Fabric
     places: tuple[int, ...]
     runs: list[AllReduce]
+
+    @property
+    def count(self) -> int:
+        """Return the number of runs."""
+        return len(self.runs)
+
+    def compute(self, report: Told = untold) -> list[Record]:
+        """Return the records of the runs; a run that cannot be made has a record with the reason."""
+        phases = cache(lambda *how: _phases(self, *how))
+        records: list[Record] = []
+        for run in self.runs:
+            try:
+                timed = phases(run.latency_s, run.segment_s, run.share)
+                records += _records(run, timed)
+            except ValueError as error:
+                reason = f"{run.title}: job {run.job}: {error}"
+                records.append(RunFailed(t=0.0, run=run.begin.run, arm=run.begin.arm, reason=reason))
+        return records
 
 
 def alone(plan: RunPlan) -> bool:
@@ -87,13 +106,13 @@ def alone(plan: RunPlan) -> bool:
     return in_step and known and (job.loop.compute_s, job.iterations, job.gpus) == (0.0, 1, len(fabric.gpus))
 
 
-def batches(plans: Iterable[RunPlan], share: float, latency_s: float) -> list[Batch]:
+def batches(plans: Iterable[RunPlan], share: float, latency_s: float) -> list[CollectiveBatch]:
     """Return the runs, each of them :func:`alone`, in batches that share a network; first those with most
     lightpaths.
 
     ``latency_s``: seconds that every transfer takes longer than a plan states.
     """
-    batch_of: dict[Hashable, Batch] = {}
+    batch_of: dict[Hashable, CollectiveBatch] = {}
     for plan in plans:
         (job,) = plan.jobs
         collective = job.loop.collective
@@ -103,7 +122,7 @@ def batches(plans: Iterable[RunPlan], share: float, latency_s: float) -> list[Ba
         key = medium, collective, None if ranks == nodes else ranks
         if key not in batch_of:
             index_of = {node: place for place, node in enumerate(nodes)}
-            batch_of[key] = Batch(collective, network(), tuple(index_of[gpu] for gpu in ranks), [])
+            batch_of[key] = CollectiveBatch(collective, network(), tuple(index_of[gpu] for gpu in ranks), [])
         batch_of[key].runs.append(_all_reduce(plan, cost, share, latency_s))
     return sorted(batch_of.values(), key=_weight, reverse=True)
 
@@ -124,7 +143,7 @@ def _medium(plan: RunPlan) -> tuple[Hashable, Callable[[], Around | Fabric], Ste
     return around, lambda: around, cost
 
 
-def _weight(batch: Batch) -> int:
+def _weight(batch: CollectiveBatch) -> int:
     if isinstance(batch.network, Fabric):
         return len(batch.network.gpus)
     lanes = batch.network.wavelengths if batch.collective.endswith("-striped") else 1
@@ -167,20 +186,6 @@ def payload_part(plan: RunPlan, share: float) -> float:
     return share * left_by_tcp(plan) if plan.costs.headers else 1.0
 
 
-def compute(batch: Batch) -> list[Record]:
-    """Return the records of a batch's runs; a run that cannot be made has a record with the reason."""
-    phases = cache(lambda *how: _phases(batch, *how))
-    records: list[Record] = []
-    for run in batch.runs:
-        try:
-            timed = phases(run.latency_s, run.segment_s, run.share)
-            records += _records(run, timed)
-        except ValueError as error:
-            reason = f"{run.title}: job {run.job}: {error}"
-            records.append(RunFailed(t=0.0, run=run.begin.run, arm=run.begin.arm, reason=reason))
-    return records
-
-
 def _records(all_reduce: AllReduce, phases: Phases) -> list[Record]:
     took, run = phases.time(all_reduce.vector_bytes, all_reduce.cost), all_reduce.begin.run
     return [
@@ -200,7 +205,7 @@ def _records(all_reduce: AllReduce, phases: Phases) -> list[Record]:
     ]
 
 
-def _phases(batch: Batch, latency_s: float, segment_s: float, share: float) -> Phases:
+def _phases(batch: CollectiveBatch, latency_s: float, segment_s: float, share: float) -> Phases:
     """Raises ValueError for a collective that does not fit the network."""
     where = batch.network
     if isinstance(where, Fabric):

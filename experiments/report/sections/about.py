@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ringlight.experiments.language.spec import ParameterSpec
-from ringlight.experiments.record.events import TraceReplayed
+from ringlight.experiments.record.events import JobsComputed
 from ringlight.experiments.report.page import assumptions, folded, listing, row, table, table_of, tag, text
 from ringlight.experiments.report.sections import section
 from ringlight.experiments.report.view import Draw, View
@@ -51,8 +51,8 @@ def limits(view: View, draw: Draw) -> str:
     the file follows."""
     paper = view.experiment.spec.paper
     about = {} if paper is None else paper.limits
-    if _is_replay(view):
-        return listing(_of_replay(view))
+    if (computed := _computed(view)) is not None:
+        return listing(_of_computed(view, computed))
     points = [
         *(_of_simulation(view) if view.simulated else _of_emulation(view)),
         *_of_light(view),
@@ -62,19 +62,17 @@ def limits(view: View, draw: Draw) -> str:
     return listing(points)
 
 
-def _is_replay(view: View) -> bool:
-    """Return whether a trace was replayed; its jobs may also be emulated, or simulated flow by flow."""
-    return any(run.of(TraceReplayed) for run in view.runs)
+def _computed(view: View) -> JobsComputed | None:
+    """Return what a source computed of its jobs; None where they were emulated, or simulated one by one."""
+    records = (record for run in view.runs for record in run.records)
+    return next((record for record in records if isinstance(record, JobsComputed)), None)
 
 
-def _of_replay(view: View) -> Iterator[str]:
+def _of_computed(view: View, computed: JobsComputed) -> Iterator[str]:
     real = all(plan.setting.scale.time == 1 for plan in view.plans.values())
     seconds = "Times are real ones." if real else "Seconds are those of the emulation."
     yield f"<b>Nothing here was measured: every figure was computed in virtual time. {seconds}</b>"
-    yield "What jobs send, and when, is not in a trace: it is what the file assumes (<code>sends</code>)."
-    yield "Durations are taken as those at ideal speed. A job has one rate, that of its slowest flow."
-    yield "Links are shared max-min fair, and packets spread evenly over them: no TCP, no queues, no loss."
-    yield "A moved fibre costs its job the dark time, and nothing else."
+    yield from computed.limits
 
 
 def _of_simulation(view: View) -> Iterator[str]:
@@ -216,7 +214,7 @@ def footer(view: View, draw: Draw) -> str:
         f"<footer><p>{_made(facts)}</p>{folded('Environment', listed)}"
         f"<p>{after}Made by Ringlight from the files of this run folder; <code>result.json</code> and "
         "<code>rows.csv</code> have every figure, labelled measured, simulated, analytic or published. "
-        f"{'' if _is_replay(view) else _again(view)}</p></footer>"
+        f"{_again(view) if _computed(view) is None else ''}</p></footer>"
     )
 
 

@@ -15,6 +15,7 @@ from ringlight.experiments.analysis.metrics import metrics
 from ringlight.experiments.analysis.rows import Row, key_of
 from ringlight.experiments.analysis.statistics import is_number
 from ringlight.experiments.language.spec import CompareSpec, SearchSpec, SweepSpec, quantity
+from ringlight.experiments.record.events import JobsComputed
 from ringlight.experiments.report.charts import (
     LOOKS,
     along,
@@ -56,8 +57,6 @@ _ALIKE = 1e-6
 _BESIDE = ("steps", "wavelengths_lit", "longest_lightpath", "received_at_once")
 _FEW = 2
 _DEFAULT = ("jct", "iteration", "allreduce")
-#: Of a trace, whose jobs have no figures of their own.
-_OF_RUN = ("completion_mean", "makespan")
 _UNITS = {"s": "seconds", "bit/s": "bit/s", "bytes": "bytes", "%": "%"}
 
 
@@ -130,7 +129,7 @@ def _series(view: View, spec: SweepSpec, arms: Sequence[str], metric: str) -> _S
         for other, values in spec.over.items()
         if other not in (path, beside)
     }
-    # A trace's jobs have no figures of their own.
+    # Jobs that their source computes together may have no figures of their own.
     subject = next((job.subject for job in view.each("job", arms)), "run")
     return _Series(view, spec, arms, subject, metric, path, beside, fixed)
 
@@ -326,9 +325,14 @@ def _metric(view: View) -> str:
     metrics_asked = [metric for compare in spec.compare for metric in compare.metrics]
     if spec.break_even is not None:
         metrics_asked.insert(0, spec.break_even.metric)
-    return next(
-        (metric for metric in (*metrics_asked, *_DEFAULT, *_OF_RUN) if metric in view.metrics), _DEFAULT[0]
-    )
+    may_be = (*metrics_asked, *_DEFAULT, *_of_computed(view), "makespan")
+    return next((metric for metric in may_be if metric in view.metrics), _DEFAULT[0])
+
+
+def _of_computed(view: View) -> list[str]:
+    """Return the metric that stands for all jobs, if their source computed them together."""
+    records = (record for run in view.runs[:1] for record in run.records)
+    return [record.metric for record in records if isinstance(record, JobsComputed)]
 
 
 def _table(view: View, arm: str, many: bool) -> str:

@@ -15,11 +15,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from ringlight.fabric.clusters import Cluster, Lattice
 from ringlight.fabric.crossconnect import CrossConnect
 from ringlight.fabric.parts import Counts, Gpu, Link, Onic, OpticalSwitch, Port
 from ringlight.fabric.planes.divided.planes import Planes
-from ringlight.fabric.planes.wholes.interconnect import Interconnect, of_blocks
+from ringlight.fabric.planes.wholes.interconnect import Interconnect
 from ringlight.fabric.topology import Fabric
 from ringlight.fabric.trees import QUEUE_S
 
@@ -47,9 +46,6 @@ class HopRing(Interconnect):
     @property
     def path_bps(self) -> float:
         return self.gpu_bps / 2
-
-    def cluster(self, gpus: int) -> Cluster:
-        return of_blocks(Lattice("a ring of servers", (gpus,)))
 
     def counts(self, gpus: int) -> Counts:
         """Return the parts of the ring.

@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ringlight.fabric.clusters import Cluster, Lattice
 from ringlight.fabric.planes.base import Plane
 from ringlight.fabric.planes.grid.grid import Grid
 from ringlight.fabric.planes.grid.wavelengths import (
@@ -35,10 +34,6 @@ class GridPlane(Plane):
         "a GPU has light for one flow at a time, once it has asked its O-NIC's agent, which only our workers "
         "do"
     )
-
-    def cluster(self) -> Cluster:
-        lattice = Lattice(str(self), (self.grid.rows, self.grid.columns), round_ends=False)
-        return Cluster((len(self.nodes),), (), (), lattice=lattice)
 
     def place(self, count: int, free: Collection[str]) -> tuple[str, ...] | None:
         return choose_nodes(self.grid, free, count)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ringlight.fabric.clusters import Cluster, Lattice
 from ringlight.fabric.parts import Counts
-from ringlight.fabric.planes.wholes.interconnect import Interconnect, of_blocks
+from ringlight.fabric.planes.wholes.interconnect import Interconnect
 
 
 @dataclass(frozen=True)
@@ -28,9 +27,6 @@ class GridOfGpus(Interconnect):
     gpu_bps: float
     transceivers: int = 1
     handshake_s: float = 0.0
-
-    def cluster(self, gpus: int) -> Cluster:
-        return of_blocks(Lattice("a grid", (self.rows, self.columns), round_ends=False))
 
     def counts(self, gpus: int) -> Counts:
         """Return the parts of the grid: O-NICs on the WSS of their row and on that of their column.

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ringlight.fabric.clusters import Cluster
 from ringlight.fabric.planes.base import Plane
 from ringlight.fabric.planes.ring.ring import WdmRing
 from ringlight.fabric.planes.ring.wdm import RingPlan, plan_ring, reach, set_up_steps
@@ -32,12 +31,6 @@ class RingPlane(Plane):
     untold: ClassVar[str] = (
         "light leads to the partners of one step of a known collective, and is set anew for the next"
     )
-
-    def cluster(self) -> Cluster:
-        raise ValueError(
-            f"ring {self.name} carries one job on all its nodes; as interconnect: {{kind: wavelength-ring}} "
-            "each job has an arc"
-        )
 
     def check_size(self, ranks: int) -> None:
         if ranks != len(self.nodes):

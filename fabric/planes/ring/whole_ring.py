@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ringlight.fabric.clusters import Cluster, Lattice
 from ringlight.fabric.parts import Counts
-from ringlight.fabric.planes.wholes.interconnect import Interconnect, of_blocks, of_ring
+from ringlight.fabric.planes.wholes.interconnect import Interconnect, of_ring
 
 
 @dataclass(frozen=True)
@@ -29,9 +28,6 @@ class WavelengthRing(Interconnect):
     @property
     def set_up_s(self) -> float:
         return self.dark_s
-
-    def cluster(self, gpus: int) -> Cluster:
-        return of_blocks(Lattice("a ring", (gpus,)))
 
     def counts(self, gpus: int) -> Counts:
         return of_ring(gpus, self.wavelengths)

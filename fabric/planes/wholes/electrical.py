@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ringlight.fabric.clusters import Cluster
 from ringlight.fabric.parts import Counts
 from ringlight.fabric.planes.wholes.interconnect import Interconnect
 
@@ -17,9 +16,6 @@ class Ideal(Interconnect):
     kind: ClassVar[str] = "ideal"
 
     gpu_bps: float
-
-    def cluster(self, gpus: int) -> Cluster:
-        return Cluster((gpus,), (), ())
 
     def counts(self, gpus: int) -> Counts:
         """Return the parts: one packet switch with a port for every GPU."""
@@ -40,12 +36,6 @@ class Servers(Interconnect):
     @property
     def server_size(self) -> int:
         return self.gpus_each
-
-    def cluster(self, gpus: int) -> Cluster:
-        """Return the cluster whose leaves are the servers; a GPU's rate is that inside."""
-        servers = gpus // self.gpus_each
-        leaves = self.gpus_each * self.gpu_bps / self.inside_bps
-        return Cluster((self.gpus_each,) * servers, (tuple(range(servers)),), ((leaves,) * servers,))
 
     def counts(self, gpus: int) -> Counts:
         """Return the parts: for every GPU a port on one packet switch, and a copper cable in its server.

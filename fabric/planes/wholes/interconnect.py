@@ -7,12 +7,10 @@ their unit: ``_bps`` or ``_s``.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar
 
-from ringlight.fabric.clusters import Cluster, Lattice
 from ringlight.fabric.parts import Counts
 
 Kind = TypeVar("Kind")
@@ -94,18 +92,9 @@ class Interconnect:
     def check(self, pairs: Iterable[tuple[int, int]]) -> None:
         """Raise ValueError if these GPUs (source, destination) cannot send to each other in one job."""
 
-    def cluster(self, gpus: int) -> Cluster:
-        """Return so many GPUs as a cluster that jobs of a trace share. Raises ValueError if they are none."""
-        raise ValueError(f"no trace is replayed on an interconnect of kind {self.kind}")
-
     def counts(self, gpus: int) -> Counts:
         """Return the parts of an interconnect that joins so many GPUs."""
         raise NotImplementedError
-
-
-def of_blocks(lattice: Lattice) -> Cluster:
-    """Return a cluster of GPUs of which jobs have blocks."""
-    return Cluster((math.prod(lattice.sides),), (), (), lattice=lattice)
 
 
 def slowed(kind: Kind, time: float, rate: float) -> Kind:

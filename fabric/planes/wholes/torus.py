@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
-from ringlight.fabric.clusters import Cluster, Lattice
 from ringlight.fabric.parts import Counts
-from ringlight.fabric.planes.wholes.interconnect import Interconnect, of_blocks
+from ringlight.fabric.planes.wholes.interconnect import Interconnect
 
 if TYPE_CHECKING:
     from ringlight.fabric.steps import IntArray
@@ -78,9 +77,6 @@ class TorusOfGpus(Interconnect):
     torus: Torus
     gpu_bps: float
     hop_s: float = 0.0
-
-    def cluster(self, gpus: int) -> Cluster:
-        return of_blocks(Lattice("a torus", self.torus.sides, needed=False))
 
     @property
     def link_bps(self) -> float:

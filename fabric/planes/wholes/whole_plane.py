@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ringlight.fabric.clusters import Cluster
 from ringlight.fabric.planes.base import NETWORK_S, Plane
 from ringlight.fabric.planes.wholes.interconnect import Built, Division, Interconnect, PhaseLight
 from ringlight.fabric.steps import Steps, pairs_of
@@ -57,9 +56,6 @@ class WholePlane(Plane):
                 yield place[source], place[destination]
 
         self.interconnect.check(pairs())
-
-    def cluster(self) -> Cluster:
-        return self.interconnect.cluster(len(self.nodes))
 
     def rate_bps(self, gpu: str) -> float:
         """Return all that the GPU can send at once, bits per second."""

@@ -1,0 +1,101 @@
+"""Sources of jobs: what may stand under a key of ``jobs`` in place of jobs by name (``Extension.jobs``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from ringlight.experiments.language.plan import EventPlan, JobPlan, RunPlan, Setting, SourcePlan
+from ringlight.fabric.extension import ExtensionError, InstalledExtension, extensions
+from ringlight.fabric.schema import Strict
+
+T = TypeVar("T")
+
+
+class Files(Protocol):
+    """What is read for a scenario file, once for all of its runs."""
+
+    def read(self, name: str, how: Callable[[Path], T], key: Hashable = None) -> T:
+        """Return what ``how`` returns of a file below the scenario's directory. ``key``: what else decides
+        that."""
+        ...
+
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Return what was made before under this key; else make it."""
+        ...
+
+
+class Sourced(NamedTuple):
+    """``jobs``: what a lab has of them, () if they are only computed together (``JobSource.batch``).
+    ``events``: besides those of the file."""
+
+    plan: SourcePlan
+    jobs: tuple[JobPlan, ...] = ()
+    events: tuple[EventPlan, ...] = ()
+
+
+class JobSource(Protocol):
+    """``spec``: the section's model."""
+
+    spec: type[Strict]
+
+    def meant(self, written: Mapping[str, Any]) -> bool:
+        """Return whether a section as written is the source's: a job may be named as its key is."""
+        ...
+
+    def plan(self, spec: Any, setting: Setting, events: Sequence[EventPlan], files: Files) -> Sourced:
+        """Return the plan of a run's jobs. ``spec``: the section, checked; ``events``: of the file.
+
+        Raises ValueError, ``key: what is wrong``.
+        """
+        ...
+
+    def document(self, plan: RunPlan) -> dict[str, Any]:
+        """Return what ``check`` says of a run's jobs."""
+        ...
+
+    def said(self, document: Mapping[str, Any]) -> str:
+        """Return such a document as a line for a person."""
+        ...
+
+    def refused(self, plan: RunPlan, *, simulated: bool) -> str | None:
+        """Return why a run cannot be simulated, or emulated, ``key: reason``; None if it can."""
+        ...
+
+    def batch(self, plan: RunPlan) -> Any:
+        """Return a run as data that another process can compute: ``backends.protocol.Batch``."""
+        ...
+
+
+@cache
+def keys_of_sources() -> Mapping[str, tuple[InstalledExtension, str]]:
+    """Return where each source of jobs is, by its key. Raises ExtensionError for two of one key."""
+    found: dict[str, tuple[InstalledExtension, str]] = {}
+    for item in extensions():
+        for key, value in item.extension.jobs.items():
+            if key in found:
+                raise ExtensionError(f"extension {item.extension.name}: another one has jobs.{key}")
+            found[key] = item, value
+    return found
+
+
+def job_source(key: str) -> JobSource:
+    """Return the source with a key (``keys_of_sources``)."""
+    item, value = keys_of_sources()[key]
+    source: JobSource = item.load(value)
+    return source
+
+
+def source_of(jobs: Any) -> str | None:
+    """Return the key of the source that makes a file's jobs, as written; None if they stand there by name."""
+    for key in keys_of_sources() if isinstance(jobs, Mapping) else ():
+        if isinstance(written := jobs.get(key), Mapping) and job_source(key).meant(written):
+            return key
+    return None
+
+
+def made_by(plan: RunPlan) -> JobSource | None:
+    """Return the source that made a run's jobs; None where the file names them."""
+    return None if plan.source is None else job_source(plan.source.key)
