@@ -91,6 +91,7 @@ def code_files() -> dict[str, Path]:
         "__init__",
         "alltoall",
         "collectives",
+        "extension",
         "gathers",
         "kinds",
         "phases",
@@ -99,7 +100,10 @@ def code_files() -> dict[str, Path]:
         "text",
         "verify",
         "planes/__init__",
+        "planes/averagers/__init__",
+        "planes/averagers/collective",
         "planes/ring/__init__",
+        "planes/ring/collective",
         "planes/ring/wrht",
     )
     chosen = [ROOT / "fabric" / f"{name}.py" for name in modules] + [ROOT / "containers/__init__.py"]

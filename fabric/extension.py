@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Iterable
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache, partial
 from graphlib import CycleError, TopologicalSorter
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -35,12 +35,24 @@ class Extension:
     Values are ``"module:object"``, the module's name relative to the extension's package, and are loaded when
     they are used. ``requires``: names of the extensions whose modules it imports. ``commands``: a function
     that adds commands to a :class:`typer.Typer`. It is called whenever ``ringlight`` starts, so its module
-    must import what is heavy inside its commands.
+    must import what is heavy inside its commands. ``fabric``: keys of the fabric file, each a
+    :class:`fabric.keys.FabricKey`; the scenario language and the fabric's schema read them when they are
+    imported, so its module must be light. ``planes``: by kind, a function of a fabric that returns the planes
+    of this kind in it (:class:`fabric.planes.base.Plane`). ``light``: subclasses of
+    :class:`controller.light.provider.Provider`, which the controller makes of a ``LightContext`` when it
+    starts. ``carriers``: by kind of plane, a subclass of
+    :class:`experiments.backends.simulation.carriers.Carrier`, which simulates jobs there. ``collectives``: by
+    name, a :class:`fabric.schedules.Algorithm` of an all-reduce.
     """
 
     name: str
     requires: tuple[str, ...] = ()
     commands: str = ""
+    fabric: Mapping[str, str] = field(default_factory=dict)
+    planes: Mapping[str, str] = field(default_factory=dict)
+    light: tuple[str, ...] = ()
+    carriers: Mapping[str, str] = field(default_factory=dict)
+    collectives: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -59,6 +71,78 @@ class InstalledExtension:
             raise ExtensionError(
                 f"extension {self.extension.name}: {value} cannot be loaded: {error}"
             ) from None
+
+
+#: What the core has of what extensions add.
+CORE = InstalledExtension(
+    Extension(
+        "ringlight",
+        fabric={
+            "grids": "fabric.planes.grid.grid_keys:GRIDS",
+            "averaging": "fabric.planes.averagers.averager_keys:AVERAGING",
+            "averagers": "fabric.planes.averagers.averager_keys:AVERAGERS",
+            "interconnect": "fabric.planes.wholes.whole_keys:INTERCONNECT",
+            "hop_ring": "fabric.planes.wholes.whole_keys:HOP_RING",
+            "rings": "fabric.planes.ring.ring_keys:RINGS",
+        },
+        planes={
+            "interconnect": "fabric.planes.wholes.whole_plane:wholes",
+            "grid": "fabric.planes.grid.grid_plane:grids",
+            "ring": "fabric.planes.ring.ring_plane:rings",
+        },
+        light=(
+            "controller.light.divided:DividedProvider",
+            "controller.light.ring:RingProvider",
+            "controller.light.grid:GridProvider",
+        ),
+        carriers={
+            "packets": "experiments.backends.simulation.carriers:Carrier",
+            "averagers": "experiments.backends.simulation.averager_carrier:AveragerCarrier",
+            "grid": "experiments.backends.simulation.grid_carrier:GridCarrier",
+            "interconnect": "experiments.backends.simulation.whole_carrier:WholeCarrier",
+            "ring": "experiments.backends.simulation.ring_carrier:RingCarrier",
+        },
+        collectives={
+            "optinc": "fabric.planes.averagers.collective:OPTINC",
+            "wrht": "fabric.planes.ring.collective:WRHT",
+        },
+    ),
+    "ringlight",
+)
+
+
+@cache
+def loaders(field_name: str) -> Mapping[str, Callable[[], Any]]:
+    """Return what loads each thing that the core and the extensions have in a field, by the thing's name.
+
+    Raises ExtensionError as :func:`extensions`, and if two have a thing of the same name.
+    """
+    return loaders_of(field_name, (CORE, *extensions()))
+
+
+@cache
+def loaded(field_name: str) -> list[Any]:
+    """Return the things that the core and the extensions have in a field without names, in order.
+
+    Raises ExtensionError as :func:`extensions`, and for one that cannot be loaded.
+    """
+    return [
+        item.load(value) for item in (CORE, *extensions()) for value in getattr(item.extension, field_name)
+    ]
+
+
+def loaders_of(field_name: str, installed: Iterable[InstalledExtension]) -> Mapping[str, Callable[[], Any]]:
+    """Return the loaders of :func:`loaders` of certain extensions. Raises ExtensionError."""
+    known: dict[str, Callable[[], Any]] = {}
+    for item in installed:
+        values: Mapping[str, str] = getattr(item.extension, field_name)
+        for name, value in values.items():
+            if name in known:
+                raise ExtensionError(
+                    f"extension {item.extension.name}: {field_name}: there is a {name} already"
+                )
+            known[name] = partial(item.load, value)
+    return known
 
 
 @cache

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Annotated, Literal, NamedTuple
+from dataclasses import dataclass, field, make_dataclass
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -226,7 +226,18 @@ class PlaneDocument(PlaneOverview):
 
     nodes: list[PlaneNode]
     switches: list[PlaneSwitch]
-    own: GridPart | RingPart | DividedPart
+    own: Any
+
+
+def plane_document(own: Any) -> type[PlaneDocument]:
+    """Return the document whose ``own`` is of a type."""
+    return make_dataclass(
+        "PlaneDocument",
+        [("own", own)],
+        bases=(PlaneDocument,),
+        frozen=True,
+        namespace={"__doc__": PlaneDocument.__doc__},
+    )
 
 
 @dataclass(frozen=True)

@@ -57,8 +57,9 @@ from ringlight.experiments.language.traces import (
 from ringlight.experiments.language.workloads import WorkloadSpec, emulated, files_of, problem_of, workload_of
 from ringlight.fabric.control_faults import ControlFaults
 from ringlight.fabric.planes.choice import plane_of
-from ringlight.fabric.schema import Strict, build_fabric, under
+from ringlight.fabric.schema import build_fabric
 from ringlight.fabric.topology import Fabric
+from ringlight.fabric.values import Strict, under
 from ringlight.workloads.fault_traces import FaultTrace
 from ringlight.workloads.formats.fault_traces import read_fault_trace
 from ringlight.workloads.formats.job_traces import read_job_trace

@@ -41,8 +41,8 @@ from ringlight.fabric.frames import LARGEST_MTU_BYTES, payload_share
 from ringlight.fabric.parts import Port
 from ringlight.fabric.planes.base import Plane
 from ringlight.fabric.planes.choice import plane_of
-from ringlight.fabric.schema import Duration, Strict
 from ringlight.fabric.topology import Fabric
+from ringlight.fabric.values import Duration, Strict
 from ringlight.workloads.fault_traces import FaultTrace
 from ringlight.workloads.job_traces import (
     Fit,

@@ -28,6 +28,7 @@ from ringlight.controller.optical.model import Snapshot
 from ringlight.fabric.crossconnect import CrossConnect
 from ringlight.fabric.planes.ring.ring import Reconfigure
 from ringlight.fabric.planes.ring.wdm import RingPlan
+from tests.lights import light_context
 from tests.unit.test_controller_arbiter import Wss
 from tests.unit.test_ring_light import ring_fabric
 
@@ -375,14 +376,14 @@ def test_light_that_could_not_be_set_leaves_no_threads() -> None:
     site = OpticalSite({name: Wss(name, 4, 1) for name in RING.switches}, {}, EventBus())
     before = set(threading.enumerate())
     with pytest.raises(UnavailableError, match="server agent"):
-        RingProvider(FABRIC, site, None, {}, EventBus()).light("j", PLAN)
+        RingProvider(light_context(FABRIC, site)).light("j", PLAN)
     assert set(threading.enumerate()) == before
 
 
 def test_health_names_a_job_that_could_not_be_taken_over_until_it_is_cleared(tmp_path: Path) -> None:
     site = OpticalSite({name: Wss(name, 4, 1) for name in RING.switches}, {}, EventBus())
     nowhere = {gpu: tmp_path / "nowhere" / gpu for gpu in RING.nodes}
-    rings = RingProvider(FABRIC, site, None, nowhere, EventBus())
+    rings = RingProvider(light_context(FABRIC, site, sockets=nowhere))
     rings.adopt("j", PLAN)
     (trouble,) = rings.troubles()
     assert trouble.startswith(f"{PLAN.place}: job j is not taken over: ring {PLAN.place}: flow socket ")

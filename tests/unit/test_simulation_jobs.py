@@ -634,7 +634,7 @@ def oddl(
     side: int, control: ControlNetwork, vector: float = MIB, **options: object
 ) -> tuple[OnicPlane, float]:
     fabric = grid_fabric(side, side)
-    grid = fabric.grids["n"]
+    grid = fabric.parts["grids"]["n"]
     engine = Engine()
     plane = OnicPlane(engine, fabric, wavelength_map(grid, grid.nodes), control, **options)  # type: ignore[arg-type]
     job = Job("a", grid.nodes, halving_doubling(side * side), vector)
@@ -676,7 +676,7 @@ def test_leases_are_renewed_while_a_long_flow_is_lit() -> None:
 @pytest.mark.parametrize(("rows", "columns", "contended"), [(1, 4, True), (4, 1, True), (2, 2, False)])
 def test_receivers_are_contended_where_light_use_says_so(rows: int, columns: int, contended: bool) -> None:
     fabric = grid_fabric(rows, columns, wavelengths=2)
-    grid = fabric.grids["n"]
+    grid = fabric.parts["grids"]["n"]
     engine = Engine()
     steps = halving_doubling(4)
     ways = ways_for(grid, grid.nodes, steps)
@@ -691,7 +691,7 @@ def test_receivers_are_contended_where_light_use_says_so(rows: int, columns: int
 
 def test_a_spare_on_a_grid_needs_light() -> None:
     fabric = grid_fabric(1, 4)
-    grid = fabric.grids["n"]
+    grid = fabric.parts["grids"]["n"]
     job = Job("a", grid.nodes[:3], ring(3), MIB, Compute(0.1), iterations=3)
 
     def ends(lit: tuple[str, ...]) -> str | None:

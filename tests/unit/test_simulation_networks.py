@@ -96,9 +96,9 @@ def test_a_tree_is_oversubscribed_as_told() -> None:
 
 def test_halving_doubling_on_a_grid_shares_nothing() -> None:
     fabric = grid_fabric(4, 8)
-    network = GridNetwork(fabric, fabric.grids["n"])
+    network = GridNetwork(fabric, fabric.parts["grids"]["n"])
     for number, step in enumerate(halving_doubling(32)):
-        routes = network.routes(fabric.grids["n"].nodes, step, number)
+        routes = network.routes(fabric.parts["grids"]["n"].nodes, step, number)
         assert len(set(routes.links.tolist())) == len(routes.links) == 2 * 32
     assert str(network.key(0)) == str(("from", Port("n0", 0)))
     assert network.key(2 * 32 + 1) == ("to", Port("n0", 1))
@@ -106,7 +106,7 @@ def test_halving_doubling_on_a_grid_shares_nothing() -> None:
 
 def test_a_grid_names_what_does_not_fit() -> None:
     fabric = grid_fabric(2, 2)
-    grid = fabric.grids["n"]
+    grid = fabric.parts["grids"]["n"]
     network = GridNetwork(fabric, grid)
     with pytest.raises(ValueError, match=r"step 3: ranks 1 and 2 \(n1, n2\) share neither row nor column"):
         network.routes(grid.nodes, one_step([(0, 1), (1, 2)]), 3)

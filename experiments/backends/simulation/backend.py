@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ringlight.experiments.backends.protocol import CAPABILITIES, Told, lacking, untold
-from ringlight.experiments.backends.simulation.carriers import CARRIERS
+from ringlight.experiments.backends.simulation.carriers import carriers
 from ringlight.experiments.backends.simulation.collectives import Batch, alone, batches, compute
 from ringlight.experiments.backends.simulation.lab import SimulatedLab
 from ringlight.experiments.backends.simulation.trace_runs import (
@@ -86,7 +86,7 @@ class SimulationBackend:
                 return why
         for event in plan.events:
             for plane in planes.values():
-                if (why := CARRIERS[plane.kind].cannot(event.do)) is not None:
+                if (why := carriers()[plane.kind].cannot(event.do)) is not None:
                     return f"events.{event.name}.do: {why}"
         return None
 
@@ -196,7 +196,7 @@ class SimulationBackend:
                     "connections were warm (fabric/full_load.py)",
                 )
             )
-        for carrier in CARRIERS.values():
+        for carrier in carriers().values():
             assumed += carrier.assumed(setting)
         for what, value, why in assumed:
             values, _ = self._assumed.setdefault(what, ([], why))
@@ -221,7 +221,7 @@ def _unmodelled(plan: RunPlan, planes: Mapping[str, Plane]) -> str | None:
         return None
     where = effects[0][0]
     for name, plane in planes.items():
-        if not CARRIERS[plane.kind].impaired:
+        if not carriers()[plane.kind].impaired:
             return f"{where}: what links do to frames is simulated for packets, and job {name} is on {plane}"
     for job in plan.jobs:
         if job.workload is not None and fidelity_of(job) == "classes":
