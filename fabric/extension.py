@@ -35,7 +35,9 @@ class Extension:
     Values are ``"module:object"``, the module's name relative to the extension's package, and are loaded when
     they are used. ``requires``: names of the extensions whose modules it imports. ``commands``: a function
     that adds commands to a :class:`typer.Typer`. It is called whenever ``ringlight`` starts, so its module
-    must import what is heavy inside its commands. ``fabric``: keys of the fabric file, each a
+    must import what is heavy inside its commands.
+
+    ``fabric``: keys of the fabric file, each a
     :class:`fabric.keys.FabricKey`; the scenario language and the fabric's schema read them when they are
     imported, so its module must be light. ``planes``: by kind, a function of a fabric that returns the planes
     of this kind in it (:class:`fabric.planes.base.Plane`). ``light``: subclasses of
@@ -43,6 +45,10 @@ class Extension:
     starts. ``carriers``: by kind of plane, a subclass of
     :class:`experiments.backends.simulation.carriers.Carrier`, which simulates jobs there. ``collectives``: by
     name, a :class:`fabric.schedules.Algorithm` of an all-reduce.
+
+    ``metrics``: modules whose functions are metrics (``@metric``, ``experiments.analysis.metrics``), without
+    an object's name. ``sections``: functions that are sections of the report (``@section``,
+    ``experiments.report.sections``); each says which section of the core it follows.
     """
 
     name: str
@@ -53,6 +59,8 @@ class Extension:
     light: tuple[str, ...] = ()
     carriers: Mapping[str, str] = field(default_factory=dict)
     collectives: Mapping[str, str] = field(default_factory=dict)
+    metrics: tuple[str, ...] = ()
+    sections: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -63,10 +71,11 @@ class InstalledExtension:
     package: str
 
     def load(self, value: str) -> Any:
-        """Return the object that a value names. Raises ExtensionError if there is none."""
-        module, _, name = value.partition(":")
+        """Return the object, or the module, that a value names. Raises ExtensionError if there is none."""
+        module_name, _, name = value.partition(":")
         try:
-            return getattr(importlib.import_module(f"{self.package}.{module}"), name)
+            module = importlib.import_module(f"{self.package}.{module_name}")
+            return getattr(module, name) if name else module
         except (ImportError, AttributeError) as error:
             raise ExtensionError(
                 f"extension {self.extension.name}: {value} cannot be loaded: {error}"

@@ -43,7 +43,7 @@ def _ordered(there: Sequence[Section], *, believed: bool) -> list[Section]:
     """Return the sections in the order of the page: doubts come right after the head."""
     if believed:
         return list(there)
-    return sorted(there, key=lambda section: (section.order > 0, section.name != DOUBTS, section.order))
+    return sorted(there, key=lambda section: (section is not there[0], section.name != DOUBTS))
 
 
 def _titled(section: Section, body: str) -> str:

@@ -16,12 +16,12 @@ from ringlight.experiments.language.expand import Experiment, load, parse
 from ringlight.experiments.language.text import ScenarioError
 from ringlight.experiments.language.traces import jobs_of
 from ringlight.experiments.record.events import TraceReplayed, read_records
-from ringlight.experiments.report.sections.traces import occupied, times
 from ringlight.experiments.runner import experiment as experiment_module
 from ringlight.experiments.runner import progress
 from ringlight.experiments.runner.command import carry_out_experiment, finish
 from ringlight.experiments.runner.foretold import Foreteller
 from ringlight.experiments.runner.progress import Reporter
+from ringlight.extensions.cluster.section import occupied, times
 from ringlight.extensions.crosscheck.command import flow_by_flow
 
 FABRIC = "leaf_spine: {leaves: 4, spines: 1, gpus_per_leaf: 8, gpu: g, rate: 100 Gbit/s, oversubscription: 4}"

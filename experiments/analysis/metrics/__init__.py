@@ -1,4 +1,4 @@
-"""Metrics: each a small pure function of a run, found here. A new one is a function in a new file.
+"""Metrics: each a small pure function of a run, found here and in extensions. A new one is one new function.
 
     @metric("s", of="job")
     def jct(context: Context, job: JobRun) -> float | None:
@@ -36,6 +36,7 @@ from ringlight.experiments.analysis.prediction import (
 from ringlight.experiments.analysis.rows import Label, Row, Value
 from ringlight.experiments.record.events import RingSetUps
 from ringlight.experiments.record.runs import JobRun, Run
+from ringlight.fabric.extension import extensions
 from ringlight.fabric.paths import NoPathError, PacketView
 
 Of = Literal["run", "fabric", "job", "traffic", "event", "event job", "messages"]
@@ -213,10 +214,13 @@ def metric(
 def _all_read() -> None:
     for module in pkgutil.iter_modules(__path__, f"{__name__}."):
         importlib.import_module(module.name)
+    for item in extensions():
+        for value in item.extension.metrics:
+            item.load(value)
 
 
 def metrics() -> Mapping[str, Metric]:
-    """Return all metrics by name: those of every file in this folder."""
+    """Return all metrics by name: those of every file in this folder and of the extensions."""
     _all_read()
     return _FOUND
 
@@ -257,10 +261,13 @@ def rows_of(context: Context) -> list[Row]:
     return rows
 
 
-def table() -> str:
-    """Return all metrics as a table in Markdown, for docs/metrics.md."""
+def table(package: str = __name__) -> str:
+    """Return the metrics of a package as a table in Markdown: the core's for docs/metrics.md, an extension's
+    for its page."""
     lines = ["| metric | unit | of | |", "|---|---|---|---|"]
     for name, entry in sorted(metrics().items()):
+        if not entry.file.startswith(f"{package}."):
+            continue
         words = f"{entry.help} ({entry.known})" if entry.known else entry.help
         lines.append(f"| `{name}` | {entry.unit} | {entry.of} | {words} |")
     return "\n".join(lines) + "\n"

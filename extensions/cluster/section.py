@@ -100,7 +100,7 @@ def _replays(view: View) -> dict[str, TraceReplayed]:
     return {arm: replay for arm, replay in replays.items() if replay is not None}
 
 
-@section(32, "Jobs of a trace", needs=("completion_mean",))
+@section("containers", "Jobs of a trace", needs=("completion_mean",))
 def traces(view: View, draw: Draw) -> str:
     """Return HTML that shows completion times under each policy, by size of jobs, and the cluster over
     time."""
@@ -130,7 +130,7 @@ def traces(view: View, draw: Draw) -> str:
     return view.paragraph("traces") + "".join(parts)
 
 
-@section(33, "A trace's jobs beside their replay", needs=("completion_over_replayed",))
+@section("traces", "A trace's jobs beside their replay", needs=("completion_over_replayed",))
 def beside_replay(view: View, draw: Draw) -> str:
     """Return HTML that shows each emulated job: its arrival, waiting and running time, and the same in the
     replay."""
