@@ -92,16 +92,16 @@ CORE = InstalledExtension(
             "averagers": "fabric.planes.averagers.averager_keys:AVERAGERS",
             "interconnect": "fabric.planes.wholes.whole_keys:INTERCONNECT",
             "hop_ring": "fabric.planes.wholes.whole_keys:HOP_RING",
-            "rings": "fabric.planes.ring.ring_keys:RINGS",
+            "rings": "extensions.wrht.ring_keys:RINGS",
         },
         planes={
             "interconnect": "fabric.planes.wholes.whole_plane:wholes",
             "grid": "fabric.planes.grid.grid_plane:grids",
-            "ring": "fabric.planes.ring.ring_plane:rings",
+            "ring": "extensions.wrht.ring_plane:rings",
         },
         light=(
             "controller.light.divided:DividedProvider",
-            "controller.light.ring:RingProvider",
+            "extensions.wrht.provider:RingProvider",
             "controller.light.grid:GridProvider",
         ),
         carriers={
@@ -109,11 +109,11 @@ CORE = InstalledExtension(
             "averagers": "experiments.backends.simulation.averager_carrier:AveragerCarrier",
             "grid": "experiments.backends.simulation.grid_carrier:GridCarrier",
             "interconnect": "experiments.backends.simulation.whole_carrier:WholeCarrier",
-            "ring": "experiments.backends.simulation.ring_carrier:RingCarrier",
+            "ring": "extensions.wrht.carrier:RingCarrier",
         },
         collectives={
             "optinc": "fabric.planes.averagers.collective:OPTINC",
-            "wrht": "fabric.planes.ring.collective:WRHT",
+            "wrht": "extensions.wrht.collective:WRHT",
         },
     ),
     "ringlight",

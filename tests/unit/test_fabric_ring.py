@@ -23,7 +23,7 @@ from ringlight.fabric.planes.ring.wdm import (
     set_up_steps,
     wdm_ring,
 )
-from ringlight.fabric.planes.ring.wrht import wrht
+from ringlight.extensions.wrht.schedule import wrht
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.steps import Steps, frozen

@@ -17,7 +17,7 @@ from ringlight.fabric.collectives import all_reduce, apply_schedule, schedule_of
 from ringlight.fabric.crossconnect import CrossConnect, check_matching
 from ringlight.fabric.planes.averagers.averaging import scale_steps
 from ringlight.fabric.planes.ring import wdm
-from ringlight.fabric.planes.ring.wrht import (
+from ringlight.extensions.wrht.schedule import (
     exchange_lightpaths,
     exchange_wavelengths,
     plan,

@@ -18,7 +18,7 @@ from ringlight.fabric.paths import PacketView
 from ringlight.fabric.placement import regroup
 from ringlight.fabric.planes.grid.wavelengths import light_use, wavelength_map, ways_for
 from ringlight.fabric.planes.ring import wdm
-from ringlight.fabric.planes.ring.wrht import wrht
+from ringlight.extensions.wrht.schedule import wrht
 from ringlight.fabric.schedules import STEPS, halving_doubling, ring, ring_of_bits
 from ringlight.fabric.steps import Step, compact, passes_on
 from ringlight.fabric.topology import circuit_cross_connects

@@ -11,7 +11,7 @@ from ringlight.fabric.cost import RingJob, ring_rates
 from ringlight.fabric.parts import Port
 from ringlight.fabric.paths import PacketView, Router
 from ringlight.fabric.planes.ring import wdm
-from ringlight.fabric.planes.ring.wrht import wrht
+from ringlight.extensions.wrht.schedule import wrht
 from ringlight.fabric.schedules import halving_doubling, ring
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.steps import Step, frozen, frozen_bool

@@ -20,7 +20,7 @@ from ringlight.experiments.record.events import (
 )
 from ringlight.experiments.record.runs import JobRun, Run
 from ringlight.fabric.planes.base import Plane
-from ringlight.fabric.planes.ring.ring_plane import RingPlane
+from ringlight.extensions.wrht.ring_plane import RingPlane
 
 #: What must be 0 in every correct run; the kernel counts it.
 FORBIDDEN = ("collisions", "receiver_overlaps", "misdirected")

@@ -29,7 +29,7 @@ from ringlight.experiments.report.sections.light import counted, of_fabric, time
 from ringlight.experiments.report.view import Draw, View, seconds_and_real
 from ringlight.experiments.report.words import count, seconds
 from ringlight.fabric.planes.ring.ring import CLOCKWISE
-from ringlight.fabric.planes.ring.ring_plane import RingPlane
+from ringlight.extensions.wrht.ring_plane import RingPlane
 from ringlight.fabric.planes.ring.wdm import RingPlan, RingStep
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.units import format_rate

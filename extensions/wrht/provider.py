@@ -1,7 +1,7 @@
 """Rings of wavelengths: a job has all nodes of one, and its light is set between the steps of its collective.
 
 Every WSS carries what the first step needs, every node gets its transmit table, and a conductor
-(:mod:`controller.light.conducting`) opens the nodes' flow sockets and steps the light through the collective.
+(:mod:`extensions.wrht.conducting`) opens the nodes' flow sockets and steps the light through the collective.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ringlight.controller.errors import InvalidError, UnavailableError
-from ringlight.controller.light.conducting import RingConductor
+from ringlight.extensions.wrht.conducting import RingConductor
 from ringlight.controller.light.documents import LitPair, OnicDocument, RingPart, RingPlanned, SetUp
 from ringlight.controller.light.provider import Alone, LightContext, on_all
 from ringlight.controller.light.switches import Lights
 from ringlight.controller.light.traffic import steps_of_job
 from ringlight.fabric.planes.ring.ring import WdmRing
-from ringlight.fabric.planes.ring.ring_plane import RingPlane
+from ringlight.extensions.wrht.ring_plane import RingPlane
 from ringlight.fabric.planes.ring.wdm import Emit, RingPlan, plan_ring, set_up_steps
 from ringlight.fabric.topology import Fabric
 

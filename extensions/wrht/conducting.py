@@ -28,7 +28,7 @@ from ringlight.controller.bus import EventBus
 from ringlight.controller.light.documents import LitPair, Playing, SetUp, SetUpStatistics, quantiles
 from ringlight.controller.light.switches import WRITE_S, Lights
 from ringlight.controller.onic.agent import flow_name
-from ringlight.controller.onic.conductor import (
+from ringlight.extensions.wrht.conductor import (
     Closed,
     Conductor,
     ConductorLit,

@@ -18,9 +18,9 @@ from ringlight.controller.bus import EventBus
 from ringlight.controller.circuits.optical_site import OpticalSite
 from ringlight.controller.errors import UnavailableError
 from ringlight.controller.light import conducting as ring_conductor
-from ringlight.controller.light.conducting import RingConductor
+from ringlight.extensions.wrht.conducting import RingConductor
 from ringlight.controller.light.documents import quantile
-from ringlight.controller.light.ring import RingProvider, plan_light
+from ringlight.extensions.wrht.provider import RingProvider, plan_light
 from ringlight.controller.light.switches import Lights
 from ringlight.controller.optical.base import Deadline
 from ringlight.controller.optical.errors import Unreachable
@@ -30,7 +30,7 @@ from ringlight.fabric.planes.ring.ring import Reconfigure
 from ringlight.fabric.planes.ring.wdm import RingPlan
 from tests.lights import light_context
 from tests.unit.test_controller_arbiter import Wss
-from tests.unit.test_ring_light import ring_fabric
+from tests.extensions.wrht.test_ring_light import ring_fabric
 
 FABRIC, RING = ring_fabric(5)
 PLAN = plan_light(FABRIC, RING, {"collective": "wrht"})

@@ -8,7 +8,7 @@ import pytest
 
 from ringlight.controller.errors import ConflictError, InvalidError
 from ringlight.controller.jobs.reservation import placed, planes_for
-from ringlight.controller.light.ring import plan_light
+from ringlight.extensions.wrht.provider import plan_light
 from ringlight.fabric.planes.ring.ring import WdmRing
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import Fabric

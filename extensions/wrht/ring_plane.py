@@ -10,7 +10,7 @@ from typing import ClassVar
 from ringlight.fabric.clusters import Cluster
 from ringlight.fabric.parts import Port
 from ringlight.fabric.planes.base import Plane
-from ringlight.fabric.planes.ring.collective import fitted
+from ringlight.extensions.wrht.collective import fitted
 from ringlight.fabric.planes.ring.ring import WdmRing
 from ringlight.fabric.planes.ring.wdm import RingPlan, plan_ring, reach, set_up_steps
 from ringlight.fabric.planes.streams import LinkTestStream
