@@ -49,6 +49,9 @@ class Extension:
     ``metrics``: modules whose functions are metrics (``@metric``, ``experiments.analysis.metrics``), without
     an object's name. ``sections``: functions that are sections of the report (``@section``,
     ``experiments.report.sections``); each says which section of the core it follows.
+    ``papers``: by the name that a scenario's ``paper.model`` has, a module with closed forms and a verdict
+    (``experiments.papers``). ``worker``: modules that workers import, which go into their image together with
+    the package's own module.
     """
 
     name: str
@@ -61,6 +64,8 @@ class Extension:
     collectives: Mapping[str, str] = field(default_factory=dict)
     metrics: tuple[str, ...] = ()
     sections: tuple[str, ...] = ()
+    papers: Mapping[str, str] = field(default_factory=dict)
+    worker: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -92,16 +97,13 @@ CORE = InstalledExtension(
             "averagers": "fabric.planes.averagers.averager_keys:AVERAGERS",
             "interconnect": "fabric.planes.wholes.whole_keys:INTERCONNECT",
             "hop_ring": "fabric.planes.wholes.whole_keys:HOP_RING",
-            "rings": "extensions.wrht.ring_keys:RINGS",
         },
         planes={
             "interconnect": "fabric.planes.wholes.whole_plane:wholes",
             "grid": "fabric.planes.grid.grid_plane:grids",
-            "ring": "extensions.wrht.ring_plane:rings",
         },
         light=(
             "controller.light.divided:DividedProvider",
-            "extensions.wrht.provider:RingProvider",
             "controller.light.grid:GridProvider",
         ),
         carriers={
@@ -109,11 +111,9 @@ CORE = InstalledExtension(
             "averagers": "experiments.backends.simulation.averager_carrier:AveragerCarrier",
             "grid": "experiments.backends.simulation.grid_carrier:GridCarrier",
             "interconnect": "experiments.backends.simulation.whole_carrier:WholeCarrier",
-            "ring": "extensions.wrht.carrier:RingCarrier",
         },
         collectives={
             "optinc": "fabric.planes.averagers.collective:OPTINC",
-            "wrht": "extensions.wrht.collective:WRHT",
         },
     ),
     "ringlight",

@@ -11,13 +11,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ringlight.controller.errors import InvalidError, UnavailableError
-from ringlight.extensions.wrht.conducting import RingConductor
-from ringlight.controller.light.documents import LitPair, OnicDocument, RingPart, RingPlanned, SetUp
+from ringlight.controller.light.documents import LitPair, OnicDocument
 from ringlight.controller.light.provider import Alone, LightContext, on_all
 from ringlight.controller.light.switches import Lights
 from ringlight.controller.light.traffic import steps_of_job
-from ringlight.fabric.planes.ring.ring import WdmRing
+from ringlight.extensions.wrht.conducting import RingConductor
+from ringlight.extensions.wrht.documents import RingPart, RingPlanned, SetUp
 from ringlight.extensions.wrht.ring_plane import RingPlane
+from ringlight.fabric.planes.ring.ring import WdmRing
 from ringlight.fabric.planes.ring.wdm import Emit, RingPlan, plan_ring, set_up_steps
 from ringlight.fabric.topology import Fabric
 

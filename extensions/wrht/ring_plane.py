@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ringlight.extensions.wrht.collective import fitted
 from ringlight.fabric.clusters import Cluster
 from ringlight.fabric.parts import Port
 from ringlight.fabric.planes.base import Plane
-from ringlight.extensions.wrht.collective import fitted
 from ringlight.fabric.planes.ring.ring import WdmRing
 from ringlight.fabric.planes.ring.wdm import RingPlan, plan_ring, reach, set_up_steps
 from ringlight.fabric.planes.streams import LinkTestStream

@@ -18,19 +18,19 @@ from ringlight.controller.bus import EventBus
 from ringlight.controller.circuits.optical_site import OpticalSite
 from ringlight.controller.errors import UnavailableError
 from ringlight.controller.light import conducting as ring_conductor
-from ringlight.extensions.wrht.conducting import RingConductor
 from ringlight.controller.light.documents import quantile
-from ringlight.extensions.wrht.provider import RingProvider, plan_light
 from ringlight.controller.light.switches import Lights
 from ringlight.controller.optical.base import Deadline
 from ringlight.controller.optical.errors import Unreachable
 from ringlight.controller.optical.model import Snapshot
+from ringlight.extensions.wrht.conducting import RingConductor
+from ringlight.extensions.wrht.provider import RingProvider, plan_light
 from ringlight.fabric.crossconnect import CrossConnect
 from ringlight.fabric.planes.ring.ring import Reconfigure
 from ringlight.fabric.planes.ring.wdm import RingPlan
+from tests.extensions.wrht.test_ring_light import ring_fabric
 from tests.lights import light_context
 from tests.unit.test_controller_arbiter import Wss
-from tests.extensions.wrht.test_ring_light import ring_fabric
 
 FABRIC, RING = ring_fabric(5)
 PLAN = plan_light(FABRIC, RING, {"collective": "wrht"})

@@ -12,7 +12,7 @@ from ringlight.extensions.wrht.provider import plan_light
 from ringlight.fabric.planes.ring.ring import WdmRing
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import Fabric
-from tests.unit.test_fabric_ring import check_light
+from tests.extensions.wrht.test_fabric_ring import check_light
 
 
 def ring_fabric(nodes: int, wavelengths: int = 1, **more: Any) -> tuple[Fabric, WdmRing]:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ringlight.extensions.wrht.schedule import wrht
 from ringlight.fabric.crossconnect import CrossConnect, check_matching
 from ringlight.fabric.parts import OpticalSwitch, Port
 from ringlight.fabric.planes.ring import wdm
@@ -23,7 +24,6 @@ from ringlight.fabric.planes.ring.wdm import (
     set_up_steps,
     wdm_ring,
 )
-from ringlight.extensions.wrht.schedule import wrht
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.steps import Steps, frozen
