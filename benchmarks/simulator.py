@@ -37,7 +37,7 @@ def _oddl(nodes: int) -> dict[str, Any]:
     side = math.isqrt(nodes)
     grid_spec = {"rows": side, "columns": side, "gpu": "gpu", "rate": "100 Gbit/s"}
     fabric = build_fabric(FabricSpec.model_validate({"grids": {"n": grid_spec}}))
-    grid = fabric.grids["n"]
+    grid = fabric.parts["grids"]["n"]
     engine = Engine()
     control = ControlNetwork(control_s=10e-6, handle_s=1e-6, jitter=0.2, seed=1)
     plane = OnicPlane(engine, fabric, wavelength_map(grid, grid.nodes), control)

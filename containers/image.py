@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import http.client
+import importlib.util
 import os
 import platform
 import socket
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import ringlight
+from ringlight.fabric.extension import extensions
 
 if TYPE_CHECKING:
     import docker
@@ -91,6 +93,7 @@ def code_files() -> dict[str, Path]:
         "__init__",
         "alltoall",
         "collectives",
+        "extension",
         "gathers",
         "kinds",
         "phases",
@@ -99,8 +102,8 @@ def code_files() -> dict[str, Path]:
         "text",
         "verify",
         "planes/__init__",
-        "planes/ring/__init__",
-        "planes/ring/wrht",
+        "planes/averagers/__init__",
+        "planes/averagers/collective",
     )
     chosen = [ROOT / "fabric" / f"{name}.py" for name in modules] + [ROOT / "containers/__init__.py"]
     chosen += [ROOT / "fabric/optinc" / f"{name}.py" for name in OPTINC]
@@ -110,7 +113,26 @@ def code_files() -> dict[str, Path]:
     chosen += (ROOT / "containers/worker").glob("*.py")
     chosen += [p for p in (ROOT / "containers/data").iterdir() if p.is_file()]
     rooms = {f"ringlight/{path.relative_to(ROOT)}": path for path in sorted(chosen)}
-    return {"ringlight/__init__.py": Path(ringlight.__file__)} | rooms
+    return {"ringlight/__init__.py": Path(ringlight.__file__)} | rooms | _files_of_extensions()
+
+
+def _files_of_extensions() -> dict[str, Path]:
+    """Return the modules of extensions that a worker may import, by the same names."""
+    files: dict[str, Path] = {}
+    for item in extensions():
+        if not item.extension.worker:
+            continue
+        parts = item.package.split(".")
+        packages = [".".join(parts[: n + 1]) for n in range(len(parts))]
+        for name in (*packages, *(f"{item.package}.{module}" for module in item.extension.worker)):
+            spec = importlib.util.find_spec(name)
+            if spec is None or spec.origin is None:
+                raise ImageError(f"extension {item.extension.name}: there is no module {name}")
+            folder = name.replace(".", "/")
+            files[f"{folder}/__init__.py" if spec.submodule_search_locations else f"{folder}.py"] = Path(
+                spec.origin
+            )
+    return files
 
 
 @cache

@@ -21,7 +21,7 @@ from ringlight.controller.openflow.plane import OpenFlowPlane
 from ringlight.controller.rest.app import create_app
 from ringlight.controller.service import Controller
 from ringlight.controller.web.serving import HttpServer
-from ringlight.fabric.planes.divided.plugged import plugged_document
+from ringlight.fabric.schema import fabric_of_document
 from ringlight.fabric.topology import Fabric, circuit_switches
 
 log = logging.getLogger("controller")
@@ -93,7 +93,7 @@ def _load_solver() -> None:
 def read_fabric(path: Path) -> Fabric:
     """Return the fabric in a JSON file, plugged together. Raises StartError naming the file and the key."""
     try:
-        return plugged_document(path.read_text(encoding="utf-8"))
+        return fabric_of_document(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise StartError(f"{path}: {error.strerror}") from error
     except ValueError as error:

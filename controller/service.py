@@ -21,11 +21,8 @@ from ringlight.controller.errors import ControllerError, InvalidError, StartErro
 from ringlight.controller.inventory import Inventory
 from ringlight.controller.jobs.manager import JobManager
 from ringlight.controller.jobs.workload_files import WorkloadFiles
-from ringlight.controller.light.divided import DividedProvider
-from ringlight.controller.light.grid import GridProvider
 from ringlight.controller.light.onics import OnicSite
-from ringlight.controller.light.provider import Provider
-from ringlight.controller.light.ring import RingProvider
+from ringlight.controller.light.provider import LightContext, Provider, providers
 from ringlight.controller.openflow.carried import Carried
 from ringlight.controller.openflow.errors import NotConnectedError
 from ringlight.controller.openflow.plane import OpenFlowPlane
@@ -141,23 +138,11 @@ class Controller:
         onics = inventory.onic_entries()
         self.onics = OnicSite({gpu: onics[gpu] for gpu in fabric.onics if gpu in onics}, self.bus)
         workloads = WorkloadFiles(state / "controller" / "workloads")
+        context = LightContext(
+            fabric, self.site, agent, self.bus, self.circuits, self.onics, workloads, inventory
+        )
         #: Providers of light, by the kind of their planes.
-        self.lights: dict[str, Provider[Any]] = {
-            provider.kind: provider
-            for provider in (
-                DividedProvider(
-                    fabric,
-                    self.site,
-                    agent,
-                    self.bus,
-                    workloads.traffic,
-                    inventory.time_dilation,
-                    workloads.phases,
-                ),
-                RingProvider(fabric, self.site, agent, inventory.flow_sockets(), self.bus),
-                GridProvider(fabric, self.circuits, self.site, self.onics, self.bus),
-            )
-        }
+        self.lights: dict[str, Provider[Any]] = {provider.kind: provider(context) for provider in providers()}
         self.jobs = JobManager(
             fabric,
             agent,

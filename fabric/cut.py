@@ -101,7 +101,7 @@ def _units(fabric: Fabric) -> list[tuple[str, ...]]:
             alone.append((gpu,))
         else:
             members[switch].append(gpu)
-    optical = [(name,) for name in (*fabric.averagers, *fabric.optical_switches)]
+    optical = [(name,) for name in (*fabric.devices, *fabric.optical_switches)]
     return [*map(tuple, members.values()), *alone, *optical]
 
 

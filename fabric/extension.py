@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from functools import cache
+from functools import cache, partial
 from graphlib import CycleError, TopologicalSorter
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -44,6 +44,23 @@ class Extension:
     #: its module must import what is heavy inside its commands.
     commands: str = ""
 
+    #: Keys of the fabric file, each a :class:`fabric.keys.FabricKey`. The scenario language and the fabric's
+    #: schema read them when they are imported, so its module must be light.
+    fabric: Mapping[str, str] = field(default_factory=dict)
+    #: By kind, a function of a fabric that returns its planes of this kind
+    #: (:class:`fabric.planes.base.Plane`).
+    planes: Mapping[str, str] = field(default_factory=dict)
+    #: Subclasses of :class:`controller.light.provider.Provider`, which the controller makes of a
+    #: ``LightContext`` when it starts.
+    light: tuple[str, ...] = ()
+    #: By kind of plane, a subclass of :class:`experiments.backends.simulation.carriers.Carrier`, which
+    #: simulates jobs there.
+    carriers: Mapping[str, str] = field(default_factory=dict)
+    #: By name, a :class:`fabric.schedules.Algorithm` of an all-reduce.
+    collectives: Mapping[str, str] = field(default_factory=dict)
+    #: Modules that workers import, which go into their image with the package's own module.
+    worker: tuple[str, ...] = ()
+
     #: By name, which is its driver's, a subclass of :class:`~testbed.rigs.rig.Rig` that takes no argument;
     #: ``testbed.rigs.rigs()`` loads all.
     rigs: Mapping[str, str] = field(default_factory=dict)
@@ -53,6 +70,9 @@ class Extension:
     #: Functions that are sections of the report (``@section``, ``experiments.report.sections``); each says
     #: which section of the core it follows.
     sections: tuple[str, ...] = ()
+    #: By the name that a scenario's ``paper.model`` has, a module with closed forms and a verdict
+    #: (``experiments.papers``), without an object.
+    papers: Mapping[str, str] = field(default_factory=dict)
     #: Modules with kinds of records of a run (``experiments.record.events.Record``), without an object.
     events: tuple[str, ...] = ()
     #: By the key of a scenario's section ``jobs``, objects that make a run's jobs
@@ -90,6 +110,73 @@ class InstalledExtension:
             raise ExtensionError(
                 f"extension {self.extension.name}: {value} cannot be loaded: {error}"
             ) from None
+
+
+#: What the core has of what extensions add.
+CORE = InstalledExtension(
+    Extension(
+        "ringlight",
+        fabric={
+            "grids": "fabric.planes.grid.grid_keys:GRIDS",
+            "averaging": "fabric.planes.averagers.averager_keys:AVERAGING",
+            "averagers": "fabric.planes.averagers.averager_keys:AVERAGERS",
+            "interconnect": "fabric.planes.wholes.whole_keys:INTERCONNECT",
+            "hop_ring": "fabric.planes.wholes.whole_keys:HOP_RING",
+        },
+        planes={
+            "interconnect": "fabric.planes.wholes.whole_plane:wholes",
+            "grid": "fabric.planes.grid.grid_plane:grids",
+        },
+        light=(
+            "controller.light.divided:DividedProvider",
+            "controller.light.grid:GridProvider",
+        ),
+        carriers={
+            "packets": "experiments.backends.simulation.carriers:Carrier",
+            "averagers": "experiments.backends.simulation.averager_carrier:AveragerCarrier",
+            "grid": "experiments.backends.simulation.grid_carrier:GridCarrier",
+            "interconnect": "experiments.backends.simulation.whole_carrier:WholeCarrier",
+        },
+        collectives={
+            "optinc": "fabric.planes.averagers.collective:OPTINC",
+        },
+    ),
+    "ringlight",
+)
+
+
+@cache
+def loaders(field_name: str) -> Mapping[str, Callable[[], Any]]:
+    """Return what loads each thing that the core and the extensions have in a field, by the thing's name.
+
+    Raises ExtensionError as :func:`extensions`, and if two have a thing of the same name.
+    """
+    return loaders_of(field_name, (CORE, *extensions()))
+
+
+@cache
+def loaded(field_name: str) -> list[Any]:
+    """Return the things that the core and the extensions have in a field without names, in order.
+
+    Raises ExtensionError as :func:`extensions`, and for one that cannot be loaded.
+    """
+    return [
+        item.load(value) for item in (CORE, *extensions()) for value in getattr(item.extension, field_name)
+    ]
+
+
+def loaders_of(field_name: str, installed: Iterable[InstalledExtension]) -> Mapping[str, Callable[[], Any]]:
+    """Return the loaders of :func:`loaders` of certain extensions. Raises ExtensionError."""
+    known: dict[str, Callable[[], Any]] = {}
+    for item in installed:
+        values: Mapping[str, str] = getattr(item.extension, field_name)
+        for name, value in values.items():
+            if name in known:
+                raise ExtensionError(
+                    f"extension {item.extension.name}: {field_name}: there is a {name} already"
+                )
+            known[name] = partial(item.load, value)
+    return known
 
 
 @cache

@@ -37,8 +37,8 @@ def plugged_graph(fabric: Fabric, circuits: Iterable[tuple[Port, Port]] = ()) ->
         graph.add_node(name, kind="packet switch")
     for switch in fabric.optical_switches.values():
         graph.add_node(switch.name, kind="optical switch" if switch.wavelengths is None else "WSS")
-    for name in fabric.averagers:
-        graph.add_node(name, kind="averager")
+    for name, kind in fabric.devices.items():
+        graph.add_node(name, kind=kind)
     for link in (*fabric.links, *fabric.cables):
         ends = {"port": str(link.a), "other_port": str(link.b)}
         graph.add_edge(link.a.node, link.b.node, kind="link", rate_bps=float(link.rate_bps), **ends)

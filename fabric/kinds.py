@@ -51,9 +51,9 @@ _ALGORITHMS: dict[str, dict[str, Make]] = {
     **dict.fromkeys(_EXCHANGING, _EXCHANGES),
 }
 #: Kind -> names of its algorithms; the first is the default. ``hierarchical`` may say ``-group-M``, and the
-#: all-reduces have the options of :class:`fabric.schedules.Collective` except bits.
+#: all-reduces have the options of :class:`fabric.schedules.Collective` except bits, and extensions add some.
 KINDS: dict[str, tuple[str, ...]] = {
-    "all-reduce": (*STEPS, "wrht"),
+    "all-reduce": tuple(STEPS),
     **{kind: tuple(algorithms) for kind, algorithms in _ALGORITHMS.items()},
 }
 _GROUPED = re.compile(r"hierarchical-group-([1-9][0-9]{0,4})")

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from ringlight.fabric.extension import loaders
 from ringlight.fabric.optinc.blocks import BLOCK, code_type
 from ringlight.fabric.optinc.sums import sum_bits
-from ringlight.fabric.planes.ring.wrht import plan, wrht
 from ringlight.fabric.steps import IntArray, Op, Step, Steps, frozen
 
 
@@ -298,29 +299,6 @@ def _whole(sources: npt.ArrayLike, destinations: npt.ArrayLike, op: Op) -> Step:
     return Step(frozen(sources), to, frozen(np.zeros(len(to))), frozen(np.ones(len(to))), op)
 
 
-#: Collectives that need nothing but a world size, by the name that a scenario uses.
-STEPS: dict[str, Callable[[int], Steps]] = {
-    "ring": ring,
-    "halving-doubling": halving_doubling,
-    "recursive-doubling": recursive_doubling,
-    "binary-tree": binary_tree,
-    "hierarchical-ring": hierarchical_ring,
-    "bidirectional-ring": bidirectional_ring,
-    "bidirectional-hierarchical-ring": bidirectional_hierarchical_ring,
-    "coprime-rings": coprime_rings,
-}
-_WRHT = "wrht"
-#: Averagers do it (``fabric.planes.averagers.averaging``): it is no schedule of who sends what to whom.
-_OPTINC = "optinc"
-_RING, _RINGS = "ring", "coprime-rings"
-_GROUPED = (_WRHT, "hierarchical-ring", "bidirectional-hierarchical-ring")
-_NAME = re.compile(
-    rf"(?P<algorithm>{'|'.join([*STEPS, _WRHT, _OPTINC])})(?:-(?P<wavelengths>[1-9][0-9]{{0,3}}))?"
-    r"(?:-group-(?P<group>[1-9][0-9]{0,3}))?(?:-reach-(?P<reach>[1-9][0-9]{0,3}))?"
-    r"(?:-bits-(?P<bits>[1-9][0-9]?))?(?P<exchange>-exchange)?(?P<striped>-striped)?"
-)
-
-
 @dataclass(frozen=True)
 class Collective:
     """A collective as its name says.
@@ -328,10 +306,9 @@ class Collective:
     That is ``ALGORITHM[-WAVELENGTHS][-group-M][-reach-R][-bits-B][-exchange][-striped]``.
 
     ``wavelengths``: of the ring that it is for, in each direction; of coprime rings their number.
-    ``group``: of a hierarchical ring or WRHT.
-    ``reach``: segments that a lightpath of WRHT may pass. ``bits``: of whole numbers that a ring adds up in
-    place of float32 values (:func:`ring_of_bits`). ``exchange``: WRHT's all-to-all step at the top
-    if it fits. ``striped``: each transfer spread over the wavelengths that its step leaves free.
+    ``group``: ranks in each. ``reach``: segments that a lightpath may pass. ``bits``: of whole numbers that a
+    ring adds up in place of float32 values (:func:`ring_of_bits`). ``exchange``: an all-to-all step at the
+    top if it fits. ``striped``: each transfer spread over the wavelengths that its step leaves free.
     """
 
     algorithm: str
@@ -343,9 +320,14 @@ class Collective:
     striped: bool = False
 
     @property
+    def kind(self) -> Algorithm:
+        """Return the algorithm. Raises ValueError for an unknown one."""
+        return algorithm(self.algorithm)
+
+    @property
     def averaged(self) -> bool:
-        """Return whether averagers run the collective, so that it has no steps."""
-        return self.algorithm == _OPTINC
+        """Return whether its plane runs the collective, so that it has no steps."""
+        return self.kind.steps is None
 
     def __str__(self) -> str:
         words = [self.algorithm]
@@ -357,27 +339,109 @@ class Collective:
         return "-".join([*words, "striped"] if self.striped else words)
 
 
+@dataclass(frozen=True)
+class Algorithm:
+    """An all-reduce by its name, in the core or in ``Extension.collectives``.
+
+    ``steps``: returns the steps of a collective among so many ranks; None if its plane does it. ``options``:
+    those that its name may have besides, by their names in :class:`Collective`. ``plane``: returns the plane
+    that a job on these GPUs of a fabric has for it, if only one kind of plane can; raises
+    :class:`fabric.planes.base.Misfit`.
+    """
+
+    steps: Callable[[Collective, int], Steps] | None
+    options: frozenset[str] = frozenset({"striped"})
+    plane: Callable[[Any, Sequence[str]], Any] | None = None
+
+
+def _grouped(
+    make: Callable[[int, int | None], Steps],
+) -> Callable[[Collective, int], Steps]:
+    """Return the steps of a collective with groups of its own size, or as its wavelengths allow."""
+
+    def steps(collective: Collective, ranks: int) -> Steps:
+        if not (collective.group or collective.wavelengths):
+            return make(ranks, None)
+        return make(ranks, collective.group or fitting_group(ranks, collective.wavelengths or 1))
+
+    return steps
+
+
+def _ring(collective: Collective, ranks: int) -> Steps:
+    return ring(ranks) if collective.bits is None else ring_of_bits(ranks, collective.bits)
+
+
+def _coprime_rings(collective: Collective, ranks: int) -> Steps:
+    if collective.wavelengths and not collective.striped:
+        return coprime_rings(ranks, collective.wavelengths)
+    return coprime_rings(ranks)
+
+
+#: Collectives that need nothing but a world size, by the name that a scenario uses.
+STEPS: dict[str, Callable[[int], Steps]] = {
+    "ring": ring,
+    "halving-doubling": halving_doubling,
+    "recursive-doubling": recursive_doubling,
+    "binary-tree": binary_tree,
+    "hierarchical-ring": hierarchical_ring,
+    "bidirectional-ring": bidirectional_ring,
+    "bidirectional-hierarchical-ring": bidirectional_hierarchical_ring,
+    "coprime-rings": coprime_rings,
+}
+
+
+def _plain(make: Callable[[int], Steps]) -> Algorithm:
+    return Algorithm(lambda _, ranks: make(ranks))
+
+
+#: Those of the core, by the name that a scenario uses.
+_GROUPS = frozenset({"striped", "wavelengths", "group"})
+_ALGORITHMS: dict[str, Algorithm] = {name: _plain(make) for name, make in STEPS.items()} | {
+    "ring": Algorithm(_ring, frozenset({"striped", "bits"})),
+    "hierarchical-ring": Algorithm(_grouped(hierarchical_ring), _GROUPS),
+    "bidirectional-hierarchical-ring": Algorithm(_grouped(bidirectional_hierarchical_ring), _GROUPS),
+    "coprime-rings": Algorithm(_coprime_rings, frozenset({"striped", "wavelengths"})),
+}
+
+
+def algorithm(name: str) -> Algorithm:
+    """Return an algorithm by its name, of the core or an extension. Raises ValueError if there is none."""
+    if name in _ALGORITHMS:
+        return _ALGORITHMS[name]
+    if (load := loaders("collectives").get(name)) is None:
+        raise ValueError(f"there is no collective {name!r}; there are {', '.join(algorithm_names())}")
+    made: Algorithm = load()
+    return made
+
+
+def algorithm_names() -> tuple[str, ...]:
+    """Return the names of all algorithms, those of extensions last."""
+    return (*_ALGORITHMS, *loaders("collectives"))
+
+
+@cache
+def _pattern(names: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile(
+        rf"(?P<algorithm>{'|'.join(names)})(?:-(?P<wavelengths>[1-9][0-9]{{0,3}}))?"
+        r"(?:-group-(?P<group>[1-9][0-9]{0,3}))?(?:-reach-(?P<reach>[1-9][0-9]{0,3}))?"
+        r"(?:-bits-(?P<bits>[1-9][0-9]?))?(?P<exchange>-exchange)?(?P<striped>-striped)?"
+    )
+
+
 def parse_collective(name: str) -> Collective:
     """Return the collective of a name. Raises ValueError, listing the known names, for another name."""
-    match = _NAME.fullmatch(name)
+    # Workers start sooner where the core's names are enough.
+    match = _pattern(tuple(_ALGORITHMS)).fullmatch(name) or _pattern(algorithm_names()).fullmatch(name)
     if match is None:
-        there = ", ".join([*STEPS, _WRHT, _OPTINC])
-        raise ValueError(f"there is no collective {name!r}; there are {there}")
+        raise ValueError(f"there is no collective {name!r}; there are {', '.join(algorithm_names())}")
     wavelengths, group, reach, bits = (
         int(match[key]) if match[key] else None for key in ("wavelengths", "group", "reach", "bits")
     )
     flags = bool(match["exchange"]), bool(match["striped"])
     read = Collective(match["algorithm"], wavelengths, group, reach, bits, *flags)
-    grouped = read.algorithm in _GROUPED
-    for option, fits in (
-        ("wavelengths", grouped or read.striped or read.algorithm == _RINGS),
-        ("group", grouped),
-        ("reach", read.algorithm == _WRHT),
-        ("bits", read.algorithm == _RING),
-        ("exchange", read.algorithm == _WRHT),
-        ("striped", not read.averaged),
-    ):
-        if getattr(read, option) and not fits:
+    fit = read.kind.options | ({"wavelengths"} if read.striped else set())
+    for option in ("wavelengths", "group", "reach", "bits", "exchange", "striped"):
+        if getattr(read, option) and option not in fit:
             raise ValueError(f"collective {name!r}: {read.algorithm} has no {option}")
     if read.bits is not None:
         if read.striped:
@@ -402,7 +466,7 @@ def fitting_group(nodes: int, wavelengths: int) -> int:
 def steps_named(name: str, ranks: int) -> Steps:
     """Return a collective by the name that a scenario uses (:class:`Collective`).
 
-    WRHT without a number of wavelengths is for one. Raises ValueError for another name, a striped one, and
+    Raises ValueError for another name, a striped one, and
     less than one rank.
     """
     collective = parse_collective(name)
@@ -414,43 +478,9 @@ def steps_named(name: str, ranks: int) -> Steps:
 def unstriped_steps(collective: Collective, ranks: int) -> Steps:
     """Return the steps of a collective before any striping.
 
-    Raises ValueError for a collective of averagers, and for less than one rank.
+    Raises ValueError for a collective that its plane does, and for less than one rank.
     """
-    if collective.averaged:
-        raise ValueError(f"collective {collective}: averagers do it, so it has no steps between ranks")
-    if collective.algorithm == _WRHT:
-        top: Literal["exchange", "collect"] = "exchange" if collective.exchange else "collect"
-        return wrht(ranks, collective.wavelengths or 1, collective.group, top=top, reach=collective.reach)
-    if collective.algorithm in _GROUPED and (collective.group or collective.wavelengths):
-        make = (
-            hierarchical_ring
-            if collective.algorithm == "hierarchical-ring"
-            else bidirectional_hierarchical_ring
-        )
-        return make(ranks, collective.group or fitting_group(ranks, collective.wavelengths or 1))
-    if collective.bits is not None:
-        return ring_of_bits(ranks, collective.bits)
-    if collective.algorithm == _RINGS and collective.wavelengths and not collective.striped:
-        return coprime_rings(ranks, collective.wavelengths)
-    return STEPS[collective.algorithm](ranks)
-
-
-def fitted(name: str, ranks: int, wavelengths: int, reach: int | None) -> str:
-    """Return a collective's name, completed with what the ring of wavelengths decides.
-
-    The ring decides only what the name leaves open. WRHT uses all ``wavelengths``. It uses relays if light
-    gets only ``reach`` segments (None: any number) and that is too few. A hierarchical ring has the groups
-    that the wavelengths carry, and striped collectives fill them.
-    """
-    collective = parse_collective(name)
-    if collective.wavelengths is None and (collective.striped or collective.algorithm in _GROUPED):
-        collective = replace(collective, wavelengths=wavelengths)
-    if collective.algorithm == _WRHT and collective.reach is None and reach:
-        longest = plan(
-            ranks,
-            collective.wavelengths or 1,
-            collective.group,
-            "exchange" if collective.exchange else "collect",
-        ).longest_segments
-        collective = replace(collective, reach=reach if reach < longest else None)
-    return str(collective)
+    make = collective.kind.steps
+    if make is None:
+        raise ValueError(f"collective {collective}: its plane does it, so it has no steps between ranks")
+    return make(collective, ranks)

@@ -7,8 +7,7 @@ from one electrical port through fibres and cross-connects to the electrical por
 
 A wavelength-selective switch (WSS) is an optical switch with ``wavelengths``: where light goes depends on
 its colour, which the sender chooses per flow. So it makes no circuit: :func:`trace` ends at its port, and
-packets do not see it. What can be reached over it is in
-``fabric.planes.grid.wavelengths`` and ``fabric.planes.ring.wdm``.
+packets do not see it. What can be reached over it is known to the planes that have one.
 """
 
 from __future__ import annotations
@@ -17,17 +16,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 from ringlight.fabric.crossconnect import CrossConnect
 from ringlight.fabric.impairments import NONE
 from ringlight.fabric.light import Optics, received_dbm
 from ringlight.fabric.parts import Gpu, Link, Onic, OpticalSwitch, PacketSwitch, Port
-from ringlight.fabric.planes.averagers.averager import Averager
-from ringlight.fabric.planes.divided.planes import Planes
-from ringlight.fabric.planes.grid.grid import Grid
-from ringlight.fabric.planes.ring.ring import WdmRing
-from ringlight.fabric.planes.wholes.interconnect import Interconnect
 
 #: How one of several shortest paths is chosen.
 PathChoice = Literal["hash", "even"]
@@ -38,10 +32,11 @@ class Fabric:
     """Everything that is plugged together. Names are unique over all kinds of node.
 
     ``circuits`` are the duplex circuits lit when the fabric is first switched on, each a pair of
-    electrical ports. ``onics`` are by GPU, ``grids`` and ``rings`` by name. ``paths``: how one of several
-    shortest paths is chosen, see ``fabric.paths``. ``optics``: of its transmitters, receivers and fibres.
-    ``interconnect``: what joins the GPUs if nothing is plugged port by port. ``divided``: the
-    switches whose light is divided by what the GPUs send. ``averagers``: by name, with cables of their own.
+    electrical ports. ``onics`` are by GPU. ``parts``: what planes need besides, by the key of the fabric file
+    that it comes from (``fabric.keys``); a fabric of which all is described by one such key may have GPUs
+    and no links. ``paths``: how one of several shortest paths is chosen, see ``fabric.paths``. ``optics``: of
+    its transmitters, receivers and fibres. ``devices``: other nodes, each with its kind, and their
+    ``cables``, which no packet and no circuit passes.
     """
 
     gpus: Mapping[str, Gpu]
@@ -50,13 +45,11 @@ class Fabric:
     links: tuple[Link, ...]
     circuits: tuple[tuple[Port, Port], ...] = field(default=())
     onics: Mapping[str, Onic] = field(default_factory=dict)
-    grids: Mapping[str, Grid] = field(default_factory=dict)
-    rings: Mapping[str, WdmRing] = field(default_factory=dict)
+    parts: Mapping[str, Any] = field(default_factory=dict)
     paths: PathChoice = "hash"
     optics: Optics = field(default_factory=Optics)
-    interconnect: Interconnect | None = None
-    divided: Planes | WdmRing | None = None
-    averagers: Mapping[str, Averager] = field(default_factory=dict)
+    cables: tuple[Link, ...] = ()
+    devices: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def link_at(self) -> dict[Port, Link]:
@@ -108,11 +101,6 @@ class Fabric:
         """GPUs whose O-NIC has tunable lasers, and so an agent, which asks for light."""
         return tuple(gpu for gpu, onic in self.onics.items() if onic.transmitters == "tunable")
 
-    @property
-    def cables(self) -> tuple[Link, ...]:
-        """Cables that are plugged into averagers."""
-        return tuple(cable for averager in self.averagers.values() for cable in averager.cables)
-
     @cached_property
     def foreign_switches(self) -> tuple[str, ...]:
         """Packet switches whose tables are not ours to write, in order."""
@@ -120,6 +108,11 @@ class Fabric:
 
     def gpu_by_ip(self, ip: str) -> Gpu | None:
         return next((gpu for gpu in self.gpus.values() if gpu.ip == ip), None)
+
+
+def port_name(fabric: Fabric, port: Port) -> str:
+    """Return ``"g0"`` for a GPU's NIC port 0, else ``node:number``."""
+    return port.node if port.node in fabric.gpus and port.number == 0 else str(port)
 
 
 #: Cross-connects of every optical switch, by switch name.

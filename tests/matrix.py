@@ -21,13 +21,9 @@ import yaml
 from pydantic import TypeAdapter
 
 from ringlight.containers.image import ROOT
-from ringlight.controller.bus import EventBus
 from ringlight.controller.errors import ConflictError, InvalidError
 from ringlight.controller.jobs.reservation import placed, planes_for
-from ringlight.controller.light.divided import DividedProvider
-from ringlight.controller.light.grid import GridProvider
-from ringlight.controller.light.provider import Provider
-from ringlight.controller.light.ring import RingProvider
+from ringlight.controller.light.provider import Provider, providers
 from ringlight.experiments.analysis.carrying import MEASURED
 from ringlight.experiments.analysis.result import analyse
 from ringlight.experiments.analysis.scaling import choose_scale
@@ -39,11 +35,12 @@ from ringlight.experiments.language.plan import ChosenScale, JobPlan, RunPlan
 from ringlight.experiments.language.text import parse_yaml
 from ringlight.experiments.record.events import Record, RunFailed
 from ringlight.experiments.runner.experiment import one_alone
+from ringlight.fabric.keys import plugged
 from ringlight.fabric.planes.averagers.averaging import averaging_of
-from ringlight.fabric.planes.divided.plugged import plugged
 from ringlight.fabric.schedules import parse_collective
 from ringlight.fabric.topology import Fabric
 from ringlight.workloads.traffic import sent
+from tests.lights import light_context
 
 FOLDER = ROOT / "tests" / "golden" / "matrix"
 #: What a file says of more runs than those of its arms as they are.
@@ -149,12 +146,8 @@ def _lights(fabric: Fabric, job: JobPlan, request: Mapping[str, Any]) -> Iterato
     wanted = request.get("ranks") or request["gpus"]
     nowhere: Any = SimpleNamespace(entries={})
     rates: Any = lambda _: sent(job.workload) if job.workload is not None else None  # noqa: E731
-    providers: tuple[Provider[Any], ...] = (
-        DividedProvider(fabric, nowhere, None, EventBus(), rates, 1.0),
-        RingProvider(fabric, nowhere, None, {}, EventBus()),
-        GridProvider(fabric, nowhere, nowhere, nowhere, EventBus()),
-    )
-    lights = {provider.kind: provider for provider in providers}
+    context = light_context(fabric, nowhere, circuits=nowhere, onics=nowhere, traffic=rates)
+    lights = {provider.kind: provider(context) for provider in providers()}
     for plane in planes_for(fabric, wanted, request.get("plane")):
         provider = lights[plane.kind]
         try:

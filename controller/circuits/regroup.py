@@ -20,14 +20,14 @@ from ringlight.controller.errors import ControllerError, InvalidError, NotFoundE
 from ringlight.controller.jobs.job import Job
 from ringlight.controller.jobs.manager import JobManager
 from ringlight.controller.optical.model import CrossConnectResult
-from ringlight.controller.packets.attachment import attachments, circuit_pairs, port_name
+from ringlight.controller.packets.attachment import attachments, circuit_pairs
 from ringlight.controller.store import Store
 from ringlight.fabric.cost import RingJob, predict
 from ringlight.fabric.crossconnect import CrossConnect, Mode
 from ringlight.fabric.parts import Port
 from ringlight.fabric.paths import PacketView
 from ringlight.fabric.placement import Regrouping, regroup
-from ringlight.fabric.topology import CrossConnects, Fabric, circuit_cross_connects
+from ringlight.fabric.topology import CrossConnects, Fabric, circuit_cross_connects, port_name
 
 log = logging.getLogger(__name__)
 

@@ -7,53 +7,42 @@ sent. Workers neither ask for light nor know of it: their O-NICs hold what has n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from ringlight.controller.bus import EventBus
-from ringlight.controller.circuits.optical_site import OpticalSite
 from ringlight.controller.errors import InvalidError, UnavailableError
 from ringlight.controller.light.demand import DividedLight, Phased, by_name
 from ringlight.controller.light.dividing import GUARD_S, PATIENCE_S, DemandLoop, write_tables
-from ringlight.controller.light.documents import DividedPart, DividedPlanned, LitPair, OnicDocument
+from ringlight.controller.light.documents import Decision, DividedPart, DividedPlanned, LitPair, OnicDocument
 from ringlight.controller.light.following_phases import PhaseLoop, first_paths
-from ringlight.controller.light.provider import Alone
+from ringlight.controller.light.provider import Alone, LightContext
 from ringlight.controller.light.switches import Lights
 from ringlight.controller.light.traffic import steps_of_job
-from ringlight.controller.server_agent import AgentClient
 from ringlight.fabric.allocation.circuits import check_degree
 from ringlight.fabric.allocation.demand import FloatArray, placed, sent_in_steps
 from ringlight.fabric.allocation.dividing import divider
 from ringlight.fabric.allocation.phased import phase_paths
-from ringlight.fabric.phases import PhasePlan
 from ringlight.fabric.planes.wholes.whole_plane import WholePlane
-from ringlight.fabric.topology import Fabric
 
 
 class DividedProvider(Alone[DividedLight, DemandLoop]):
-    """``agent``: counts what is sent, and keeps the O-NICs' tables. ``traffic``: bytes [ranks, ranks] that a
-    graph sends in an iteration, by its SHA-256; raises NotFoundError. ``time_dilation``: emulated seconds in
-    one of the fabric. ``phases``: of a graph, by its SHA-256."""
+    """The server agent counts what is sent, and keeps the O-NICs' tables."""
 
     kind = WholePlane.kind
+    Own = DividedPart
+    Planned = DividedPlanned
+    Change = Decision
 
-    def __init__(
-        self,
-        fabric: Fabric,
-        site: OpticalSite,
-        agent: AgentClient | None,
-        bus: EventBus,
-        traffic: Callable[[str], FloatArray],
-        time_dilation: float,
-        phases: Callable[[str], PhasePlan] | None = None,
-    ) -> None:
-        super().__init__(fabric, site, agent, bus)
-        self._phases = phases
+    def __init__(self, context: LightContext) -> None:
+        super().__init__(context)
         self.patience_s = PATIENCE_S
-        self._traffic = traffic
-        self._time_dilation = time_dilation
+        #: By a graph's SHA-256, its phases, and the bytes [ranks, ranks] that it sends in an iteration.
+        self._phases = context.workloads.phases
+        self._traffic = context.workloads.traffic
+        #: Emulated seconds in one of the fabric.
+        self._time_dilation = context.inventory.time_dilation
 
     # A job's light
 
@@ -108,7 +97,7 @@ class DividedProvider(Alone[DividedLight, DemandLoop]):
         """
         workload = settings.get("workload", "train")
         if workload == "graph":
-            traffic = self._traffic(settings["graph"])
+            traffic: FloatArray = self._traffic(settings["graph"])
             if len(traffic) != ranks:
                 raise InvalidError(f"graph: it is for {len(traffic)} ranks, and the job has {ranks}")
             return traffic
@@ -139,7 +128,7 @@ class DividedProvider(Alone[DividedLight, DemandLoop]):
     # Looking
 
     def switches(self, plane: WholePlane) -> tuple[str, ...]:
-        divided = plane.fabric.divided
+        divided = plane.fabric.parts["divided"]
         return () if divided is None else divided.switches
 
     def plan_document(self, light: DividedLight) -> DividedPlanned:

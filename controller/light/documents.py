@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Annotated, Literal, NamedTuple
+from dataclasses import dataclass, field, make_dataclass
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -92,54 +92,6 @@ def quantiles(values: list[float]) -> Quantiles:
     return Quantiles(quantile(values, 0.5), quantile(values, 0.99), max(values, default=None))
 
 
-@dataclass(frozen=True)
-class SetUp:
-    """Change of a ring's light between two steps.
-
-    ``t``: time when it was due (the previous step over, and a flow waiting), CLOCK_MONOTONIC seconds.
-    ``step``: number of the step, continued over iterations. ``switches``: number of switches written.
-    ``write_s``: seconds from ``t`` until the last driver had read back its write, the declared dark time
-    included. ``total_s``: seconds from ``t`` until the flows were notified.
-    """
-
-    t: float
-    step: int
-    switches: int
-    write_s: float
-    total_s: float
-
-
-@dataclass(frozen=True)
-class SetUpStatistics:
-    """Statistics of the changes of light in the last job.
-
-    ``declared_s``: reconfiguration time from the switch profiles.
-    """
-
-    job: str
-    count: int
-    set_ups_per_iteration: int
-    declared_s: float
-    total: Quantiles
-    write: Quantiles
-    switches: int
-
-
-@dataclass(frozen=True)
-class Playing:
-    """Position of a job's collective.
-
-    ``step``: number of the step, continued over iterations. ``setting``: the step whose light is set.
-    """
-
-    job: str
-    steps: int
-    step: int | None
-    iteration: int | None
-    setting: int | None
-    trouble: str | None
-
-
 #: Of each GPU to each other that it has light to, how many lightpaths.
 Lightpaths = Mapping[str, Mapping[str, int]]
 
@@ -199,14 +151,6 @@ class GridPart:
 
 
 @dataclass(frozen=True)
-class RingPart:
-    """``playing``: the job that has the ring; ``statistics``: of the last one."""
-
-    playing: Playing | None
-    statistics: SetUpStatistics | None
-
-
-@dataclass(frozen=True)
 class DividedPart:
     """``interval_s``: how long a division holds, ``dark_s``: how long all is dark before it, seconds as
     emulated. ``job``: for which it is divided; ``lightpaths``: those that there are now."""
@@ -226,7 +170,18 @@ class PlaneDocument(PlaneOverview):
 
     nodes: list[PlaneNode]
     switches: list[PlaneSwitch]
-    own: GridPart | RingPart | DividedPart
+    own: Any
+
+
+def plane_document(own: Any) -> type[PlaneDocument]:
+    """Return the document whose ``own`` is of a type."""
+    return make_dataclass(
+        "PlaneDocument",
+        [("own", own)],
+        bases=(PlaneDocument,),
+        frozen=True,
+        namespace={"__doc__": PlaneDocument.__doc__},
+    )
 
 
 @dataclass(frozen=True)
@@ -252,15 +207,6 @@ class GridPlanned(PlannedLight):
 
     cross_connects: Mapping[str, list[WiredCrossConnect]]
     maps: Ways
-
-
-@dataclass(frozen=True)
-class RingPlanned(PlannedLight):
-    """``set_ups``: changes of light in an iteration; ``transmit``: how each node sends to each peer."""
-
-    steps: int
-    set_ups: int
-    transmit: Mapping[str, Mapping[str, Emit]]
 
 
 @dataclass(frozen=True)

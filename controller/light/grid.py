@@ -18,13 +18,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ringlight.controller.bus import EventBus
-from ringlight.controller.circuits.manager import CircuitManager, Target
-from ringlight.controller.circuits.optical_site import OpticalSite
+from ringlight.controller.circuits.manager import Target
 from ringlight.controller.errors import ConflictError, ControllerError, InvalidError, UnavailableError
 from ringlight.controller.light.documents import GridPart, GridPlanned, LitPair, OnicDocument, wired
-from ringlight.controller.light.onics import OnicSite, OnicView
-from ringlight.controller.light.provider import Provider
+from ringlight.controller.light.onics import OnicView
+from ringlight.controller.light.provider import LightContext, Provider
 from ringlight.controller.light.traffic import steps_of_job
 from ringlight.fabric.crossconnect import CrossConnect, Mode
 from ringlight.fabric.parts import OpticalSwitch
@@ -119,21 +117,16 @@ class GridProvider(Provider[GridPlan]):
     """
 
     kind = GridPlane.kind
+    Own = GridPart
+    Planned = GridPlanned
 
-    def __init__(
-        self,
-        fabric: Fabric,
-        circuits: CircuitManager,
-        site: OpticalSite,
-        onics: OnicSite,
-        bus: EventBus,
-        *,
-        period_s: float = 3.0,
-    ) -> None:
-        super().__init__(fabric, site, None, bus)
-        self._circuits = circuits
-        self._onics = onics
-        self._period_s = period_s
+    #: Seconds between two looks at the agents.
+    period_s = 3.0
+
+    def __init__(self, context: LightContext) -> None:
+        super().__init__(context)
+        self._circuits = context.circuits
+        self._onics = context.onics
         #: Jobs whose maps should stand now; held while maps are written, so that none comes after its end.
         self._assigned: dict[str, GridPlan] = {}
         #: Position to which the timeline of each O-NIC's flows was read for :meth:`lightpaths`.
@@ -302,7 +295,7 @@ class GridProvider(Provider[GridPlan]):
             except Exception:
                 # The watch must outlive whatever one round ran into.
                 log.exception("a round of the arbiter failed")
-            if self._stop.wait(self._period_s):
+            if self._stop.wait(self.period_s):
                 return
 
     def _repair(self) -> None:

@@ -13,15 +13,17 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from ringlight.controller.bus import EventBus
+from ringlight.controller.circuits.manager import CircuitManager
 from ringlight.controller.circuits.optical_site import OpticalSite
 from ringlight.controller.errors import ConflictError, ControllerError, UnavailableError
+from ringlight.controller.inventory import Inventory
 from ringlight.controller.jobs.light_provider import L
+from ringlight.controller.jobs.workload_files import WorkloadFiles
 from ringlight.controller.light.documents import (
-    DividedPart,
-    GridPart,
     Lit,
     LitPair,
     OnicDocument,
@@ -30,11 +32,12 @@ from ringlight.controller.light.documents import (
     PlaneOverview,
     PlaneSwitch,
     PlannedLight,
-    RingPart,
 )
+from ringlight.controller.light.onics import OnicSite
 from ringlight.controller.light.switches import WRITE_S, Lights
 from ringlight.controller.server_agent import AgentClient
 from ringlight.fabric.crossconnect import CrossConnect
+from ringlight.fabric.extension import loaded
 from ringlight.fabric.parts import Port
 from ringlight.fabric.planes.base import Plane
 from ringlight.fabric.planes.choice import lit_planes
@@ -46,20 +49,38 @@ log = logging.getLogger(__name__)
 PARALLEL = 16
 
 
+@dataclass(frozen=True)
+class LightContext:
+    """Parts that providers are made of. ``agent``: None if the inventory names no server agent."""
+
+    fabric: Fabric
+    site: OpticalSite
+    agent: AgentClient | None
+    bus: EventBus
+    circuits: CircuitManager
+    onics: OnicSite
+    workloads: WorkloadFiles
+    inventory: Inventory
+
+
 class Provider(ABC, Generic[L]):
     """Base class that plans, sets and removes the light of jobs on planes of one kind. Safe from any thread.
 
-    ``agent``: client of the server agent, None if the inventory names none.
+    Subclasses come by ``Extension.light``. ``Own``, ``Planned``, ``Change``: dataclasses of what REST tells
+    of such a plane only, of planned light, and of each change of light.
     """
 
     kind: ClassVar[str]
+    Own: ClassVar[type]
+    Planned: ClassVar[type[PlannedLight]]
+    Change: ClassVar[type | None] = None
     alone = False
 
-    def __init__(self, fabric: Fabric, site: OpticalSite, agent: AgentClient | None, bus: EventBus) -> None:
-        self._fabric = fabric
-        self._site = site
-        self._agent = agent
-        self._bus = bus
+    def __init__(self, context: LightContext) -> None:
+        self._fabric = context.fabric
+        self._site = context.site
+        self._agent = context.agent
+        self._bus = context.bus
         self._lock = threading.RLock()
         #: Reasons for which jobs were not taken over.
         self._lost: dict[str, str] = {}
@@ -234,8 +255,8 @@ class Provider(ABC, Generic[L]):
         """Return an O-NIC of a plane. Raises ControllerError if its agent does not answer."""
 
     @abstractmethod
-    def _own(self, plane: Any) -> GridPart | RingPart | DividedPart:
-        """Return the part of the document that only planes of this kind have."""
+    def _own(self, plane: Any) -> Any:
+        """Return the part of the document that only planes of this kind have, an ``Own``."""
 
     def _ports(self, plane: Plane) -> dict[str, list[Port]]:
         """Return the switches' faceplate ports that each node is plugged into, in the order of its O-NIC's
@@ -263,6 +284,11 @@ class Provider(ABC, Generic[L]):
             "wavelengths": None if first is None else self._fabric.optical_switches[first].wavelengths,
             "cross_connects": sum(map(len, carried.values())),
         }
+
+
+def providers() -> list[type[Provider[Any]]]:
+    """Return the providers of all kinds of planes. Raises ExtensionError if one cannot be loaded."""
+    return loaded("light")
 
 
 class Player(Protocol):
@@ -295,8 +321,8 @@ class Alone(Provider[L], Generic[L, P]):
     #: Longest time for a switch to do what it is told, besides what its profile declares, seconds.
     patience_s = WRITE_S
 
-    def __init__(self, fabric: Fabric, site: OpticalSite, agent: AgentClient | None, bus: EventBus) -> None:
-        super().__init__(fabric, site, agent, bus)
+    def __init__(self, context: LightContext) -> None:
+        super().__init__(context)
         self._stopped = False
         #: By plane: the player of the job that has it, and that of the last job, for what it measured.
         self._playing: dict[str, P] = {}

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated
+from dataclasses import dataclass, make_dataclass
+from typing import Annotated, Any
 
 from pydantic import Field
 
+from ringlight.fabric.keys import FabricKey, fabric_keys
 from ringlight.fabric.parts import Gpu, Onic, PacketSwitch, Port
-from ringlight.fabric.planes.grid.grid import Grid
-from ringlight.fabric.planes.ring.ring import WdmRing
-from ringlight.fabric.topology import CrossConnects, ElectricalGraph, Fabric, is_electrical, trace
+from ringlight.fabric.topology import CrossConnects, ElectricalGraph, Fabric, is_electrical, port_name, trace
 
 
 def attachments(fabric: Fabric, cross_connects: CrossConnects) -> dict[Port, Port | None]:
@@ -57,11 +56,6 @@ def circuit_pairs(fabric: Fabric, cross_connects: CrossConnects) -> list[tuple[P
     """Return the duplex circuits as pairs of electrical ports, the GPU first."""
     end_names = [circuit.ends for circuit in lit_circuits(fabric, cross_connects) if circuit.duplex]
     return [(Port.parse(a), Port.parse(b)) for a, b in end_names]
-
-
-def port_name(fabric: Fabric, port: Port) -> str:
-    """Return ``"g0"`` for a GPU's NIC port 0, else ``node:number``."""
-    return port.node if port.node in fabric.gpus and port.number == 0 else str(port)
 
 
 @dataclass(frozen=True)
@@ -128,16 +122,7 @@ class FabricLink:
 
 
 @dataclass(frozen=True)
-class AveragerCables:
-    """An averager; ``cables``: what is plugged into its ports, each a pair of port names."""
-
-    name: str
-    ports: int
-    cables: list[tuple[str, str]]
-
-
-@dataclass(frozen=True)
-class FabricDocument:
+class _FabricDocument:
     """The fabric as it is plugged together (rates in bit/s). ``scale``: real bits per second for each that
     the emulation carries. ``least_dbm``: least power that a receiver reads."""
 
@@ -145,25 +130,32 @@ class FabricDocument:
     packet_switches: list[PacketSwitch]
     optical_switches: list[FabricOpticalSwitch]
     onics: list[Onic]
-    grids: list[Grid]
-    rings: list[WdmRing]
     links: list[FabricLink]
     circuits: list[tuple[str, str]]
     paths: str
-    averagers: list[AveragerCables]
     scale: float
     least_dbm: float
 
 
-def fabric_document(fabric: Fabric, scale: float = 1.0) -> FabricDocument:
-    """Return the fabric as a document of the REST API.
+def _keys_told() -> dict[str, FabricKey]:
+    return {name: key for name, key in fabric_keys().items() if key.document is not None}
+
+
+#: Besides, what keys of the fabric file tell of themselves.
+FabricDocument: Any = make_dataclass(
+    "FabricDocument",
+    [(name, key.documents) for name, key in _keys_told().items()],
+    bases=(_FabricDocument,),
+    frozen=True,
+    namespace={"__doc__": _FabricDocument.__doc__},
+)
+
+
+def fabric_document(fabric: Fabric, scale: float = 1.0) -> Any:
+    """Return the fabric as a document of the REST API, a ``FabricDocument``.
 
     ``scale``: real bits per second for each emulated bit per second.
     """
-
-    def names(a: Port, b: Port) -> tuple[str, str]:
-        return port_name(fabric, a), port_name(fabric, b)
-
     return FabricDocument(
         list(fabric.gpus.values()),
         list(fabric.packet_switches.values()),
@@ -172,17 +164,13 @@ def fabric_document(fabric: Fabric, scale: float = 1.0) -> FabricDocument:
             for s in fabric.optical_switches.values()
         ],
         list(fabric.onics.values()),
-        list(fabric.grids.values()),
-        list(fabric.rings.values()),
-        [FabricLink(names(link.a, link.b), link.rate_bps, link.queue_s) for link in fabric.links],
-        [names(a, b) for a, b in fabric.circuits],
-        fabric.paths,
         [
-            AveragerCables(
-                averager.name, averager.ports, [names(cable.a, cable.b) for cable in averager.cables]
-            )
-            for averager in fabric.averagers.values()
+            FabricLink((port_name(fabric, link.a), port_name(fabric, link.b)), link.rate_bps, link.queue_s)
+            for link in fabric.links
         ],
+        [(port_name(fabric, a), port_name(fabric, b)) for a, b in fabric.circuits],
+        fabric.paths,
         scale,
         fabric.optics.sensitivity_dbm,
+        **{name: key.document(fabric) for name, key in _keys_told().items() if key.document is not None},
     )

@@ -33,7 +33,6 @@ from ringlight.controller.packets.attachment import (
     Topology,
     fabric_document,
     lit_circuits,
-    port_name,
     topology,
 )
 from ringlight.controller.packets.following import Attached, attached
@@ -68,6 +67,7 @@ from ringlight.controller.web.page_files import Page
 from ringlight.controller.web.refusals import errors
 from ringlight.controller.web.timing import Timed, call_histogram
 from ringlight.fabric.parts import PacketSwitch, Port
+from ringlight.fabric.topology import port_name
 
 _HEALTH = "/v1/health"
 #: Streams of events at a time.

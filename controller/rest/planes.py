@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+import functools
+import operator
+from collections.abc import Iterable
 from typing import Any
 
 from fastapi import APIRouter
 
 from ringlight.controller.errors import InvalidError, NotFoundError
-from ringlight.controller.light.documents import (
-    Decision,
-    DividedPlanned,
-    GridPlanned,
-    OnicDocument,
-    OnicFlows,
-    PlaneDocument,
-    PlaneOverview,
-    RingPlanned,
-    SetUp,
-)
+from ringlight.controller.light.documents import OnicDocument, OnicFlows, PlaneOverview, plane_document
+from ringlight.controller.light.provider import providers
 from ringlight.controller.rest.common import PlainRoute, answers
 from ringlight.controller.rest.requests import Cursor, GpuName, LightRequest, PlaneName
 from ringlight.controller.service import Controller
 from ringlight.fabric.planes.choice import lit_planes
+
+
+def _union(types: Iterable[Any]) -> Any:
+    """Return the union of types of documents; that of no type is Any."""
+    there = list(types)
+    return functools.reduce(operator.or_, there) if there else Any
 
 
 def router(controller: Controller) -> APIRouter:
@@ -29,6 +29,10 @@ def router(controller: Controller) -> APIRouter:
     routes = APIRouter(prefix="/v1", route_class=PlainRoute, tags=["planes"])
     lights, jobs = controller.lights, controller.jobs
     planes = {plane.name: plane for plane in lit_planes(controller.fabric)}
+    kinds = providers()
+    any_plane = plane_document(_union(kind.Own for kind in kinds))
+    any_planned = _union(kind.Planned for kind in kinds)
+    any_changes = _union(list[kind.Change] for kind in kinds if kind.Change is not None)  # type: ignore[name-defined]
 
     def named(name: str) -> Any:
         if name not in planes:
@@ -41,18 +45,18 @@ def router(controller: Controller) -> APIRouter:
         holders = jobs.holders()
         return [lights[plane.kind].overview(plane, holders) for plane in planes.values()]
 
-    @routes.get("/planes/{name}", **answers(PlaneDocument, 404))
+    @routes.get("/planes/{name}", **answers(any_plane, 404))
     def plane(name: PlaneName) -> Any:
         """Nodes with the job that has them, what each switch passes, and what moving light took in the last
         job (seconds)."""
         return lights[named(name).kind].document(planes[name], jobs.holders())
 
-    @routes.get("/planes/{name}/changes", **answers(list[SetUp] | list[Decision], 404))
+    @routes.get("/planes/{name}/changes", **answers(any_changes, 404))
     def changes(name: PlaneName) -> Any:
         """The changes of light of the last job, one by one, at most the last 20,000 (seconds)."""
         return lights[named(name).kind].changes(planes[name])
 
-    @routes.post("/planes/plan", **answers(GridPlanned | RingPlanned | DividedPlanned, 409, 415, 422, 503))
+    @routes.post("/planes/plan", **answers(any_planned, 409, 415, 422, 503))
     def plan(body: LightRequest) -> Any:
         """Light that a job would get; refused as the job would be. Nothing is changed."""
         placement = jobs.light_plan(body.wanted, {"collective": body.collective}, body.plane)

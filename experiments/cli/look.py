@@ -138,7 +138,7 @@ def is_scenario(where: str | None) -> bool:
 
 def _fabric_of(where: str | None, place: options.Place) -> tuple[Fabric, Iterable[tuple[Port, Port]]]:
     """A fabric and its lit circuits: those that a scenario begins with, or of a lab those of now."""
-    from ringlight.fabric.planes.divided.plugged import plugged
+    from ringlight.fabric.keys import plugged
 
     if where is not None and is_scenario(where):
         fabric = plugged(place.setting(Path(where)).fabric)

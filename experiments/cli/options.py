@@ -159,8 +159,8 @@ class Place:
         """
         from ringlight.experiments.language.expand import load
         from ringlight.experiments.runner.machine import scale_here
-        from ringlight.fabric.planes.divided.plugged import plugged
-        from ringlight.fabric.schema import under
+        from ringlight.fabric.keys import plugged
+        from ringlight.fabric.values import under
 
         experiment = load(scenario, sets=self.sets or (), scale_for=scale_for or scale_here)
         setting = experiment.one_setting(self.arm, self.point)

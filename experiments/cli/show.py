@@ -104,7 +104,7 @@ def _said_of_scale(scale: Mapping[str, Any]) -> Iterator[str]:
 def add_cuts(document: dict[str, Any], experiment: Experiment, hosts: int) -> None:
     """Say of each fabric of a checked file where it is cut when its lab is built on so many hosts."""
     from ringlight.fabric.cut import cut
-    from ringlight.fabric.planes.divided.plugged import plugged
+    from ringlight.fabric.keys import plugged
 
     for setting in {plan.setting.name: plan.setting for plan in experiment.plans}.values():
         try:
@@ -218,12 +218,12 @@ def _notes(setting: Setting, equal_paths: int) -> list[str]:
 
 def fabric_document(fabric: Fabric) -> dict[str, Any]:
     """Return the JSON object of a checked fabric, with its short forms written out."""
+    from ringlight.fabric.keys import fabric_keys
+
     graph = electrical_graph(fabric, circuit_cross_connects(fabric, fabric.circuits))
     return {
-        **{
-            kind: list(getattr(fabric, kind))
-            for kind in ("gpus", "packet_switches", "optical_switches", "averagers")
-        },
+        **{kind: list(getattr(fabric, kind)) for kind in ("gpus", "packet_switches", "optical_switches")},
+        **{name: list(fabric.parts.get(name, ())) for name, key in fabric_keys().items() if key.devices},
         "links": [
             {"ends": [str(link.a), str(link.b)], "rate_bps": link.rate_bps, "queue_s": link.queue_s}
             for link in (*fabric.links, *fabric.cables)

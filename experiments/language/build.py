@@ -53,8 +53,9 @@ from ringlight.experiments.language.text import at, first_problem, references_in
 from ringlight.experiments.language.workloads import WorkloadSpec, emulated, files_of, problem_of, workload_of
 from ringlight.fabric.control_faults import ControlFaults
 from ringlight.fabric.planes.choice import plane_of
-from ringlight.fabric.schema import Strict, build_fabric, under
+from ringlight.fabric.schema import build_fabric
 from ringlight.fabric.topology import Fabric
+from ringlight.fabric.values import Strict, under
 from ringlight.workloads.graph import Workload
 
 T = TypeVar("T")

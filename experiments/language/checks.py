@@ -424,7 +424,7 @@ def _check_target(run: Draft, event: EventPlan) -> None:
     jobs = {job.name: job for job in run.jobs}
     there: dict[str, tuple[str, Collection[str]]] = {
         "switch": ("switch", [*fabric.packet_switches, *fabric.optical_switches]),
-        "averager": ("averager", fabric.averagers),
+        "averager": ("averager", fabric.devices),
         **dict.fromkeys(("gpu", "nic"), ("GPU", fabric.gpus)),
         **dict.fromkeys(("job", "worker"), ("job", jobs)),
     }

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from ringlight.experiments.language.plan import Container, Mount, Scale
 from ringlight.experiments.language.workloads import OF_RUN_FOLDERS
 from ringlight.fabric import guest_keys
-from ringlight.fabric.schema import Duration, Size, Strict
+from ringlight.fabric.values import Duration, Size, Strict
 
 _MEMORY_BYTES, _DEADLINE_S = 1 << 30, 3600.0
 _LEAST_MEMORY_BYTES = 16 << 20

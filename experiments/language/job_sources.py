@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from ringlight.experiments.language.plan import EventPlan, JobPlan, RunPlan, Setting, SourcePlan
 from ringlight.fabric.extension import ExtensionError, InstalledExtension, extensions
-from ringlight.fabric.schema import Strict
+from ringlight.fabric.values import Strict
 
 T = TypeVar("T")
 

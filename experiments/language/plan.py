@@ -18,8 +18,8 @@ from ringlight.fabric.frames import Frames, choose_frames
 from ringlight.fabric.impairments import Impairments
 from ringlight.fabric.planes.base import Plane
 from ringlight.fabric.planes.choice import plane_of
-from ringlight.fabric.schema import Duration, Strict
 from ringlight.fabric.topology import Fabric
+from ringlight.fabric.values import Duration, Strict
 from ringlight.workloads.graph import Workload
 
 P = TypeVar("P", bound=Plane)

@@ -19,8 +19,9 @@ from ringlight.experiments.language.plan import Do, OnLoss, Scale, Target, Tcp
 from ringlight.experiments.language.profiles import compute_seconds
 from ringlight.experiments.language.workloads import WorkloadSpec
 from ringlight.fabric.schedules import parse_collective
-from ringlight.fabric.schema import Duration, FabricSpec, ImpairmentsSpec, Name, Rate, Size, Strict
+from ringlight.fabric.schema import FabricSpec, ImpairmentsSpec
 from ringlight.fabric.units import parse_rate, parse_size, parse_time
+from ringlight.fabric.values import Duration, Name, Rate, Size, Strict
 
 Words = Annotated[str, Field(min_length=1)]
 ParameterName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]

@@ -12,8 +12,8 @@ import yaml
 from pydantic import ValidationError
 
 from ringlight.fabric.patterns import in_words
-from ringlight.fabric.schema import KIND_TAG, under
 from ringlight.fabric.text import is_text
+from ringlight.fabric.values import KIND_TAG, under
 from ringlight.workloads.formats.files import FILE_LIMIT, read_bytes
 
 #: Bytes of a scenario file, and the values in it.

@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from ringlight.experiments.language.plan import Scale
-from ringlight.fabric.schema import KIND_TAG, Duration, Size, Strict
+from ringlight.fabric.values import KIND_TAG, Duration, Size, Strict
 from ringlight.workloads.graph import Book, Collective, Kind, Split, Workload, Writer
 
 if TYPE_CHECKING:

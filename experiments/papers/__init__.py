@@ -1,6 +1,6 @@
 """Supply what only one paper needs: closed forms next to the runs' figures, and a verdict in words.
 
-A module for each paper, with
+A module for each paper, here or in an extension (``Extension.papers``), with
 
     def closed_forms(run: Run, latency_s: float) -> Iterator[Row]   analytic figures of a run, of which each
                                                                     transfer had this latency besides
@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from ringlight.experiments.analysis.rows import Row, Value
 from ringlight.experiments.record.runs import Run
+from ringlight.fabric.extension import loaders
 
 
 @dataclass(frozen=True)
@@ -40,12 +41,14 @@ def analytic(run: Run) -> Callable[[str, Value, str], Row]:
 
 @cache
 def papers() -> tuple[str, ...]:
-    """Return the names of all papers that have a module here, sorted."""
-    return tuple(sorted(module.name for module in pkgutil.iter_modules(__path__)))
+    """Return the names of all papers that have a module here or in an extension, sorted."""
+    return tuple(sorted([*(module.name for module in pkgutil.iter_modules(__path__)), *loaders("papers")]))
 
 
 def paper(name: str) -> Any:
-    """Return the module of a paper. Raises KeyError for a paper without a module here."""
+    """Return the module of a paper. Raises KeyError for a paper without a module."""
     if name not in papers():
         raise KeyError(name)
+    if (load := loaders("papers").get(name)) is not None:
+        return load()
     return importlib.import_module(f"{__name__}.{name}")

@@ -49,7 +49,7 @@ def closed_forms(run: Run, latency_s: float) -> Iterator[Row]:
     iteration_s = job.jct_s / job.plan.iterations
     row = analytic(run)
     yield row("time_to_accuracy", iteration_s * AUTHORS[model].iterations, "s")
-    interconnect = run.plan.setting.fabric.interconnect
+    interconnect = run.plan.setting.fabric.parts.get("interconnect")
     if replicas == 1 or interconnect is None or _reduces(workload):
         return
     for name, size in (

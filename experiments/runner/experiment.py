@@ -35,7 +35,7 @@ from ringlight.experiments.runner.larger import MOST
 from ringlight.experiments.runner.progress import COMPUTED_EVERY_S, Notes, Reporter
 from ringlight.experiments.runner.repeats import Repeats
 from ringlight.experiments.runner.timeline import run_group
-from ringlight.fabric.schema import under
+from ringlight.fabric.values import under
 from ringlight.testbed.hosts.cluster import lost
 
 #: Least time between two lines of a sweep's progress, seconds.

@@ -33,9 +33,9 @@ from ringlight.experiments.runner.progress import Reporter
 from ringlight.experiments.runner.repeats import Repeats
 from ringlight.fabric.cut import Cut, cut
 from ringlight.fabric.frames import SMALLEST_MTU_BYTES
-from ringlight.fabric.planes.divided.plugged import plugged
-from ringlight.fabric.schema import under
+from ringlight.fabric.keys import plugged
 from ringlight.fabric.topology import Fabric
+from ringlight.fabric.values import under
 from ringlight.testbed.hosts.cluster import Cluster, Host, OwnWorker, known_hosts, lost
 from ringlight.testbed.hosts.forks import fork_from_now_on, forked_labs
 from ringlight.testbed.hosts.kept import end_forsaken, log_of, looked_after
@@ -370,7 +370,7 @@ def over_hosts(fabric: Fabric, hosts: int) -> str | None:
         divided(fabric, hosts)
     except ValueError as error:
         return under("fabric", str(error))
-    for name, there in (("onics", fabric.onics), ("averagers", fabric.averagers)):
+    for name, there in (("onics", fabric.onics), *((f"{kind}s", kind) for kind in fabric.devices.values())):
         if there:
             return f"fabric.{name}: not in a lab over several hosts; leave out --hosts"
     if fabric.foreign_switches:

@@ -37,8 +37,8 @@ def takes(plans: Sequence[RunPlan]) -> Takes:
     """Return about how many seconds the emulation of these runs takes, by phase."""
     from ringlight.experiments.analysis.prediction import expected_s
     from ringlight.experiments.backends.emulation.linktest import parts
+    from ringlight.fabric.keys import plugged
     from ringlight.fabric.parts import canonical
-    from ringlight.fabric.planes.divided.plugged import plugged
 
     bring_up = links = 0.0
     for setting in {id(plan.setting): plan.setting for plan in plans}.values():

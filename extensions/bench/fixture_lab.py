@@ -42,7 +42,7 @@ from ringlight.extensions.bench.measuring import (
     what_of,
     words_of,
 )
-from ringlight.fabric.planes.divided.plugged import plugged
+from ringlight.fabric.keys import plugged
 from ringlight.fabric.text import visible
 from ringlight.fabric.topology import Fabric
 from ringlight.fabric.units import format_size, parse_rate, parse_size

@@ -48,8 +48,8 @@ from ringlight.fabric.frames import LARGEST_MTU_BYTES, payload_share
 from ringlight.fabric.parts import Port
 from ringlight.fabric.planes.base import Plane
 from ringlight.fabric.planes.choice import plane_of
-from ringlight.fabric.schema import Duration, Strict
 from ringlight.fabric.topology import Fabric
+from ringlight.fabric.values import Duration, Strict
 
 #: Most jobs of a trace that are made training jobs of.
 MOST_TRAINED = 1000

@@ -40,14 +40,15 @@ class Divider(Protocol):
 
 
 def divider(fabric: Fabric) -> Divider:
-    """Return the divider of ``fabric.interconnect``, plugged or not.
+    """Return the divider of an interconnect, plugged or not.
 
     Raises ValueError if its light is not divided.
     """
-    made = _DIVIDERS.get(type(fabric.interconnect))
+    interconnect = fabric.parts.get("interconnect")
+    made = _DIVIDERS.get(type(interconnect))
     if made is None:
         raise ValueError("the light of this fabric is not divided")
-    return made(fabric.interconnect)
+    return made(interconnect)
 
 
 class PlanesDivider:

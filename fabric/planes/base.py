@@ -7,7 +7,7 @@ unless a method is told by how much the emulation stretches time.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -16,6 +16,7 @@ from ringlight.fabric.kinds import bus_factor
 from ringlight.fabric.parts import Port
 from ringlight.fabric.paths import PacketView
 from ringlight.fabric.planes.grid.wavelengths import LightUse
+from ringlight.fabric.planes.streams import LinkTestStream
 from ringlight.fabric.planes.wholes.interconnect import Built, Division, PhaseLight
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.steps import Steps
@@ -160,6 +161,10 @@ class Plane:
     def bus_factor(self, ranks: int, vector_bytes: int) -> float:
         """Return an all-reduce's bus bandwidth over algorithm bandwidth (``fabric.kinds.bus_factor``)."""
         return bus_factor("all-reduce", ranks)
+
+    def streams(self) -> Iterator[list[LinkTestStream]]:
+        """Yield batches of streams that fill each port of the plane once; those of a batch flow at once."""
+        return iter(())
 
     def set_ups(self, ranks: Sequence[str], collective: str) -> int:
         """Return the number of steps of an all-reduce that wait once for light."""

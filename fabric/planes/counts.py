@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from ringlight.fabric.keys import fabric_keys
 from ringlight.fabric.parts import Counts, Port
 from ringlight.fabric.topology import Fabric, channels, is_electrical
 
 
 def of_fabric(fabric: Fabric) -> Counts:
-    """Return the counts of a fabric: of what its links are plugged into, or of its interconnect.
+    """Return the counts of a fabric: of what its links are plugged into, or of what describes all of it.
 
     An O-NIC with an array has a channel for every wavelength of the switch that its port is plugged into.
     """
-    if fabric.interconnect is not None:
-        return fabric.interconnect.counts(len(fabric.gpus))
+    for name in fabric.parts:
+        key = fabric_keys().get(name)
+        if key is not None and key.counts is not None:
+            return key.counts(fabric)
     plugged = [(port, link) for link in (*fabric.links, *fabric.cables) for port in (link.a, link.b)]
     nodes = [port.node for port, _ in plugged]
     ours = [(port, link) for port, link in plugged if is_electrical(fabric, port)]

@@ -68,10 +68,10 @@ def _parser() -> argparse.ArgumentParser:
 def load_fabric(path: Path) -> Fabric:
     """Return the fabric that a JSON file describes. Raises ValueError with one line that names file and
     key."""
-    from ringlight.fabric.planes.divided.plugged import plugged_document
+    from ringlight.fabric.schema import fabric_of_document
 
     try:
-        return plugged_document(path.read_text(encoding="utf-8"))
+        return fabric_of_document(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror}") from None
     except ValueError as error:

@@ -22,7 +22,7 @@ from typing import Any
 from pyroute2.iproute import IPRoute
 
 from ringlight.fabric.parts import Link, Port
-from ringlight.fabric.planes.averagers.averager import Averager
+from ringlight.fabric.planes.averagers.averager import Averager, averagers_in
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation.kernel import netlink
 from ringlight.testbed.forkserver import Process
@@ -55,7 +55,7 @@ def cables_at(fabric: Fabric, gpu: str) -> list[Link]:
 
 def between(fabric: Fabric) -> list[Link]:
     """Return the cables from averagers to the averager above them."""
-    return [cable for cable in fabric.cables if cable.a.node in fabric.averagers]
+    return [cable for cable in fabric.cables if cable.a.node in averagers_in(fabric)]
 
 
 def set_up(name: str, ip: str, shape: tuple[float, float, int]) -> None:
@@ -109,7 +109,7 @@ def place_of(
     if tuple(gpus) != averaging.servers:
         raise ValueError(f"ranks are in the order of the averagers' ports: {', '.join(averaging.servers)}")
     (cable,) = cables_at(fabric, gpus[rank])
-    own = fabric.averagers[cable.b.node]
+    own = averagers_in(fabric)[cable.b.node]
     slowest = max(
         silence_s(averager, rate_bps)
         for averager in (*averaging.first, *([averaging.above] if averaging.above else []))
@@ -140,7 +140,7 @@ class Averagers:
         return self._directory / f"{name}.averager.log"
 
     def remove_files(self) -> None:
-        for name in self._fabric.averagers:
+        for name in averagers_in(self._fabric):
             for path in (self.status_file(name), self.log_file(name), self._weights_file(name)):
                 with suppress(OSError):
                     path.unlink()
@@ -150,7 +150,7 @@ class Averagers:
 
         ``start`` runs a command in an averager's namespace, with its output in a file.
         """
-        return {name: partial(self._start, name, start) for name in self._fabric.averagers}
+        return {name: partial(self._start, name, start) for name in averagers_in(self._fabric)}
 
     def _start(self, name: str, start: Start) -> Process:
         self.status_file(name).unlink(missing_ok=True)
@@ -167,12 +167,15 @@ class Averagers:
     def _command(self, name: str) -> list[str]:
         from ringlight.fabric.planes.averagers.averaging import coding
 
-        fabric, averager = self._fabric, self._fabric.averagers[name]
+        fabric = self._fabric
+        averager = averagers_in(fabric)[name]
         below = [
-            fabric.averagers[cable.a.node] for cable in averager.cables if cable.a.node in fabric.averagers
+            averagers_in(fabric)[cable.a.node]
+            for cable in averager.cables
+            if cable.a.node in averagers_in(fabric)
         ]
         up = next((cable for cable in fabric.cables if cable.a.node == name), None)
-        above = None if up is None else fabric.averagers[up.b.node]
+        above = None if up is None else averagers_in(fabric)[up.b.node]
         its = coding(averager, above, below[0] if below else None)
         command = [
             *(sys.executable, "-m", "ringlight.testbed.emulation.averager", "--name", name),

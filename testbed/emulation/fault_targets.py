@@ -143,7 +143,7 @@ def find_target(fabric: Fabric, request: FaultRequest) -> FaultTarget:
             return _agent(fabric, name)
         case ["averager", name]:
             _allow(request, "kill", "an averager can be killed and restored")
-            return _process("averager", name, fabric.averagers)
+            return _process("averager", name, fabric.devices)
         case ["controller"]:
             _allow(request, "kill", "the controller can be killed and restored")
             return FaultTarget("controller", "controller", ("controller",))

@@ -202,7 +202,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
                     netns=self.lab.namespace(optical.name),
                 )
                 self._nodes[optical.name] = node
-        for name in self.fabric.averagers:
+        for name in self.fabric.devices:
             self._nodes[name] = self.addHost(
                 f"{self.lab.prefix}{name}", cls=DeviceNode, lab=self.lab, netns=self.lab.namespace(name)
             )
@@ -262,7 +262,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
 
     def _start_averagers(self) -> None:
         """Ready their namespaces, and plug in the cables between them."""
-        for name in self.fabric.averagers:
+        for name in self.fabric.devices:
             self._inside(
                 self._nodes[name], partial(netlink.configure_namespace, self.emulation.congestion_control)
             )
@@ -273,7 +273,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
     def _set_up_cable(self, cable: Link, end: Port, namespace: int | None, name: str) -> None:
         """One end of a cable of an averager: its rate and its address."""
         emulation = self.emulation
-        least = averager_processes.under_way(self.fabric.averagers[cable.b.node])
+        least = averager_processes.under_way(self.fabric.parts["averagers"][cable.b.node])
         shape = emulation.rate_bps(cable.rate_bps), emulation.seconds(cable.queue_s), least
         ip = averager_processes.address_of(self.fabric, end)
         assert namespace is not None

@@ -351,7 +351,7 @@ class Testbed:
         kinds = (
             (optical, [f"{emulation}.optical.__main__"]),
             (len(fabric.agents), [f"{emulation}.onic.__main__"]),
-            (len(fabric.averagers), [f"{emulation}.averager.__main__"]),
+            (len(fabric.devices), [f"{emulation}.averager.__main__"]),
             (sum(map(self._is_here, fabric.gpus)) * in_namespaces, WORKER),
         )
         worth = sum(count for count, _ in kinds) >= _WORTH_FORKING
@@ -611,7 +611,7 @@ class Testbed:
     def _await_averagers(self) -> None:
         """Wait until every averager has made its table and listens."""
         deadline = time.monotonic() + TABLES_S
-        for name in self.settings.fabric.averagers:
+        for name in self.settings.fabric.devices:
             ready = partial(self._averagers.answers, name)
             self._await(self.supervisors["averagers"], name, ready, self._averagers.log_file(name), deadline)
 

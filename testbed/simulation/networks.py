@@ -408,7 +408,4 @@ def scaled(fabric: Fabric, factor: float) -> Fabric:
     def slower(links: Iterable[Link]) -> tuple[Link, ...]:
         return tuple(replace(link, rate_bps=link.rate_bps / factor) for link in links)
 
-    averagers = {
-        name: replace(averager, cables=slower(averager.cables)) for name, averager in fabric.averagers.items()
-    }
-    return replace(fabric, links=slower(fabric.links), averagers=averagers)
+    return replace(fabric, links=slower(fabric.links), cables=slower(fabric.cables))

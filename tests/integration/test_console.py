@@ -15,9 +15,9 @@ import pytest
 from ringlight.containers.image import ROOT
 from ringlight.controller.optical.registry import make_driver
 from ringlight.fabric.crossconnect import Mode
+from ringlight.fabric.keys import plugged
 from ringlight.fabric.planes.divided.lightpaths import setting_of
 from ringlight.fabric.planes.divided.planes import Lightpath
-from ringlight.fabric.planes.divided.plugged import plugged
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.testbed.emulation import testbed as emulated
 from ringlight.testbed.emulation.console import capture

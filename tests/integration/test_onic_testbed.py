@@ -138,7 +138,7 @@ class Rig:
         self.testbed = testbed
         self.lab = testbed.settings.lab
         self.fabric = testbed.settings.fabric
-        self.grid = self.fabric.grids["n"]
+        self.grid = self.fabric.parts["grids"]["n"]
         self.http = agent_client(testbed)
         self.lasers = Lasers.open(self.lab.bpf_dir / "lasers")
 

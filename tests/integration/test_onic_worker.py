@@ -28,7 +28,7 @@ GRID = build_fabric(
     FabricSpec.model_validate(
         {"grids": {"n": {"rows": SIDE, "columns": SIDE, "gpu": "titan-v", "rate": "100 Gbit/s"}}}
     )
-).grids["n"]
+).parts["grids"]["n"]
 NODES = GRID.nodes
 
 

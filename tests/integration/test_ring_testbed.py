@@ -90,7 +90,7 @@ class Rig:
         self.testbed = testbed
         self.lab = testbed.settings.lab
         self.fabric = testbed.settings.fabric
-        self.ring = self.fabric.rings["r"]
+        self.ring = self.fabric.parts["rings"]["r"]
         self.http = agent_client(testbed)
         self.drivers: dict[str, OpticalSwitchDriver] = {}
         for name in self.ring.switches:

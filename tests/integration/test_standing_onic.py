@@ -24,9 +24,9 @@ from ringlight.controller.optical.base import OpticalSwitchDriver
 from ringlight.controller.optical.registry import make_driver
 from ringlight.fabric.allocation.dividing import divider
 from ringlight.fabric.crossconnect import Mode
+from ringlight.fabric.keys import plugged
 from ringlight.fabric.planes.divided.lightpaths import setting_of
 from ringlight.fabric.planes.divided.planes import Lightpath, Paths
-from ringlight.fabric.planes.divided.plugged import plugged
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation import testbed as emulated
@@ -74,8 +74,7 @@ class Rig:
     def __init__(self, testbed: emulated.Testbed) -> None:
         self.testbed, self.lab = testbed, testbed.settings.lab
         self.fabric = testbed.settings.fabric
-        assert self.fabric.divided is not None
-        self.switches = self.fabric.divided.switches
+        self.switches = self.fabric.parts["divided"].switches
         self.gpus = list(self.fabric.gpus.values())
         self.http = agent_client(testbed)
         self.tables = [LightTable(self.pins(number)) for number in range(len(self.gpus))]

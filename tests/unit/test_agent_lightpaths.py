@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from ringlight.containers.worker.posted import Posted
-from ringlight.fabric.planes.divided.plugged import plugged
+from ringlight.fabric.keys import plugged
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation.agent.http import LightSpec

@@ -74,7 +74,12 @@ def test_packets_and_light_do_not_see_an_averager() -> None:
     assert fabric.links == alone.links
     assert fabric.electrical_ports == alone.electrical_ports
     assert set(electrical_graph(fabric, {}).edges) == set(electrical_graph(alone, {}).edges)
-    assert [str(cable.a) for cable in fabric.averagers["avg0"].cables] == ["g0:1", "g1:1", "g2:1", "g3:1"]
+    assert [str(cable.a) for cable in fabric.parts["averagers"]["avg0"].cables] == [
+        "g0:1",
+        "g1:1",
+        "g2:1",
+        "g3:1",
+    ]
     assert of_fabric(fabric).nic_ports == 8
     assert of_fabric(fabric).packet_ports == 4
 
@@ -121,7 +126,7 @@ def test_a_worker_is_told_its_averager_and_who_has_another_order_is_refused() ->
 def test_cables_may_be_written_either_way_round_and_in_any_order() -> None:
     raw = one_level()
     raw["links"] = [{**link, "ends": link["ends"][::-1]} for link in reversed(raw["links"])]
-    assert built(raw).averagers == built(one_level()).averagers
+    assert built(raw).parts == built(one_level()).parts
 
 
 def changed(raw: dict[str, Any], link: int, *ends: str) -> dict[str, Any]:

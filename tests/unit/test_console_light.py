@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ringlight.controller.onic.agent import Agent, AgentSettings
-from ringlight.fabric.planes.divided.plugged import plugged
+from ringlight.fabric.keys import plugged
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.testbed.emulation.console import light_echoes, measures
 from ringlight.testbed.emulation.console.attached import Attached

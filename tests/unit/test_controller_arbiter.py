@@ -36,6 +36,7 @@ from ringlight.fabric.planes.choice import lit_planes
 from ringlight.fabric.planes.grid.reach import Reach
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import Fabric
+from tests.lights import light_context
 from tests.unit.test_controller_job import ScriptedAgent
 from tests.unit.test_controller_rules import FakeTables
 
@@ -162,8 +163,9 @@ class Bench:
         }
         self.onics = OnicSite(entries, self.bus)
         self.arbiter = GridProvider(
-            self.fabric, self.circuits, self.site, self.onics, self.bus, period_s=0.05
+            light_context(self.fabric, self.site, bus=self.bus, circuits=self.circuits, onics=self.onics)
         )
+        self.arbiter.period_s = 0.05
         self.jobs = JobManager(
             self.fabric,
             self.server,  # type: ignore[arg-type]
@@ -189,7 +191,7 @@ class Bench:
             agent.stop()
 
     def plan(self, *nodes: str) -> GridPlan:
-        return plan_light(self.fabric, self.fabric.grids["n"], nodes)
+        return plan_light(self.fabric, self.fabric.parts["grids"]["n"], nodes)
 
     def document(self) -> PlaneDocument:
         (plane,) = lit_planes(self.fabric)
@@ -248,9 +250,9 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 # Choosing, without any device
 
 
-@given(st.sets(st.sampled_from(GRID.grids["n"].nodes)), st.integers(1, 20))
+@given(st.sets(st.sampled_from(GRID.parts["grids"]["n"].nodes)), st.integers(1, 20))
 def test_a_counted_job_gets_a_free_rectangle_or_a_reason(held: set[str], count: int) -> None:
-    grid, holders = GRID.grids["n"], dict.fromkeys(held, "blue")
+    grid, holders = GRID.parts["grids"]["n"], dict.fromkeys(held, "blue")
     fits = {h * w for h in range(1, 5) for w in range(1, 5)}
     (plane,) = planes_for(GRID, count, None)
     try:
@@ -533,7 +535,7 @@ def test_a_collective_that_needs_more_wavelengths_is_refused(tmp_path: Path) -> 
 def on_row(*nodes: str) -> GridPlan:
     """The light of a ring of nodes of one row."""
     found = [(nodes[rank], nodes[(rank + 1) % len(nodes)]) for rank in range(len(nodes))]
-    return plan_light(GRID, GRID.grids["n"], nodes, found)
+    return plan_light(GRID, GRID.parts["grids"]["n"], nodes, found)
 
 
 def test_a_spare_on_a_grid_gets_the_light_of_the_lost_node(bench: Bench) -> None:

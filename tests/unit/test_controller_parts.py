@@ -24,8 +24,8 @@ from ringlight.controller.running import read_fabric
 from ringlight.controller.store import Store
 from ringlight.controller.web.access import is_loopback, read_tokens
 from ringlight.fabric.crossconnect import CrossConnect
+from ringlight.fabric.keys import plugged
 from ringlight.fabric.parts import Port
-from ringlight.fabric.planes.divided.plugged import plugged
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.testbed.emulation.__main__ import load_fabric
 from tests.unit.test_controller_rules import FABRIC, PORTS, light

@@ -32,14 +32,15 @@ from ringlight.controller.packets.attachment import lit_circuits
 from ringlight.controller.server_agent import AgentClient
 from ringlight.fabric.allocation.demand import FloatArray
 from ringlight.fabric.crossconnect import CrossConnect
+from ringlight.fabric.keys import plugged
 from ringlight.fabric.phases import Phase, PhasePlan
 from ringlight.fabric.planes.choice import lit_planes
 from ringlight.fabric.planes.divided.lightpaths import setting_of
 from ringlight.fabric.planes.divided.planes import Lightpath
-from ringlight.fabric.planes.divided.plugged import plugged
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation.optical.device import Rewire
+from tests.lights import light_context
 from tests.scpi_switch import ScpiSwitch
 from tests.standing_agent import StandingAgent
 
@@ -112,7 +113,9 @@ class Stage:
 
     def begin(self) -> DividedProvider:
         """A controller's part, as at its start."""
-        site = DividedProvider(self.fabric, self.optical, self.client, EventBus(), nothing, 1.0, in_turns)
+        site = DividedProvider(
+            light_context(self.fabric, self.optical, agent=self.client, traffic=nothing, phases=in_turns)
+        )
         self.stack.callback(site.stop)
         return site
 
@@ -204,7 +207,9 @@ def test_a_job_names_its_gpus_and_has_the_light_alone(stack: ExitStack) -> None:
 
 def test_times_are_as_emulated(stack: ExitStack) -> None:
     stage = Stage(PLANES, stack)
-    stage.site = slow = DividedProvider(PLANES, stage.optical, None, EventBus(), nothing, 200.0)
+    stage.site = slow = DividedProvider(
+        light_context(PLANES, stage.optical, traffic=nothing, time_dilation=200.0)
+    )
     light = stage.plan(RANKS)
     assert light.interval_s == pytest.approx(4.0)
     assert light.dark_s == pytest.approx(2.0)
@@ -242,7 +247,7 @@ def test_what_a_job_sends() -> None:
         return np.full((2, 2), float(digest))
 
     def demand_of(settings: dict[str, Any], ranks: int) -> FloatArray:
-        site = DividedProvider(PLANES, OpticalSite({}, {}, EventBus()), None, EventBus(), traffic, 1.0)
+        site = DividedProvider(light_context(PLANES, OpticalSite({}, {}, EventBus()), traffic=traffic))
         return site.demand_of(settings, ranks, "x")
 
     assert demand_of({"workload": "graph", "graph": "7"}, 2)[0, 1] == 7

@@ -88,27 +88,27 @@ def test_a_ring_is_planned_and_simulated_only_as_far_as_its_light_reaches() -> N
     steps = steps_named("wrht-2", 5)
     for sensitivity_dbm, message in ((-6.0, None), (-5.9, "passes 3 WSSs and arrives with -6.00 dBm")):
         fabric = described(rings={"r": ring}, light={"sensitivity_dbm": sensitivity_dbm})
-        network = RingNetwork(fabric, fabric.rings["r"])
+        network = RingNetwork(fabric, fabric.parts["rings"]["r"])
         if message is None:
-            plan_ring(fabric, fabric.rings["r"], steps)
+            plan_ring(fabric, fabric.parts["rings"]["r"], steps)
             for step in steps:
-                network.routes(fabric.rings["r"].nodes, step)
+                network.routes(fabric.parts["rings"]["r"].nodes, step)
             continue
         with pytest.raises(ValueError, match=message):
-            plan_ring(fabric, fabric.rings["r"], steps)
+            plan_ring(fabric, fabric.parts["rings"]["r"], steps)
         with pytest.raises(ValueError, match=message):
-            [network.routes(fabric.rings["r"].nodes, step) for step in steps]
+            [network.routes(fabric.parts["rings"]["r"].nodes, step) for step in steps]
 
 
 def test_a_grid_whose_light_is_too_weak_is_refused() -> None:
     grid = {"rows": 2, "columns": 2, "gpu": "x", "rate": "1 Gbit/s", "wss": {"loss_db": 8}}
     fabric = described(grids={"n": grid}, light={"sensitivity_dbm": -8.5, "fibre_db": 0.5})
     with pytest.raises(ValueError, match=r"WSS n-r0 arrives with -9\.00 dBm"):
-        GridNetwork(fabric, fabric.grids["n"])
-    ranks = fabric.grids["n"].nodes
-    ways = ways_for(fabric.grids["n"], ranks, steps_named("halving-doubling", 4))
+        GridNetwork(fabric, fabric.parts["grids"]["n"])
+    ranks = fabric.parts["grids"]["n"].nodes
+    ways = ways_for(fabric.parts["grids"]["n"], ranks, steps_named("halving-doubling", 4))
     with pytest.raises(ValueError, match=r"less than the receivers' -8\.5 dBm"):
-        grid_cross_connects(fabric.grids["n"], fabric, ways)
+        grid_cross_connects(fabric.parts["grids"]["n"], fabric, ways)
 
 
 def test_an_open_vswitch_patch_panel_has_no_loss_to_set() -> None:

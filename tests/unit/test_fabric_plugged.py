@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from ringlight.fabric.keys import plugged
 from ringlight.fabric.parts import Port
 from ringlight.fabric.planes.divided.planes import Planes
-from ringlight.fabric.planes.divided.plugged import plugged
 from ringlight.fabric.planes.ring.ring import WdmRing
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import (
@@ -29,7 +29,9 @@ def ring(**more: object) -> Fabric:
 
 def test_planes_have_a_fibre_of_each_gpu_on_each_switch() -> None:
     made = plugged(fabric(kind="parallel-ocs", switches=4))
-    assert made.divided == Planes("parallel-ocs", tuple(f"g{i}" for i in range(8)), ("q0", "q1", "q2", "q3"))
+    assert made.parts["divided"] == Planes(
+        "parallel-ocs", tuple(f"g{i}" for i in range(8)), ("q0", "q1", "q2", "q3")
+    )
     assert len(made.links) == 8 * 4
     assert {link.rate_bps for link in made.links} == {50e9}
     assert made.link_at[Port("g2", 3)].other(Port("g2", 3)) == Port("q3", 3)
@@ -48,10 +50,10 @@ def test_planes_divided_anew_are_dark_for_the_stated_time() -> None:
 
 def test_a_ring_has_a_small_wss_at_each_gpu_and_all_colours_at_each_port() -> None:
     made = plugged(ring())
-    assert made.divided == WdmRing(
+    assert made.parts["divided"] == WdmRing(
         "demand-ring", tuple(f"g{i}" for i in range(8)), tuple(f"w{i}" for i in range(8)), 4
     )
-    assert not made.rings
+    assert "rings" not in made.parts
     assert len(made.links) == 3 * 8
     assert {link.rate_bps for link in made.links} == {25e9}
     assert {(s.size, s.wavelengths, s.device.dark_s) for s in made.optical_switches.values()} == {
@@ -74,7 +76,7 @@ def test_what_stands_beside_is_kept_and_what_is_plugged_stays() -> None:
     whole = ring()
     made = plugged(whole)
     assert made.gpus == whole.gpus
-    assert made.interconnect == whole.interconnect
+    assert made.parts["interconnect"] == whole.parts["interconnect"]
     assert plugged(made) is made
     ports = build_fabric(FabricSpec.model_validate({"servers": {"s0": {"gpus": {"g0": "a100"}}},
         "packet_switches": {"tor0": {"ports": 2}}, "links": []}))  # fmt: skip

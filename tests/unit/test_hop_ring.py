@@ -63,8 +63,7 @@ def test_every_transceiver_has_a_fibre_to_the_next_servers_on_its_side() -> None
     assert len(made.links) == 6 * 2 + 6 * 2
     assert {link.rate_bps for link in made.links} == {10e9}
     assert (plane_of(made, ("g0", "g1")).kind, made.agents) == ("interconnect", ())
-    assert made.interconnect is not None
-    assert made.interconnect.counts(6).optical_ports == 24
+    assert made.parts["interconnect"].counts(6).optical_ports == 24
 
 
 @pytest.mark.parametrize(

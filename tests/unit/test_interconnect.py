@@ -193,7 +193,7 @@ def test_light_for_less_than_a_byte() -> None:
 def test_an_arm_sets_a_key_that_was_left_out() -> None:
     arms = "arms: {a: {}, b: {fabric.interconnect.hop: 1 us}}"
     a, b = experiment(KINDS["torus"], more=arms).plans
-    assert a.setting.fabric.interconnect != b.setting.fabric.interconnect
+    assert a.setting.fabric.parts["interconnect"] != b.setting.fabric.parts["interconnect"]
 
 
 def test_two_jobs_are_built_for_together() -> None:
@@ -430,12 +430,13 @@ def test_light_goes_to_whom_something_is_left_for() -> None:
 def test_the_simulator_divides_light_as_a_controller_does(kind: str) -> None:
     (plan,) = experiment(KINDS[kind]).plans
     fabric = plan.setting.fabric
-    assert fabric.interconnect is not None
-    assert fabric.interconnect.built == "anew"
+    assert fabric.parts["interconnect"].built == "anew"
     pairs = 1.0 - np.eye(8)
-    network = interconnect_network(fabric.interconnect, tuple(fabric.gpus), lambda: Demand(pairs, pairs))
+    network = interconnect_network(
+        fabric.parts["interconnect"], tuple(fabric.gpus), lambda: Demand(pairs, pairs)
+    )
     assert isinstance(network, CircuitNetwork)
-    simulated, controlled = LightDivision(fabric.interconnect, network), divider(fabric)
+    simulated, controlled = LightDivision(fabric.parts["interconnect"], network), divider(fabric)
     random = np.random.default_rng(7)
     for density in np.linspace(0.1, 1.0, 30):
         left = random.lognormal(10, 2, (8, 8)) * (random.random((8, 8)) < density) * pairs

@@ -19,8 +19,8 @@ from ringlight.controller.jobs.manager import JobManager
 from ringlight.controller.jobs.workload_files import WorkloadFiles
 from ringlight.controller.rest.requests import JobRequest
 from ringlight.controller.store import Store
+from ringlight.fabric.keys import plugged
 from ringlight.fabric.planes.base import Plane
-from ringlight.fabric.planes.divided.plugged import plugged
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import Fabric
 from ringlight.workloads.graph import Book, Writer
@@ -37,7 +37,7 @@ FABRIC = build_fabric(
         }
     )
 )
-NODES = {"grid": FABRIC.grids["n"].nodes, "ring": FABRIC.rings["r"].nodes}
+NODES = {"grid": FABRIC.parts["grids"]["n"].nodes, "ring": FABRIC.parts["rings"]["r"].nodes}
 SKY = plugged(
     build_fabric(
         FabricSpec.model_validate(

@@ -9,10 +9,10 @@ from ringlight.fabric.allocation.circuits import single_shot
 from ringlight.fabric.allocation.demand import FloatArray, sent_in_steps
 from ringlight.fabric.allocation.dividing import divider
 from ringlight.fabric.crossconnect import CrossConnect, check_matching
+from ringlight.fabric.keys import plugged
 from ringlight.fabric.parts import Port
 from ringlight.fabric.planes.divided.lightpaths import setting_of
 from ringlight.fabric.planes.divided.planes import Lightpath
-from ringlight.fabric.planes.divided.plugged import plugged
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import CrossConnects, Fabric
@@ -76,8 +76,7 @@ def test_each_lightpath_leads_to_its_receiver(name: str) -> None:
         demand = some_demand(rng, len(names))
         division = dividing.division(demand)
         setting = setting_of(made, division.paths)
-        assert made.divided is not None
-        assert setting.keys() == set(made.divided.switches)
+        assert setting.keys() == set(made.parts["divided"].switches)
         for group in setting.values():
             check_matching(group)
         counts = np.zeros_like(division.counts)

@@ -26,9 +26,9 @@ from ringlight.experiments.language.plan import (
     When,
 )
 from ringlight.fabric.cost import ring_edge_bytes, steps_time
+from ringlight.fabric.keys import plugged
 from ringlight.fabric.parts import Port
 from ringlight.fabric.paths import PacketView
-from ringlight.fabric.planes.divided.plugged import plugged
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import circuit_cross_connects

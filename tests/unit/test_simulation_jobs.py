@@ -17,10 +17,8 @@ from ringlight.fabric.parts import Port
 from ringlight.fabric.paths import PacketView
 from ringlight.fabric.placement import regroup
 from ringlight.fabric.planes.grid.wavelengths import light_use, wavelength_map, ways_for
-from ringlight.fabric.planes.ring import wdm
-from ringlight.fabric.planes.ring.wrht import wrht
 from ringlight.fabric.schedules import STEPS, halving_doubling, ring, ring_of_bits
-from ringlight.fabric.steps import Step, compact, passes_on
+from ringlight.fabric.steps import Step, passes_on
 from ringlight.fabric.topology import circuit_cross_connects
 from ringlight.fabric.trees import leaf_spine
 from ringlight.testbed.simulation.engine import Engine
@@ -29,7 +27,6 @@ from ringlight.testbed.simulation.maxmin import drain
 from ringlight.testbed.simulation.networks import (
     GridNetwork,
     PacketNetwork,
-    RingNetwork,
     Routes,
     without_link,
 )
@@ -220,26 +217,6 @@ def test_transfers_that_share_a_link_and_begin_apart_take_no_straight_line() -> 
     assert phases.time(1.0).step_s.tolist() == [1.5, 1.5]
     assert phases.time(2.0).step_s.tolist() == [2.0, 2.0]
     assert phases.time(4.0).step_s.tolist() == [4.0, 4.0]
-
-
-def test_wrht_against_the_formula() -> None:
-    fabric, around = wdm.wdm_ring("n", 1024, 64, 40e9)
-    network = RingNetwork(fabric, around)
-    d, a, b = 102.2e6, 25e-6, 40e9
-    for top, theta in (("collect", 4), ("exchange", 3)):
-        steps = wrht(1024, 64, top=top)  # type: ignore[arg-type]
-        found = synchronous(network, around.nodes, steps, d, StepCost(a))
-        assert found.total_s == pytest.approx(theta * (d * 8 / b + a), rel=1e-12)
-    on_one = synchronous(network, around.nodes, wdm.on_ring(ring(1024), 64), d, StepCost(a))
-    assert on_one.total_s == pytest.approx(2 * 1023 * (d / 1024 * 8 / b + a), rel=1e-12)
-    striped = synchronous(network, around.nodes, wdm.striped(compact(ring(1024)), 64), d, StepCost(a))
-    assert striped.total_s == pytest.approx(2 * 1023 * (d / 1024 * 8 / (64 * b) + a), rel=1e-12)
-    # A ring keeps its circuits: where only new ones take time, it pays once.
-    kept = synchronous(network, around.nodes, wdm.on_ring(ring(1024), 64), d, StepCost(a, "changed-only"))
-    assert kept.set_up_s == pytest.approx(a)
-    assert synchronous(
-        network, around.nodes, wrht(1024, 64), d, StepCost(a, "changed-only")
-    ).set_up_s == pytest.approx(4 * a)
 
 
 # The engine
@@ -634,7 +611,7 @@ def oddl(
     side: int, control: ControlNetwork, vector: float = MIB, **options: object
 ) -> tuple[OnicPlane, float]:
     fabric = grid_fabric(side, side)
-    grid = fabric.grids["n"]
+    grid = fabric.parts["grids"]["n"]
     engine = Engine()
     plane = OnicPlane(engine, fabric, wavelength_map(grid, grid.nodes), control, **options)  # type: ignore[arg-type]
     job = Job("a", grid.nodes, halving_doubling(side * side), vector)
@@ -676,7 +653,7 @@ def test_leases_are_renewed_while_a_long_flow_is_lit() -> None:
 @pytest.mark.parametrize(("rows", "columns", "contended"), [(1, 4, True), (4, 1, True), (2, 2, False)])
 def test_receivers_are_contended_where_light_use_says_so(rows: int, columns: int, contended: bool) -> None:
     fabric = grid_fabric(rows, columns, wavelengths=2)
-    grid = fabric.grids["n"]
+    grid = fabric.parts["grids"]["n"]
     engine = Engine()
     steps = halving_doubling(4)
     ways = ways_for(grid, grid.nodes, steps)
@@ -691,7 +668,7 @@ def test_receivers_are_contended_where_light_use_says_so(rows: int, columns: int
 
 def test_a_spare_on_a_grid_needs_light() -> None:
     fabric = grid_fabric(1, 4)
-    grid = fabric.grids["n"]
+    grid = fabric.parts["grids"]["n"]
     job = Job("a", grid.nodes[:3], ring(3), MIB, Compute(0.1), iterations=3)
 
     def ends(lit: tuple[str, ...]) -> str | None:

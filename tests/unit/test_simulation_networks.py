@@ -10,18 +10,15 @@ from hypothesis import strategies as st
 from ringlight.fabric.cost import RingJob, ring_rates
 from ringlight.fabric.parts import Port
 from ringlight.fabric.paths import PacketView, Router
-from ringlight.fabric.planes.ring import wdm
-from ringlight.fabric.planes.ring.wrht import wrht
-from ringlight.fabric.schedules import halving_doubling, ring
+from ringlight.fabric.schedules import halving_doubling
 from ringlight.fabric.schema import FabricSpec, build_fabric
-from ringlight.fabric.steps import Step, frozen, frozen_bool
+from ringlight.fabric.steps import Step, frozen
 from ringlight.fabric.topology import Fabric, circuit_cross_connects, electrical_graph
 from ringlight.fabric.trees import leaf_spine
 from ringlight.testbed.simulation.maxmin import rates
 from ringlight.testbed.simulation.networks import (
     GridNetwork,
     PacketNetwork,
-    RingNetwork,
     scaled,
     without_link,
 )
@@ -96,9 +93,9 @@ def test_a_tree_is_oversubscribed_as_told() -> None:
 
 def test_halving_doubling_on_a_grid_shares_nothing() -> None:
     fabric = grid_fabric(4, 8)
-    network = GridNetwork(fabric, fabric.grids["n"])
+    network = GridNetwork(fabric, fabric.parts["grids"]["n"])
     for number, step in enumerate(halving_doubling(32)):
-        routes = network.routes(fabric.grids["n"].nodes, step, number)
+        routes = network.routes(fabric.parts["grids"]["n"].nodes, step, number)
         assert len(set(routes.links.tolist())) == len(routes.links) == 2 * 32
     assert str(network.key(0)) == str(("from", Port("n0", 0)))
     assert network.key(2 * 32 + 1) == ("to", Port("n0", 1))
@@ -106,7 +103,7 @@ def test_halving_doubling_on_a_grid_shares_nothing() -> None:
 
 def test_a_grid_names_what_does_not_fit() -> None:
     fabric = grid_fabric(2, 2)
-    grid = fabric.grids["n"]
+    grid = fabric.parts["grids"]["n"]
     network = GridNetwork(fabric, grid)
     with pytest.raises(ValueError, match=r"step 3: ranks 1 and 2 \(n1, n2\) share neither row nor column"):
         network.routes(grid.nodes, one_step([(0, 1), (1, 2)]), 3)
@@ -114,35 +111,6 @@ def test_a_grid_names_what_does_not_fit() -> None:
         network.routes(("n0", "g7"), one_step([(0, 1)]))
     with pytest.raises(ValueError, match="nothing is plugged into n0:0"):
         GridNetwork(dataclasses.replace(fabric, links=()), grid)
-
-
-def test_lightpaths_on_a_ring_pass_their_segments() -> None:
-    fabric, around = wdm.wdm_ring("n", 9, 1, 40e9)
-    network = RingNetwork(fabric, around, segment_s=5e-9, latency_s=1e-6)
-    first = next(iter(wrht(9, 1)))
-    routes = network.routes(around.nodes, first)
-    assert rates(routes.offsets, routes.links, network.capacity_bps) == pytest.approx([40e9] * 6)
-    assert routes.latency_s == pytest.approx([1.005e-6] * 6)
-    assert network.key(int(routes.links[0])) == ("n0", "n1", 0)
-    assert network.key(int(routes.links[1])) == ("n2", "n1", 0)
-
-
-def test_a_ring_of_wavelengths_names_what_does_not_fit() -> None:
-    fabric, around = wdm.wdm_ring("n", 9, 1, 40e9)
-    network = RingNetwork(fabric, around)
-    with pytest.raises(ValueError, match="ring n: 2 ranks, but it has 9 nodes"):
-        network.routes(around.nodes[:2], next(iter(wrht(9, 1))))
-    step = Step(
-        *(frozen(a) for a in ([0, 1], [2, 2], [0, 0], [1, 1])), "reduce", frozen([0, 0]), frozen_bool([1, 1])
-    )
-    with pytest.raises(ValueError, match="step 0: segment 1-2 carries wavelength 0 twice"):
-        network.routes(around.nodes, step)
-    with pytest.raises(ValueError, match="wavelength 3 does not fit; the ring has 1"):
-        network.routes(around.nodes, dataclasses.replace(step, wavelengths=frozen([0, 3])))
-    with pytest.raises(ValueError, match="rank 8: there is no GPU n9"):
-        network.routes((*around.nodes[:8], "n9"), step)
-    with pytest.raises(ValueError, match="have no wavelengths"):
-        network.routes(around.nodes, next(iter(ring(9))))
 
 
 def test_a_dark_gpu_and_a_link_without_capacity_are_named() -> None:

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from ringlight.controller.onic.protocol import Times
+from ringlight.fabric.keys import plugged
 from ringlight.fabric.parts import Gpu, Port
-from ringlight.fabric.planes.divided.plugged import plugged
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation.buildable import check_fabric, check_names
@@ -68,10 +68,14 @@ def test_every_laser_is_plugged_into_one_port_of_one_switch() -> None:
 def test_a_ring_beside_a_grid_has_no_lasers_to_tune() -> None:
     ring = {"nodes": 3, "wavelengths": 4, "gpu": "test", "rate": "25 Gbit/s"}
     fabric = grid(rings={"r": ring})
-    assert fabric.onics.keys() == {*fabric.grids["n"].nodes, "r0", "r1", "r2"}
-    assert fabric.agents == fabric.grids["n"].nodes
+    assert fabric.onics.keys() == {*fabric.parts["grids"]["n"].nodes, "r0", "r1", "r2"}
+    assert fabric.agents == fabric.parts["grids"]["n"].nodes
     assert [array_wavelengths(fabric, gpu) for gpu in ("n0", "r0", "r2")] == [None, 4, 4]
-    assert [lasers_of_switch(fabric, switch) for switch in fabric.rings["r"].switches] == [{}, {}, {}]
+    assert [lasers_of_switch(fabric, switch) for switch in fabric.parts["rings"]["r"].switches] == [
+        {},
+        {},
+        {},
+    ]
     assert lasers_of_switch(fabric, "n-r0")
     check_fabric(fabric)
     check_names(Lab("test"), fabric)

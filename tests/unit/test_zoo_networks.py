@@ -354,13 +354,13 @@ def grid_fabric(rows: int, columns: int) -> Fabric:
 @settings(max_examples=40)
 def test_on_one_line_the_relaying_grid_is_the_grid(data: st.DataObject, rows: int, columns: int) -> None:
     fabric = grid_fabric(rows, columns)
-    nodes = fabric.grids["n"].nodes
+    nodes = fabric.parts["grids"]["n"].nodes
     step = all_pairs(len(nodes))
     a, b = step.sources, step.destinations
     line = np.flatnonzero((a // columns == b // columns) | (a % columns == b % columns))
     chosen = np.array(data.draw(st.lists(st.sampled_from(line.tolist()), min_size=1, max_size=20)))
     some = step_of(a[chosen], b[chosen])
-    known = GridNetwork(fabric, fabric.grids["n"])
+    known = GridNetwork(fabric, fabric.parts["grids"]["n"])
     ours = RelayedGridNetwork(nodes, columns, 400e9)
     assert ours.capacity_bps.sum() == known.capacity_bps.sum()
     expected, routes = known.routes(nodes, some), ours.routes(nodes, some)

@@ -29,7 +29,7 @@ def averaging(context: Context, job: JobRun) -> Averaging | None:
 def _training(context: Context, job: JobRun) -> Loop | None:
     """Return the training of a job that had GPUs, in a fabric with averagers, which the job may use or
     not; else None."""
-    there = context.run.plan.setting.fabric.averagers and job.gpus
+    there = context.run.plan.setting.fabric.devices and job.gpus
     return job.plan.training if there else None
 
 

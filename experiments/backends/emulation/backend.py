@@ -29,9 +29,9 @@ from ringlight.experiments.language.plan import RunPlan, Setting
 from ringlight.experiments.record.environment import describe_setting
 from ringlight.experiments.record.events import Record
 from ringlight.experiments.record.writing import writing
+from ringlight.fabric.keys import plugged
 from ringlight.fabric.parts import canonical
-from ringlight.fabric.planes.divided.plugged import plugged
-from ringlight.fabric.schema import under
+from ringlight.fabric.values import under
 from ringlight.testbed.emulation.buildable import building_problem
 from ringlight.testbed.processes import Addresses, LabProcesses, check_ready
 

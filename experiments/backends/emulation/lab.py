@@ -253,7 +253,7 @@ class EmulatedLab:
             self._found += run.flows.read()
             self._found += run.drifts.look(now=True)
             self._light("after")
-            for name in self.setting.fabric.rings:
+            for name in self.setting.fabric.parts.get("rings", ()):
                 # How long the light between two steps took to set, as the controller counted.
                 ring, set_ups = self._moved(name)
                 self._note(RingSetUps, ring={"name": name, **ring["own"]}, set_ups=set_ups)
@@ -460,7 +460,7 @@ class EmulatedLab:
             documents = [self._api.get(f"/v1/jobs/{job.id}") for job in jobs]
             going = [document for document in documents if document["state"] not in ENDED]
             if any(document["t_released"] is None for document in going):
-                for name in self.setting.fabric.grids:
+                for name in self.setting.fabric.parts.get("grids", ()):
                     self._note(GridLit, grid=self._api.get(f"/v1/planes/{name}"))
                 self._count_before(jobs)
                 body = {"jobs": [document["id"] for document in going], "delay_s": RELEASE_DELAY_S}

@@ -10,8 +10,6 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from ringlight.experiments.analysis.fidelity import LINK_ERROR, TAKEN, missed_links
 from ringlight.experiments.backends.emulation.astray import Astray
 from ringlight.experiments.backends.emulation.rest import CONNECT_S, Circuits, set_circuits
@@ -26,15 +24,11 @@ from ringlight.experiments.record.events import (
     Record,
     Repeated,
 )
-from ringlight.fabric.allocation.dividing import divider
 from ringlight.fabric.frames import describe
 from ringlight.fabric.parts import Port
 from ringlight.fabric.paths import Router
 from ringlight.fabric.planes.choice import lit_planes
-from ringlight.fabric.planes.grid.grid import lines
-from ringlight.fabric.planes.grid.grid_plane import GridPlane
-from ringlight.fabric.planes.ring.ring_plane import RingPlane
-from ringlight.fabric.planes.wholes.whole_plane import WholePlane
+from ringlight.fabric.planes.streams import LinkTestStream
 from ringlight.fabric.topology import ElectricalGraph, Fabric, circuit_cross_connects, electrical_graph
 from ringlight.testbed.load import ProcessorLoad, Shares
 from ringlight.testbed.processes import LabProcesses
@@ -46,20 +40,6 @@ READY_S, LATE_S = 60.0, 30.0
 START_S = 0.05
 #: Frames that TCP sends at first (RFC 6928), and the share of a test that workers leave for warming up.
 FIRST_FRAMES, WARM_UP = 10, 0.25
-
-
-@dataclass(frozen=True)
-class LinkTestStream:
-    """One GPU sends to another. ``links``: those that its rate tells of, each with the direction.
-
-    ``rate_bps``: what can be asked of it, real. ``round_trip_s``: delays of links there and back, real.
-    """
-
-    source: str
-    destination: str
-    links: tuple[tuple[str, str], ...]
-    rate_bps: float
-    round_trip_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -308,9 +288,7 @@ def parts(fabric: Fabric, circuits: Circuits) -> tuple[list[Part], list[Port]]:
     graph = electrical_graph(fabric, circuit_cross_connects(fabric, ports))
     trunks, unmeasured = trunk_tests(fabric, Router(fabric, graph))
     tests = [Part("NICs", [list(_nics(fabric, graph))]), Part("links between switches", trunks)]
-    tests += [
-        Part(f"O-NICs of {plane.name}", list(_STREAMS[plane.kind](plane))) for plane in lit_planes(fabric)
-    ]
+    tests += [Part(f"O-NICs of {plane.name}", list(plane.streams())) for plane in lit_planes(fabric)]
     return [Part(p.what, [batch for batch in p.batches if batch]) for p in tests], unmeasured
 
 
@@ -326,69 +304,6 @@ def _nics(fabric: Fabric, graph: ElectricalGraph) -> Iterator[LinkTestStream]:
 
 def _delay_s(fabric: Fabric, out: Port) -> float:
     return fabric.link_at[out].impairments.delay_s
-
-
-def _grid(plane: GridPlane) -> Iterator[list[LinkTestStream]]:
-    """Each port of every O-NIC sends to the next node of its row or column, all lit all the time."""
-    fabric, grid = plane.fabric, plane.grid
-    count = grid.rows * grid.columns
-    next_in = {
-        "row": [i - i % grid.columns + (i + 1) % grid.columns for i in range(count)],
-        "column": [(i + grid.columns) % count for i in range(count)],
-    }
-    for port, name in enumerate(lines(grid)):
-        batch = []
-        for i, j in enumerate(next_in[name]):
-            ends = a, b = Port(grid.nodes[i], port), Port(grid.nodes[j], port)
-            rate_bps = min(fabric.link_at[end].rate_bps for end in ends)
-            link = f"O-NIC ports {a}, {b}", f"{a.node} to {b.node}"
-            batch.append(LinkTestStream(a.node, b.node, (link,), rate_bps))
-        yield batch
-
-
-def _ring(plane: RingPlane) -> Iterator[list[LinkTestStream]]:
-    """Every node sends to its neighbour on one wavelength, clockwise and then the other way."""
-    fabric, nodes = plane.fabric, list(plane.nodes)
-    # Between two nodes the shorter way is always the same.
-    for port, ways in enumerate((nodes, nodes[::-1]) if len(nodes) > 2 else (nodes,)):
-        batch = []
-        for a, b in itertools.pairwise([*ways, ways[0]]):
-            link = f"{a}:{port} to {b}, one wavelength", f"{a} to {b}"
-            batch.append(LinkTestStream(a, b, (link,), fabric.link_at[Port(a, port)].rate_bps))
-        yield batch
-
-
-def _divided(plane: WholePlane) -> Iterator[list[LinkTestStream]]:
-    """GPUs send to the next one over all lightpaths that they get for that, then to the third next.
-
-    Every other GPU at once: all together are more than two processors carry. Who gets no light is left out.
-    """
-    divides, nodes = divider(plane.fabric), plane.nodes
-    for hops, first in itertools.product(sorted({1, 3 % len(nodes)} - {0}), range(2)):
-        pairs = [(i, (i + hops) % len(nodes)) for i in range(first, len(nodes), 2)]
-        while pairs:
-            demand = np.zeros((len(nodes), len(nodes)))
-            demand[tuple(np.array(pairs).T)] = 1.0
-            counts = divides.counts(demand)
-            lit_pairs = [pair for pair in pairs if counts[pair]]
-            if lit_pairs == pairs:
-                break
-            pairs = lit_pairs
-        yield [
-            LinkTestStream(
-                nodes[i], nodes[j], ((f"lightpaths of {nodes[i]}", f"{nodes[i]} to {nodes[j]}"),),
-                float(counts[i, j]) * divides.rate_bps,
-            )
-            for i, j in pairs
-        ]  # fmt: skip
-
-
-#: What is measured of each kind of plane with light, at once in each batch.
-_STREAMS: Mapping[str, Callable[[Any], Iterator[list[LinkTestStream]]]] = {
-    GridPlane.kind: _grid,
-    RingPlane.kind: _ring,
-    WholePlane.kind: _divided,
-}
 
 
 def trunk_tests(fabric: Fabric, router: Router) -> tuple[list[list[LinkTestStream]], list[Port]]:

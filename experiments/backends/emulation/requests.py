@@ -12,13 +12,13 @@ from ringlight.experiments.language.job_sources import made_by
 from ringlight.experiments.language.plan import Costs, JobPlan, RunPlan, Setting
 from ringlight.fabric.control_faults import ControlFaults
 from ringlight.fabric.cost import all_reduce_time
+from ringlight.fabric.keys import plugged
 from ringlight.fabric.planes.averagers.averaging import not_ideal
-from ringlight.fabric.planes.divided.plugged import plugged
 from ringlight.fabric.planes.wholes.interconnect import Division
 from ringlight.fabric.schedules import steps_named
-from ringlight.fabric.schema import under
 from ringlight.fabric.topology import Fabric
 from ringlight.fabric.units import format_time
+from ringlight.fabric.values import under
 from ringlight.workloads.packed import pack
 from ringlight.workloads.phases import phases_of
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ringlight.experiments.backends.protocol import CAPABILITIES, Batch, Told, lacking, untold
-from ringlight.experiments.backends.simulation.carriers import CARRIERS
+from ringlight.experiments.backends.simulation.carriers import carriers
 from ringlight.experiments.backends.simulation.collectives import alone, batches
 from ringlight.experiments.backends.simulation.lab import SimulatedLab
 from ringlight.experiments.backends.simulation.workloads import MOST_RANKS, fidelity_of
@@ -81,7 +81,7 @@ class SimulationBackend:
                 return why
         for event in plan.events:
             for plane in planes.values():
-                if (why := CARRIERS[plane.kind].cannot(event.do)) is not None:
+                if (why := carriers()[plane.kind].cannot(event.do)) is not None:
                     return f"events.{event.name}.do: {why}"
         return None
 
@@ -190,7 +190,7 @@ class SimulationBackend:
                     "connections were warm (fabric/full_load.py)",
                 )
             )
-        for carrier in CARRIERS.values():
+        for carrier in carriers().values():
             assumed += carrier.assumed(setting)
         for what, value, why in assumed:
             values, _ = self._assumed.setdefault(what, ([], why))
@@ -215,7 +215,7 @@ def _unmodelled(plan: RunPlan, planes: Mapping[str, Plane]) -> str | None:
         return None
     where = effects[0][0]
     for name, plane in planes.items():
-        if not CARRIERS[plane.kind].impaired:
+        if not carriers()[plane.kind].impaired:
             return f"{where}: what links do to frames is simulated for packets, and job {name} is on {plane}"
     for job in plan.jobs:
         if job.workload is not None and fidelity_of(job) == "classes":

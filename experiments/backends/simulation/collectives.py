@@ -6,12 +6,13 @@ to be computed is small data, so that other processes can do it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, partial
 
 from ringlight.experiments.analysis.carrying import left_by_tcp
 from ringlight.experiments.backends.protocol import Told, untold
+from ringlight.experiments.backends.simulation.carriers import Medium, carriers
 from ringlight.experiments.language.plan import RunPlan
 from ringlight.experiments.record.events import (
     CollectiveTimed,
@@ -22,27 +23,7 @@ from ringlight.experiments.record.events import (
     RunStarted,
 )
 from ringlight.fabric.control_faults import ControlFaults
-from ringlight.fabric.light import Optics
-from ringlight.fabric.planes.packets import packets as packets_of
-from ringlight.fabric.planes.ring.ring import WdmRing
-from ringlight.fabric.planes.ring.ring_plane import RingPlane
-from ringlight.fabric.planes.ring.wdm import collective_on_ring, wdm_ring
-from ringlight.fabric.schedules import steps_named
-from ringlight.fabric.steps import compact
-from ringlight.fabric.topology import Fabric
-from ringlight.testbed.simulation.networks import PacketNetwork, RingNetwork, scaled
 from ringlight.testbed.simulation.phases import Phases, StepCost
-
-
-@dataclass(frozen=True)
-class Around:
-    """A ring of wavelengths, as far as time depends on it; ``rate_bps`` of a wavelength, as emulated."""
-
-    nodes: int
-    wavelengths: int
-    rate_bps: float
-    optics: Optics
-    loss_db: float
 
 
 @dataclass(frozen=True)
@@ -61,13 +42,13 @@ class AllReduce:
 
 @dataclass(frozen=True)
 class CollectiveBatch:
-    """Runs of one collective on one network: a ring, or a fabric of packet switches, at emulated rates.
+    """Runs of one collective on one medium, at emulated rates.
 
-    ``places``: of each rank among the network's nodes or GPUs.
+    ``places``: of each rank among the medium's nodes.
     """
 
     collective: str
-    network: Around | Fabric
+    medium: Medium
     places: tuple[int, ...]
     runs: list[AllReduce]
 
@@ -78,7 +59,7 @@ class CollectiveBatch:
 
     def compute(self, report: Told = untold) -> list[Record]:
         """Return the records of the runs; a run that cannot be made has a record with the reason."""
-        phases = cache(lambda *how: _phases(self, *how))
+        phases = cache(partial(self.medium.phases, self.collective, self.places))
         records: list[Record] = []
         for run in self.runs:
             try:
@@ -116,38 +97,16 @@ def batches(plans: Iterable[RunPlan], share: float, latency_s: float) -> list[Co
     for plan in plans:
         (job,) = plan.jobs
         collective = job.loop.collective
-        medium, network, cost = _medium(plan)
-        nodes = job.plane(plan.setting.fabric).nodes
+        plane = job.plane(plan.setting.fabric)
+        key_of_medium, medium, cost = carriers()[plane.kind].medium(plan, plane)
+        nodes = plane.nodes
         ranks = job.ranks or nodes
-        key = medium, collective, None if ranks == nodes else ranks
+        key = key_of_medium, collective, None if ranks == nodes else ranks
         if key not in batch_of:
             index_of = {node: place for place, node in enumerate(nodes)}
-            batch_of[key] = CollectiveBatch(collective, network(), tuple(index_of[gpu] for gpu in ranks), [])
+            batch_of[key] = CollectiveBatch(collective, medium(), tuple(index_of[gpu] for gpu in ranks), [])
         batch_of[key].runs.append(_all_reduce(plan, cost, share, latency_s))
-    return sorted(batch_of.values(), key=_weight, reverse=True)
-
-
-def _medium(plan: RunPlan) -> tuple[Hashable, Callable[[], Around | Fabric], StepCost]:
-    """Return (cache key, constructor, step cost) of the run's network."""
-    setting, plane = plan.setting, plan.on(RingPlane)
-    fabric, costs = setting.fabric, plan.costs
-    reduce_s = 0.0 if costs.add_bps is None else 8 / costs.add_bps
-    if plane is None:
-        # An electrical step has no light to set.
-        return id(setting), lambda: scaled(fabric, setting.scale.rate), StepCost(reduce_s_per_byte=reduce_s)
-    ring = plane.ring
-    rate_bps = fabric.links[0].rate_bps / setting.scale.rate
-    loss_db = fabric.optical_switches[ring.switches[0]].insertion_loss_db
-    around = Around(len(ring.nodes), ring.wavelengths, rate_bps, fabric.optics, loss_db)
-    cost = StepCost(plane.declared_s(setting.scale.time), ring.reconfigure, reduce_s)
-    return around, lambda: around, cost
-
-
-def _weight(batch: CollectiveBatch) -> int:
-    if isinstance(batch.network, Fabric):
-        return len(batch.network.gpus)
-    lanes = batch.network.wavelengths if batch.collective.endswith("-striped") else 1
-    return batch.network.nodes * lanes
+    return sorted(batch_of.values(), key=lambda batch: batch.medium.weight(batch.collective), reverse=True)
 
 
 def run_started(plan: RunPlan) -> RunStarted:
@@ -203,24 +162,3 @@ def _records(all_reduce: AllReduce, phases: Phases) -> list[Record]:
         JobState(t=took.total_s, run=run, job=all_reduce.job, state="SUCCEEDED"),
         RunEnded(t=took.total_s, run=run),
     ]
-
-
-def _phases(batch: CollectiveBatch, latency_s: float, segment_s: float, share: float) -> Phases:
-    """Raises ValueError for a collective that does not fit the network."""
-    where = batch.network
-    if isinstance(where, Fabric):
-        gpus = packets_of(where).nodes
-        ranks = tuple(gpus[place] for place in batch.places)
-        packets = PacketNetwork(where, latency_s=latency_s, share=share)
-        return Phases(packets, ranks, compact(steps_named(batch.collective, len(ranks))))
-    fabric, ring = _ring(where)
-    network = RingNetwork(fabric, ring, segment_s=segment_s, latency_s=latency_s, share=share)
-    steps = collective_on_ring(batch.collective, where.nodes, where.wavelengths, batch.places)
-    # Steps are between places on the ring.
-    return Phases(network, ring.nodes, steps)
-
-
-@lru_cache(maxsize=8)
-def _ring(of: Around) -> tuple[Fabric, WdmRing]:
-    """Batches of one ring are computed one after another."""
-    return wdm_ring("n", of.nodes, of.wavelengths, of.rate_bps, optics=of.optics, loss_db=of.loss_db)

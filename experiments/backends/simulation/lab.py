@@ -11,7 +11,7 @@ from typing import Any
 from ringlight.controller.errors import ConflictError
 from ringlight.controller.jobs.reservation import reserve
 from ringlight.experiments.backends.protocol import BackendError, TooLongError
-from ringlight.experiments.backends.simulation.carriers import CARRIERS, Carrier, networks_tried
+from ringlight.experiments.backends.simulation.carriers import Carrier, carriers
 from ringlight.experiments.backends.simulation.collectives import payload_part
 from ringlight.experiments.backends.simulation.passed_traffic import Stillness, port_rates
 from ringlight.experiments.backends.simulation.regrouping import (
@@ -33,10 +33,10 @@ from ringlight.experiments.record.events import (
 )
 from ringlight.fabric.cost import RingJob
 from ringlight.fabric.impairments import NONE, Impairments
+from ringlight.fabric.keys import slowed_parts
 from ringlight.fabric.parts import Link, Port, canonical
 from ringlight.fabric.placement import regroup
 from ringlight.fabric.planes.base import Plane
-from ringlight.fabric.planes.wholes.interconnect import slowed
 from ringlight.fabric.steps import Steps
 from ringlight.fabric.topology import Fabric, electrical_graph
 from ringlight.testbed.simulation.engine import Engine, TooManyEvents
@@ -105,7 +105,7 @@ class SimulatedLab:
         #: The switch of each GPU, on this fabric with these circuits.
         self._switches: tuple[Fabric, object, dict[str, str | None]] | None = None
         first = plan.jobs[0].plane(self._fabric)
-        traced = len(self._fabric.gpus) <= MOST_TRACED and CARRIERS[first.kind].traced
+        traced = len(self._fabric.gpus) <= MOST_TRACED and carriers()[first.kind].traced
         self._engine = Engine(trace=traced, most_events=self._most_events)
         self._still = Stillness(self._engine) if traced else None
         self._carriers: dict[tuple[str, str], Carrier] = {}
@@ -166,7 +166,7 @@ class SimulatedLab:
     def _carrier_of(self, plane: Plane) -> Carrier:
         key = (plane.kind, plane.name)
         if key not in self._carriers:
-            self._carriers[key] = CARRIERS[plane.kind](
+            self._carriers[key] = carriers()[plane.kind](
                 plane,
                 self._plan,
                 self._engine,
@@ -235,7 +235,8 @@ class SimulatedLab:
             switches, gpus = self._fabric.packet_switches, self._fabric.gpus
             self._records += port_rates(self._engine, switches, gpus, run, now_s, self._share)
         self._carrier.end(self._circuits)
-        self._records += networks_tried(self._fabric, t=now_s, run=run)
+        for carrier in carriers().values():
+            self._records += carrier.records(self._fabric, t=now_s, run=run)
         self._count(self._engine.events)
         records, self._records = self._records, []
         return records
@@ -252,15 +253,14 @@ class SimulatedLab:
             for name, onic in self._rates.onics.items()
         }
         scale = self._setting.scale
-        whole = self._rates.interconnect
-        slower = None if whole is None else slowed(whole, scale.time, scale.rate)
+        parts = slowed_parts(self._rates, scale.time, scale.rate)
         links = tuple(
             link
             if link.impairments == NONE
             else replace(link, impairments=link.impairments.dilated(scale.time))
             for link in self._rates.links
         )
-        return replace(self._rates, onics=onics, interconnect=slower, links=links)
+        return replace(self._rates, onics=onics, parts=parts, links=links)
 
     def _network(self) -> Network:
         """Return the network for transfers, from the fabric as it is lit and plugged now."""

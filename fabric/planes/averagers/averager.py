@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from ringlight.fabric.parts import Link
+from ringlight.fabric.topology import Fabric
 
 #: What an averager computes: the exact mean in whole numbers, or a network with trained or designed weights.
 AveragerNetwork = Literal["exact", "trained", "designed"]
@@ -59,3 +61,9 @@ class Averager:
     cables: tuple[Link, ...] = ()
     approximated: tuple[int, int] | None = None
     imperfect: Imperfect = Imperfect()
+
+
+def averagers_in(fabric: Fabric) -> Mapping[str, Averager]:
+    """Return the averagers of a fabric by name."""
+    found: Mapping[str, Averager] = fabric.parts.get("averagers", {})
+    return found

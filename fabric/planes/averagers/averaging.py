@@ -18,7 +18,7 @@ from ringlight.fabric.optinc.blocks import block_count
 from ringlight.fabric.optinc.structure import CASES, Structure, mzis
 from ringlight.fabric.optinc.wire import FRAME, HEADER_BYTES, Form
 from ringlight.fabric.parts import Link
-from ringlight.fabric.planes.averagers.averager import Averager
+from ringlight.fabric.planes.averagers.averager import Averager, averagers_in
 from ringlight.fabric.steps import Step, Steps, frozen
 from ringlight.fabric.topology import Fabric
 
@@ -161,11 +161,10 @@ def averaging_of(fabric: Fabric, ranks: Sequence[str]) -> Averaging:
 
     Raises ValueError naming the GPU or the averagers that do not fit.
     """
-    if not fabric.averagers:
+    averagers = averagers_in(fabric)
+    if not averagers:
         raise ValueError("the fabric has no averagers")
-    averager_of = {
-        cable.a.node: averager for averager in fabric.averagers.values() for cable in averager.cables
-    }
+    averager_of = {cable.a.node: averager for averager in averagers.values() for cable in averager.cables}
     tops: dict[str, str] = {}
     for gpu in ranks:
         if gpu not in averager_of:
@@ -177,8 +176,8 @@ def averaging_of(fabric: Fabric, ranks: Sequence[str]) -> Averaging:
         raise ValueError(
             f"GPU {first} is on averager {lower}, GPU {second} on {other}, and none is above both"
         )
-    top = fabric.averagers[next(iter(tops))]
-    below = tuple(fabric.averagers[name] for name in _below(top) if name in fabric.averagers)
+    top = averagers[next(iter(tops))]
+    below = tuple(averagers[name] for name in _below(top) if name in averagers)
     servers = tuple(name for lower in below or (top,) for name in _below(lower))
     if set(servers) != set(ranks):
         lacking = next(gpu for gpu in servers if gpu not in ranks)
@@ -190,13 +189,13 @@ def averaging_of(fabric: Fabric, ranks: Sequence[str]) -> Averaging:
 
 def not_ideal(fabric: Fabric) -> str | None:
     """Return the key of the first averager whose light is not ideal; None if there is none."""
-    names = (name for name, averager in fabric.averagers.items() if not averager.imperfect.ideal)
+    names = (name for name, averager in averagers_in(fabric).items() if not averager.imperfect.ideal)
     return next((f"averagers.{name}.imperfect" for name in names), None)
 
 
 def check_averagers(fabric: Fabric) -> None:
     """Raise ValueError naming an averager that could not work."""
-    averagers = fabric.averagers
+    averagers = averagers_in(fabric)
     above = {cable.a.node: averager for averager in averagers.values() for cable in averager.cables}
     for name, averager in averagers.items():
         where = f"averagers.{name}"

@@ -86,7 +86,7 @@ def meshes_of(averager: Averager) -> OnMeshes | None:
 
 def trained_meshes(fabric: Fabric) -> Iterator[OnMeshes]:
     """Yield the meshes of each averager whose network has trained weights."""
-    for averager in fabric.averagers.values():
+    for averager in fabric.parts.get("averagers", {}).values():
         if averager.network == "trained" and (meshes := meshes_of(averager)) is not None:
             yield meshes
 

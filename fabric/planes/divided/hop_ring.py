@@ -144,6 +144,5 @@ def hop_ring_fabric(ring: HopRing, gpus: Sequence[Gpu]) -> Fabric:
         optical_switches={switch.name: switch for switch in switches},
         links=tuple(links),
         onics={node: Onic(node, 2, 0.0, "array", standing=True) for node in nodes},
-        interconnect=ring,
-        divided=HopFibres(ring.kind, nodes, names, ring),
+        parts={"interconnect": ring, "divided": HopFibres(ring.kind, nodes, names, ring)},
     )

@@ -26,16 +26,18 @@ class Division:
 
 
 def setting_of(fabric: Fabric, paths: Paths) -> dict[str, frozenset[CrossConnect]]:
-    """Return the cross-connects of every switch of ``fabric.divided`` for these lightpaths, and no others.
+    """Return the cross-connects of every switch of a fabric for these lightpaths, and no others.
 
     Raises ValueError for a fabric whose light is not divided, and for lightpaths of two pairs that a ring
     cannot carry at the same time.
     """
-    if fabric.divided is None:
+    divided = fabric.parts.get("divided")
+    if divided is None:
         raise ValueError("the light of this fabric is not divided")
-    if isinstance(fabric.divided, WdmRing):
-        return cross_connects(fabric.divided, fabric, _step(paths))
-    return fabric.divided.passes(fabric.optical_switches, paths)
+    if isinstance(divided, WdmRing):
+        return cross_connects(divided, fabric, _step(paths))
+    passed: dict[str, frozenset[CrossConnect]] = divided.passes(fabric.optical_switches, paths)
+    return passed
 
 
 def _step(paths: Paths) -> Step:

@@ -9,8 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pydantic import ValidationError
-
 from ringlight.fabric.parts import (
     Link,
     Onic,
@@ -22,7 +20,6 @@ from ringlight.fabric.planes.divided.demand_ring import DemandRing
 from ringlight.fabric.planes.divided.planes import ParallelOcs, Planes
 from ringlight.fabric.planes.ring.ring import WdmRing, plugged_ring
 from ringlight.fabric.planes.wholes.interconnect import Interconnect
-from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import Fabric
 from ringlight.fabric.trees import QUEUE_S
 
@@ -30,28 +27,14 @@ from ringlight.fabric.trees import QUEUE_S
 MOST_GPUS, MOST_PORTS, MOST_WAVELENGTHS = 32, 32, 32
 
 
-def plugged_document(text: str) -> Fabric:
-    """Return the fabric that a JSON document describes, plugged together.
+def plugged_interconnect(fabric: Fabric) -> Fabric:
+    """Return a fabric of an interconnect as it is plugged together.
 
-    Raises ValueError, one line that begins with the key, if it is about one.
-    """
-    try:
-        spec = FabricSpec.model_validate_json(text)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where, message = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
-        raise ValueError(f"{where}: {message}" if where else message) from None
-    return plugged(build_fabric(spec))
-
-
-def plugged(fabric: Fabric) -> Fabric:
-    """Return the fabric as it is plugged together, or the same fabric if it has no interconnect.
-
-    The field ``interconnect`` is kept. Raises ValueError, one line that begins with the key, for an
+    Its part ``interconnect`` is kept. Raises ValueError, one line that begins with the key, for an
     interconnect that cannot be emulated.
     """
-    interconnect = fabric.interconnect
-    if interconnect is None or fabric.divided is not None:
+    interconnect: Interconnect = fabric.parts["interconnect"]
+    if "divided" in fabric.parts:
         return fabric
     gpus = tuple(fabric.gpus)
     make = _MAKE.get(type(interconnect))
@@ -109,7 +92,7 @@ def _with(
         optical_switches={switch.name: switch for switch in switches},
         links=tuple(links),
         onics={gpu: Onic(gpu, ports, 0.0, "array", standing=True) for gpu in divided.nodes},
-        divided=divided,
+        parts={**fabric.parts, "divided": divided},
     )
 
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ringlight.fabric.parts import Port
 from ringlight.fabric.planes.base import Plane
-from ringlight.fabric.planes.grid.grid import Grid
+from ringlight.fabric.planes.grid.grid import Grid, lines
 from ringlight.fabric.planes.grid.wavelengths import (
     LightUse,
     choose_nodes,
     light_use,
     ways_for,
 )
+from ringlight.fabric.planes.streams import LinkTestStream
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.steps import Steps
 from ringlight.fabric.topology import Fabric
@@ -52,6 +54,23 @@ class GridPlane(Plane):
     def wait_s(self, time: float, control_s: float, tuning_s: Mapping[str, float]) -> float:
         return HANDSHAKE_S + 2 * control_s + max(tuning_s.values(), default=0.0)
 
+    def streams(self) -> Iterator[list[LinkTestStream]]:
+        """Yield streams of each O-NIC port to the next node of its row or column, all lit all the time."""
+        fabric, grid = self.fabric, self.grid
+        count = grid.rows * grid.columns
+        next_in = {
+            "row": [i - i % grid.columns + (i + 1) % grid.columns for i in range(count)],
+            "column": [(i + grid.columns) % count for i in range(count)],
+        }
+        for port, name in enumerate(lines(grid)):
+            batch = []
+            for i, j in enumerate(next_in[name]):
+                ends = a, b = Port(grid.nodes[i], port), Port(grid.nodes[j], port)
+                rate_bps = min(fabric.link_at[end].rate_bps for end in ends)
+                link = f"O-NIC ports {a}, {b}", f"{a.node} to {b.node}"
+                batch.append(LinkTestStream(a.node, b.node, (link,), rate_bps))
+            yield batch
+
 
 def grids(fabric: Fabric) -> list[GridPlane]:
-    return [GridPlane(fabric, grid.name, grid.nodes, grid) for grid in fabric.grids.values()]
+    return [GridPlane(fabric, grid.name, grid.nodes, grid) for grid in fabric.parts.get("grids", {}).values()]

@@ -54,7 +54,7 @@ def wdm_ring(
         optical_switches={switch.name: switch for switch in made.switches},
         links=tuple(made.links),
         onics={onic.gpu: onic for onic in made.onics},
-        rings={name: ring},
+        parts={"rings": {name: ring}},
         optics=optics or Optics(),
     )
     return fabric, ring

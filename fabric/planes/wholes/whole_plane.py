@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
 from ringlight.fabric.planes.base import NETWORK_S, Plane
+from ringlight.fabric.planes.streams import LinkTestStream
 from ringlight.fabric.planes.wholes.interconnect import Built, Division, Interconnect, PhaseLight
 from ringlight.fabric.steps import Steps, pairs_of
 from ringlight.fabric.topology import Fabric
@@ -61,13 +65,43 @@ class WholePlane(Plane):
         """Return all that the GPU can send at once, bits per second."""
         return self.interconnect.gpu_bps
 
+    def streams(self) -> Iterator[list[LinkTestStream]]:
+        """Yield GPUs that send to the next one over all lightpaths that they get for that, then to the third
+        next.
+
+        Every other GPU at once: all together are more than two processors carry. Who gets no light is left
+        out.
+        """
+        # Simulated interconnects do without.
+        from ringlight.fabric.allocation.dividing import divider
+
+        divides, nodes = divider(self.fabric), self.nodes
+        for hops, first in itertools.product(sorted({1, 3 % len(nodes)} - {0}), range(2)):
+            pairs = [(i, (i + hops) % len(nodes)) for i in range(first, len(nodes), 2)]
+            while pairs:
+                demand = np.zeros((len(nodes), len(nodes)))
+                demand[tuple(np.array(pairs).T)] = 1.0
+                counts = divides.counts(demand)
+                lit_pairs = [pair for pair in pairs if counts[pair]]
+                if lit_pairs == pairs:
+                    break
+                pairs = lit_pairs
+            yield [
+                LinkTestStream(
+                    nodes[i], nodes[j], ((f"lightpaths of {nodes[i]}", f"{nodes[i]} to {nodes[j]}"),),
+                    float(counts[i, j]) * divides.rate_bps,
+                )
+                for i, j in pairs
+            ]  # fmt: skip
+
 
 def wholes(fabric: Fabric) -> list[WholePlane]:
     """Return the only plane of a fabric described as a whole, or [].
 
     The plane has a name if the fabric is plugged together (``divided.plugged``).
     """
-    if fabric.interconnect is None:
+    if "interconnect" not in fabric.parts:
         return []
-    name = "" if fabric.divided is None else fabric.divided.name
-    return [WholePlane(fabric, name, tuple(fabric.gpus), fabric.interconnect)]
+    divided = fabric.parts.get("divided")
+    name = "" if divided is None else divided.name
+    return [WholePlane(fabric, name, tuple(fabric.gpus), fabric.parts["interconnect"])]

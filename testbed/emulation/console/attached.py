@@ -73,9 +73,8 @@ class Attached:
             (fabric.packet_switches, "packet switch"),
             ({n: s for n, s in fabric.optical_switches.items() if s.wavelengths is None}, "optical switch"),
             ({n: s for n, s in fabric.optical_switches.items() if s.wavelengths is not None}, "wss"),
-            (fabric.averagers, "averager"),
         )
-        return {name: kind for names, kind in kinds for name in names}
+        return {name: kind for names, kind in kinds for name in names} | dict(fabric.devices)
 
     @property
     def scale(self) -> float:

@@ -36,7 +36,6 @@ from typing import Any
 from pyroute2.iproute import IPRoute
 
 from ringlight.fabric.parts import Gpu, Port
-from ringlight.fabric.planes.ring.ring import WdmRing
 from ringlight.fabric.topology import Fabric, channels
 from ringlight.testbed.emulation.kernel import netlink
 from ringlight.testbed.emulation.kernel.netlink import NetworkError, failing
@@ -246,19 +245,26 @@ def array_wavelengths(fabric: Fabric, gpu: str) -> int | None:
 def standing_light(fabric: Fabric, gpu: str, rate_bps: Callable[[float], float]) -> Standing | None:
     """Return the settings of an O-NIC with permanent light, None for other O-NICs. ``rate_bps``: turns a real
     rate into the emulated rate."""
-    onic, divided = fabric.onics[gpu], fabric.divided
+    onic = fabric.onics[gpu]
     if not onic.standing:
         return None
-    assert divided is not None
-    peers = tuple(fabric.gpus[peer].ip for peer in divided.nodes if peer != gpu)
+    others = (peer for peer, other in fabric.onics.items() if other.standing and peer != gpu)
+    peers = tuple(fabric.gpus[peer].ip for peer in others)
     colours = channels(fabric, Port(gpu, 0)) or 1
     return Standing(peers, rate_bps(fabric.link_at[Port(gpu, 0)].rate_bps), onic.ports * colours)
 
 
 def is_tagged(fabric: Fabric, switch: str) -> bool:
-    """Return whether the switch is a WSS of a ring, where packets carry their colour themselves."""
-    rings = [*fabric.rings.values(), fabric.divided]
-    return any(isinstance(ring, WdmRing) and switch in ring.switches for ring in rings)
+    """Return whether the switch is a WSS for arrays of lasers: packets carry their colour themselves."""
+    if fabric.optical_switches[switch].wavelengths is None:
+        return False
+    ends = {
+        port.node
+        for link in fabric.links
+        if switch in (link.a.node, link.b.node)
+        for port in (link.a, link.b)
+    }
+    return any(onic.transmitters == "array" for gpu, onic in fabric.onics.items() if gpu in ends)
 
 
 def laser_ids(fabric: Fabric, gpu: str) -> tuple[int, ...]:

@@ -28,8 +28,8 @@ from ringlight.experiments.report.sections import section
 from ringlight.experiments.report.sections.light import counted, of_fabric, times
 from ringlight.experiments.report.view import Draw, View, seconds_and_real
 from ringlight.experiments.report.words import count, seconds
+from ringlight.extensions.wrht.ring_plane import RingPlane
 from ringlight.fabric.planes.ring.ring import CLOCKWISE
-from ringlight.fabric.planes.ring.ring_plane import RingPlane
 from ringlight.fabric.planes.ring.wdm import RingPlan, RingStep
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.units import format_rate
@@ -56,7 +56,7 @@ _COLLECTIVES = {
 }
 
 
-@section(5, "All-reduces on rings of wavelengths", needs=("wavelengths_used",))
+@section("throughput", "All-reduces on rings of wavelengths", needs=("wavelengths_used",))
 def rings(view: View, draw: Draw) -> str:
     """Return HTML that shows all-reduces on rings, those of arms without rings for comparison, and the
     light of rings."""

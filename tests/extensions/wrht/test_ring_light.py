@@ -8,17 +8,17 @@ import pytest
 
 from ringlight.controller.errors import ConflictError, InvalidError
 from ringlight.controller.jobs.reservation import placed, planes_for
-from ringlight.controller.light.ring import plan_light
+from ringlight.extensions.wrht.provider import plan_light
 from ringlight.fabric.planes.ring.ring import WdmRing
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import Fabric
-from tests.unit.test_fabric_ring import check_light
+from tests.extensions.wrht.test_fabric_ring import check_light
 
 
 def ring_fabric(nodes: int, wavelengths: int = 1, **more: Any) -> tuple[Fabric, WdmRing]:
     ring = {"nodes": nodes, "gpu": "p100", "rate": "25 Gbit/s", "wavelengths": wavelengths}
     fabric = build_fabric(FabricSpec.model_validate({"rings": {"r": ring}, **more}))
-    return fabric, fabric.rings["r"]
+    return fabric, fabric.parts["rings"]["r"]
 
 
 def test_a_link_test_has_all_its_light_at_once() -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ringlight.extensions.wrht.collective import fitted
+from ringlight.fabric.parts import Port
 from ringlight.fabric.planes.base import Plane
 from ringlight.fabric.planes.ring.ring import WdmRing
 from ringlight.fabric.planes.ring.wdm import RingPlan, plan_ring, reach, set_up_steps
-from ringlight.fabric.schedules import fitted, steps_named
+from ringlight.fabric.planes.streams import LinkTestStream
+from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.steps import Steps
 from ringlight.fabric.topology import Fabric
 
@@ -77,6 +81,17 @@ class RingPlane(Plane):
         commands = 2 if self.sets_all else 1
         return profile.command_s + profile.dark_bounds_s(commands=commands)[2]
 
+    def streams(self) -> Iterator[list[LinkTestStream]]:
+        """Yield streams of nodes to their neighbours on one wavelength, clockwise, then the other way."""
+        fabric, nodes = self.fabric, list(self.nodes)
+        # Between two nodes the shorter way is always the same.
+        for port, ways in enumerate((nodes, nodes[::-1]) if len(nodes) > 2 else (nodes,)):
+            batch = []
+            for a, b in itertools.pairwise([*ways, ways[0]]):
+                link = f"{a}:{port} to {b}, one wavelength", f"{a} to {b}"
+                batch.append(LinkTestStream(a, b, (link,), fabric.link_at[Port(a, port)].rate_bps))
+            yield batch
+
 
 def rings(fabric: Fabric) -> list[RingPlane]:
-    return [RingPlane(fabric, ring.name, ring.nodes, ring) for ring in fabric.rings.values()]
+    return [RingPlane(fabric, ring.name, ring.nodes, ring) for ring in fabric.parts.get("rings", {}).values()]

@@ -18,18 +18,19 @@ from ringlight.controller.bus import EventBus
 from ringlight.controller.circuits.optical_site import OpticalSite
 from ringlight.controller.errors import UnavailableError
 from ringlight.controller.light import conducting as ring_conductor
-from ringlight.controller.light.conducting import RingConductor
 from ringlight.controller.light.documents import quantile
-from ringlight.controller.light.ring import RingProvider, plan_light
 from ringlight.controller.light.switches import Lights
 from ringlight.controller.optical.base import Deadline
 from ringlight.controller.optical.errors import Unreachable
 from ringlight.controller.optical.model import Snapshot
+from ringlight.extensions.wrht.conducting import RingConductor
+from ringlight.extensions.wrht.provider import RingProvider, plan_light
 from ringlight.fabric.crossconnect import CrossConnect
 from ringlight.fabric.planes.ring.ring import Reconfigure
 from ringlight.fabric.planes.ring.wdm import RingPlan
+from tests.extensions.wrht.test_ring_light import ring_fabric
+from tests.lights import light_context
 from tests.unit.test_controller_arbiter import Wss
-from tests.unit.test_ring_light import ring_fabric
 
 FABRIC, RING = ring_fabric(5)
 PLAN = plan_light(FABRIC, RING, {"collective": "wrht"})
@@ -375,14 +376,14 @@ def test_light_that_could_not_be_set_leaves_no_threads() -> None:
     site = OpticalSite({name: Wss(name, 4, 1) for name in RING.switches}, {}, EventBus())
     before = set(threading.enumerate())
     with pytest.raises(UnavailableError, match="server agent"):
-        RingProvider(FABRIC, site, None, {}, EventBus()).light("j", PLAN)
+        RingProvider(light_context(FABRIC, site)).light("j", PLAN)
     assert set(threading.enumerate()) == before
 
 
 def test_health_names_a_job_that_could_not_be_taken_over_until_it_is_cleared(tmp_path: Path) -> None:
     site = OpticalSite({name: Wss(name, 4, 1) for name in RING.switches}, {}, EventBus())
     nowhere = {gpu: tmp_path / "nowhere" / gpu for gpu in RING.nodes}
-    rings = RingProvider(FABRIC, site, None, nowhere, EventBus())
+    rings = RingProvider(light_context(FABRIC, site, sockets=nowhere))
     rings.adopt("j", PLAN)
     (trouble,) = rings.troubles()
     assert trouble.startswith(f"{PLAN.place}: job j is not taken over: ring {PLAN.place}: flow socket ")

@@ -27,7 +27,6 @@ from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.backends.simulation.collectives import Around, alone
 from ringlight.experiments.language.expand import Experiment, parse
 from ringlight.experiments.language.text import ScenarioError
-from ringlight.experiments.papers.wrht import closed_form, on_ring, verdict
 from ringlight.experiments.record.events import CollectiveTimed, Record, RunFailed
 from ringlight.experiments.report.page import tag
 from ringlight.experiments.report.report import render
@@ -38,10 +37,11 @@ from ringlight.experiments.report.view import view_of
 from ringlight.experiments.runner.command import carry_out_experiment, load_checked, view_of_folder
 from ringlight.experiments.runner.experiment import choose, one_alone
 from ringlight.experiments.runner.progress import Reporter
+from ringlight.extensions.wrht.paper import closed_form, on_ring, verdict
+from ringlight.extensions.wrht.schedule import plan
 from ringlight.fabric.planes.base import NETWORK_S
 from ringlight.fabric.planes.ring import wdm
 from ringlight.fabric.planes.ring.wdm import collective_on_ring, stripes
-from ringlight.fabric.planes.ring.wrht import plan
 from ringlight.fabric.schedules import fitted, fitting_group, parse_collective, steps_named
 from ringlight.fabric.steps import compact
 from ringlight.fabric.trees import leaf_spine

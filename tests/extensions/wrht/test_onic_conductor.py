@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringlight.controller.onic.conductor import (
+from ringlight.extensions.wrht.conductor import (
     Closed,
     Conductor,
     ConductorLit,
@@ -20,7 +20,7 @@ from ringlight.controller.onic.conductor import (
     Lost,
     Pair,
 )
-from ringlight.fabric.planes.ring.wrht import wrht
+from ringlight.extensions.wrht.schedule import wrht
 
 AB, BA = ("a", "b"), ("b", "a")
 RING = (frozenset({AB, BA}), frozenset({AB}))

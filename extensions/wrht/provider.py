@@ -1,27 +1,24 @@
 """Rings of wavelengths: a job has all nodes of one, and its light is set between the steps of its collective.
 
 Every WSS carries what the first step needs, every node gets its transmit table, and a conductor
-(:mod:`controller.light.conducting`) opens the nodes' flow sockets and steps the light through the collective.
+(:mod:`extensions.wrht.conducting`) opens the nodes' flow sockets and steps the light through the collective.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from ringlight.controller.bus import EventBus
-from ringlight.controller.circuits.optical_site import OpticalSite
 from ringlight.controller.errors import InvalidError, UnavailableError
-from ringlight.controller.light.conducting import RingConductor
-from ringlight.controller.light.documents import LitPair, OnicDocument, RingPart, RingPlanned
-from ringlight.controller.light.provider import Alone, on_all
+from ringlight.controller.light.documents import LitPair, OnicDocument
+from ringlight.controller.light.provider import Alone, LightContext, on_all
 from ringlight.controller.light.switches import Lights
 from ringlight.controller.light.traffic import steps_of_job
-from ringlight.controller.server_agent import AgentClient
+from ringlight.extensions.wrht.conducting import RingConductor
+from ringlight.extensions.wrht.documents import RingPart, RingPlanned, SetUp
+from ringlight.extensions.wrht.ring_plane import RingPlane
 from ringlight.fabric.planes.ring.ring import WdmRing
-from ringlight.fabric.planes.ring.ring_plane import RingPlane
 from ringlight.fabric.planes.ring.wdm import Emit, RingPlan, plan_ring, set_up_steps
 from ringlight.fabric.topology import Fabric
 
@@ -53,24 +50,17 @@ def plan_light(
 
 
 class RingProvider(Alone[RingPlan, RingConductor]):
-    """Provider of light on rings.
-
-    ``sockets``: path of each node's flow socket, by GPU. ``agent``: server agent, which keeps the transmit
-    tables.
-    """
+    """Provider of light on rings. The server agent keeps the transmit tables."""
 
     kind = RingPlane.kind
+    Own = RingPart
+    Planned = RingPlanned
+    Change = SetUp
 
-    def __init__(
-        self,
-        fabric: Fabric,
-        site: OpticalSite,
-        agent: AgentClient | None,
-        sockets: Mapping[str, Path],
-        bus: EventBus,
-    ) -> None:
-        super().__init__(fabric, site, agent, bus)
-        self._sockets = sockets
+    def __init__(self, context: LightContext) -> None:
+        super().__init__(context)
+        #: Path of each node's flow socket, by GPU.
+        self._sockets = context.inventory.flow_sockets()
 
     # A job's light
 

@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ringlight.controller.bus import EventBus
-from ringlight.controller.light.documents import LitPair, Playing, SetUp, SetUpStatistics, quantiles
+from ringlight.controller.light.documents import LitPair, quantiles
 from ringlight.controller.light.switches import WRITE_S, Lights
 from ringlight.controller.onic.agent import flow_name
-from ringlight.controller.onic.conductor import (
+from ringlight.extensions.wrht.conductor import (
     Closed,
     Conductor,
     ConductorLit,
@@ -37,6 +37,7 @@ from ringlight.controller.onic.conductor import (
     Failed,
     Lost,
 )
+from ringlight.extensions.wrht.documents import Playing, SetUp, SetUpStatistics
 from ringlight.fabric.planes.ring.wdm import RingPlan, set_up_steps
 
 log = logging.getLogger(__name__)

@@ -20,10 +20,10 @@ from ringlight.containers.worker.spec import parse_spec
 from ringlight.controller.bus import EventBus
 from ringlight.controller.circuits.optical_site import OpticalSite
 from ringlight.controller.light import conducting as ring_conductor
-from ringlight.controller.light.conducting import RingConductor
-from ringlight.controller.light.ring import plan_light
 from ringlight.controller.light.switches import Lights
 from ringlight.controller.optical.registry import make_driver
+from ringlight.extensions.wrht.conducting import RingConductor
+from ringlight.extensions.wrht.provider import plan_light
 from ringlight.fabric.crossconnect import CrossConnect
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from tests.integration.test_controller_jobs import Run
@@ -33,8 +33,8 @@ pytestmark = pytest.mark.root
 #: One wavelength and groups of three: two levels, so four steps, each with other light.
 RING = {"rings": {"r": {"nodes": 5, "gpu": "p100", "rate": "25 Gbit/s", "wavelengths": 1}}}
 FABRIC = build_fabric(FabricSpec.model_validate(RING))
-NODES = FABRIC.rings["r"].nodes
-SWITCHES = FABRIC.rings["r"].switches
+NODES = FABRIC.parts["rings"]["r"].nodes
+SWITCHES = FABRIC.parts["rings"]["r"].switches
 TRAIN = {"collective": "wrht", "gradient_bytes": 96400, "compute_s": 0.02, "iterations": 10, "seed": 7}
 
 
@@ -244,7 +244,7 @@ class Script:
         stack.callback(self.site.close)
         # Before the conductor is made, so after it has stopped: it would set light anew.
         stack.callback(self.darken)
-        self.plan = plan_light(FABRIC, FABRIC.rings["r"], {"collective": collective})
+        self.plan = plan_light(FABRIC, FABRIC.parts["rings"]["r"], {"collective": collective})
         self.steps = [step.pairs for step in self.plan.steps]
         self.ips = {gpu: FABRIC.gpus[gpu].ip for gpu in NODES}
         self.sockets = {gpu: directory / gpu for gpu in NODES}

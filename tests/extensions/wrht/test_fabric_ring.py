@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ringlight.extensions.wrht.schedule import wrht
 from ringlight.fabric.crossconnect import CrossConnect, check_matching
 from ringlight.fabric.parts import OpticalSwitch, Port
 from ringlight.fabric.planes.ring import wdm
@@ -23,7 +24,6 @@ from ringlight.fabric.planes.ring.wdm import (
     set_up_steps,
     wdm_ring,
 )
-from ringlight.fabric.planes.ring.wrht import wrht
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.steps import Steps, frozen
@@ -43,7 +43,7 @@ def test_a_ring_becomes_gpus_switches_and_fibres() -> None:
     fabric = built({"rings": {"r": ring_spec(gpu="gpu", wavelengths=2, wss={"loss_db": 0})}})
     alone, ring = wdm_ring("r", 9, 2, 25e9)
     assert fabric == alone
-    assert fabric.rings == {"r": ring}
+    assert fabric.parts["rings"] == {"r": ring}
     assert (fabric.gpus["r8"].ip, fabric.gpus["r8"].server) == ("10.82.0.10", "r-s8")
     assert fabric.optical_switches["r-w8"] == OpticalSwitch("r-w8", 4, "scpi", "mrr", 2, 0)
     assert {onic.transmitters for onic in fabric.onics.values()} == {"array"}
@@ -200,12 +200,12 @@ def test_what_does_not_clash_stays_lit() -> None:
 def test_a_ring_that_reconfigures_in_each_step_carries_no_more_than_the_step_needs(name: str) -> None:
     fabric = built({"rings": {"r": ring_spec(reconfigure="each-step")}})
     steps = steps_named(name, 9)
-    plan = plan_ring(fabric, fabric.rings["r"], steps)
+    plan = plan_ring(fabric, fabric.parts["rings"]["r"], steps)
     check_light(fabric, plan)
     assert set_up_steps(plan) == (True,) * steps.steps
     coloured = steps if name == "wrht" else on_ring(steps, 1)
     for planned, step in zip(plan.steps, coloured, strict=True):
-        assert planned.cross_connects == cross_connects(fabric.rings["r"], fabric, step)
+        assert planned.cross_connects == cross_connects(fabric.parts["rings"]["r"], fabric, step)
 
 
 @settings(max_examples=50)
@@ -216,7 +216,7 @@ def test_targets_are_what_is_left_after_many_rounds(name: str, nodes: int, wavel
     if found is None:
         return
     fabric, plan = found
-    ring = fabric.rings["r"]
+    ring = fabric.parts["rings"]["r"]
     for switch in ring.switches:
         held: dict[tuple[int, int | None], int] = {}
         for turn in range(3):

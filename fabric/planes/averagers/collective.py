@@ -1,0 +1,18 @@
+"""The collective that averagers do: it is no schedule of who sends what to whom."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ringlight.fabric.schedules import Algorithm
+
+
+def _plane(fabric: Any, ranks: Sequence[str]) -> Any:
+    # Workers know the collective, and no plane.
+    from ringlight.fabric.planes.averagers.averager_plane import averagers
+
+    return averagers(fabric, ranks)
+
+
+OPTINC = Algorithm(None, frozenset(), _plane)

@@ -1,0 +1,31 @@
+"""What providers of light are made of in unit tests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from ringlight.controller.bus import EventBus
+from ringlight.controller.light.provider import LightContext
+from ringlight.fabric.topology import Fabric
+
+
+def light_context(
+    fabric: Fabric,
+    site: Any,
+    *,
+    agent: Any = None,
+    bus: EventBus | None = None,
+    circuits: Any = None,
+    onics: Any = None,
+    traffic: Any = None,
+    phases: Any = None,
+    time_dilation: float = 1.0,
+    sockets: Mapping[str, Path] | None = None,
+) -> LightContext:
+    """Return a context with stand-ins for what a test does not need."""
+    inventory: Any = SimpleNamespace(time_dilation=time_dilation, flow_sockets=lambda: sockets or {})
+    workloads: Any = SimpleNamespace(traffic=traffic, phases=phases)
+    return LightContext(fabric, site, agent, bus or EventBus(), circuits, onics, workloads, inventory)
