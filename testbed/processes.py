@@ -43,7 +43,7 @@ _STANDING = "standing.json"
 #: State of a socket that waits for callers, in /proc/net/tcp.
 _LISTENS = "0A"
 #: The page that the controller serves.
-_PAGE = Path(__file__).resolve().parents[1] / "experiments" / "view" / "page"
+_PAGE = Path(__file__).resolve().parents[1] / "extensions" / "page" / "files"
 #: Which applications of others the testbed is to run, and which controller it is to keep running.
 _APPS, _KEEPS = "apps-plan.json", "controller-plan.json"
 

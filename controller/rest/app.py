@@ -64,9 +64,9 @@ from ringlight.controller.service import NO_OTHERS, Controller, Health
 from ringlight.controller.web.access import JsonBodies, OwnPagesOnly, TokenRequired
 from ringlight.controller.web.api_page import add_api_page
 from ringlight.controller.web.bounds import BoundedBodies, InTurn, Shared, Turns
-from ringlight.controller.web.page_files import Page
 from ringlight.controller.web.refusals import errors
 from ringlight.controller.web.timing import Timed, call_histogram
+from ringlight.extensions.page.middleware import Page
 from ringlight.fabric.parts import PacketSwitch, Port
 
 _HEALTH = "/v1/health"

@@ -20,7 +20,7 @@ from types import FrameType
 import typer
 
 from ringlight import leave_out_unused
-from ringlight.experiments.cli import experiments, hands, hosts, look, machine, rest, view, workload
+from ringlight.experiments.cli import experiments, hosts, inspection, machine, rest, workload
 from ringlight.experiments.cli.common import Interrupted, say
 from ringlight.experiments.record.writing import DISK_FULL
 from ringlight.fabric.extension import extensions
@@ -40,10 +40,8 @@ app = typer.Typer(
 experiments.register(app)
 workload.register(app)
 machine.register(app)
-hands.register(app)
+inspection.register(app)
 hosts.register(app)
-look.register(app)
-view.register(app)
 rest.register(app)
 
 

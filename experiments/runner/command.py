@@ -277,7 +277,7 @@ def finish(
     with writing(path, f"make room, then: ringlight report {path}"):
         if watched:
             # It knows the controller's documents, which only this needs.
-            from ringlight.experiments.view.single_file import write_beside
+            from ringlight.extensions.page.single_file import write_beside
 
             write_beside(path)
         view, result = view_of_folder(path, experiment, foretell)

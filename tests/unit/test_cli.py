@@ -109,10 +109,10 @@ def test_hands_in_a_lab_load_only_what_they_need(tmp_path: Path) -> None:
     fabric = tmp_path / "fabric.json"
     fabric.write_text('{"rings": {"r": {"nodes": 3, "wavelengths": 1, "gpu": "a", "rate": "1 Gbit/s"}}}')
     heavy = {"numpy", "scipy", "networkx", "docker", "pyroute2", "mininet", "fastapi", "matplotlib"}
-    attached = "from ringlight.testbed.emulation.console import attached, capture, measures\n"
+    attached = "from ringlight.extensions.console import attached, capture, measures\n"
     attached += f"from pathlib import Path; attached.load_fabric(Path({str(fabric)!r}))"
     assert loaded_by(attached) & heavy == set()
-    prompt = "from ringlight.testbed.emulation.console import prompt, view"
+    prompt = "from ringlight.extensions.console import prompt, view"
     assert loaded_by(prompt) & heavy <= {"mininet"}
 
 

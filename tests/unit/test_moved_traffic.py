@@ -19,7 +19,7 @@ from ringlight.experiments.runner import executors
 from ringlight.experiments.runner.command import carry_out_experiment
 from ringlight.experiments.runner.experiment import one_alone
 from ringlight.experiments.runner.progress import Reporter
-from ringlight.experiments.view.recorded import RATE_UNIT_BPS, Recorded
+from ringlight.extensions.page.recorded import RATE_UNIT_BPS, Recorded
 from ringlight.fabric.frames import payload_share
 from tests.unit.test_cli import MINI
 

@@ -372,7 +372,7 @@ def test_of_several_blackouts_of_one_kind_the_longest_has_a_card(monkeypatch: py
 
 
 def test_jobs_have_the_colours_that_the_page_gives_them() -> None:
-    script = (ROOT / "experiments/view/page/colours.js").read_text()
+    script = (ROOT / "extensions/page/files/colours.js").read_text()
     palette = re.search(r"const PALETTE = (\[.*\]);", script)
     named = re.search(r"const NAMED = \{(.*)\};", script)
     assert palette

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from ringlight.experiments.cli import distant
+from ringlight.extensions.console import distant
 from ringlight.testbed.hosts import sessions
 from ringlight.testbed.hosts.cluster import Cluster, Host
 from ringlight.testbed.lab import LabError

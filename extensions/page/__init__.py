@@ -1,0 +1,5 @@
+"""The page in which one watches light: of a lab that is up, and of runs that are over."""
+
+from ringlight.fabric.extension import Extension
+
+EXTENSION = Extension(name="page", commands="cli:register")
