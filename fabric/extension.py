@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from importlib.metadata import EntryPoint, entry_points
@@ -35,12 +35,22 @@ class Extension:
     Values are ``"module:object"``, the module's name relative to the extension's package, and are loaded when
     they are used. ``requires``: names of the extensions whose modules it imports. ``commands``: a function
     that adds commands to a :class:`typer.Typer`. It is called whenever ``ringlight`` starts, so its module
-    must import what is heavy inside its commands.
+    must import what is heavy inside its commands. ``lab_flags``: by its name, a flag of every command that
+    builds a lab: a function of the URL of the lab's controller, called where the flag was given. The
+    function's docstring is the flag's help, and its module is imported as that of ``commands``. ``routes``:
+    functions of the FastAPI application and the ``controller.service.Controller``, called when the
+    application is made. Routes that they add are as the core's; middleware that they add is asked before
+    the token is. ``pages``: by the name of a page beside the report of a run folder, a function of the folder
+    and of whether a person may want to watch its runs, called when the report is made. It may write the page,
+    and returns the HTML by which the report leads there.
     """
 
     name: str
     requires: tuple[str, ...] = ()
     commands: str = ""
+    lab_flags: Mapping[str, str] = field(default_factory=dict)
+    routes: tuple[str, ...] = ()
+    pages: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -97,8 +97,8 @@ class Plot:
 
 
 def job_colours(jobs: Sequence[str]) -> dict[str, str]:
-    """Return one colour per job, as ``view/page/colours.js`` chooses them: that of its name if its name is a
-    colour's, else that of its place among those that no name takes."""
+    """Return one colour per job: that of its name if its name is a colour's, else that of its place among
+    those that no name takes."""
     taken = {JOB_NAMES[job] for job in jobs if job in JOB_NAMES}
     free = [colour for colour in JOB_COLOURS if colour not in taken] or JOB_COLOURS
     return {job: JOB_NAMES.get(job) or free[place % len(free)] for place, job in enumerate(jobs)}

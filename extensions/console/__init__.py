@@ -2,4 +2,4 @@
 
 from ringlight.fabric.extension import Extension
 
-EXTENSION = Extension(name="console", commands="cli:register")
+EXTENSION = Extension(name="console", commands="shell_commands:register")

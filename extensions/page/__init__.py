@@ -2,4 +2,10 @@
 
 from ringlight.fabric.extension import Extension
 
-EXTENSION = Extension(name="page", commands="cli:register")
+EXTENSION = Extension(
+    name="page",
+    commands="view_command:register",
+    lab_flags={"view": "view_command:tell_address"},
+    routes=("routes:add",),
+    pages={"view.html": "beside:beside"},
+)

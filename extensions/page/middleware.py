@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ringlight.controller.web.access import refuse
+from ringlight.extensions.page.page_files import VIEW
 
-#: Path of the page.
-VIEW = "/view/"
 _NAME = re.compile(r"(?:[a-z0-9][a-z0-9_.-]*/)*[A-Za-z0-9][A-Za-z0-9_.-]*")
 _KINDS = {
     ".html": "text/html; charset=utf-8",

@@ -1,9 +1,11 @@
-"""The files of the page."""
+"""The files of the page, and its path."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+#: Path of the page at a server.
+VIEW = "/view/"
 PAGE = Path(__file__).with_name("files")
 
 

@@ -16,8 +16,8 @@ from anyio import to_thread
 from ringlight.controller.web.access import OwnPagesOnly, refuse
 from ringlight.controller.web.listening import listen
 from ringlight.controller.web.serving import HttpServer
-from ringlight.extensions.page.middleware import VIEW, Page
-from ringlight.extensions.page.page_files import PAGE, index_of
+from ringlight.extensions.page.middleware import Page
+from ringlight.extensions.page.page_files import PAGE, VIEW, index_of
 from ringlight.extensions.page.recorded import Recorded
 
 #: Takes that are kept ready.

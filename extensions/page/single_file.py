@@ -8,12 +8,8 @@ import json
 import math
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from ringlight.experiments.language.text import ScenarioError
-from ringlight.experiments.record.folder import experiment_of
-from ringlight.experiments.record.writing import write_whole
 from ringlight.extensions.page.page_files import PAGE, index_of
 from ringlight.extensions.page.recorded import Recorded
 
@@ -25,23 +21,6 @@ _SCRIPT = re.compile(r'<script src="([^"]+)"></script>')
 _SHEET = re.compile(r'<link rel="stylesheet"( id="\w+")? href="([^"]+)">')
 #: What could end a script that it stands in.
 _CLOSES = re.compile(r"<(?=[!/]|script)", re.IGNORECASE)
-
-
-#: The page beside a report, in a run folder; and bytes of the runs in it.
-BESIDE, MOST_BESIDE = "view.html", 8_000_000
-
-
-def write_beside(folder: Path) -> None:
-    """Write :data:`BESIDE` into a run folder, with as many of its runs as fit; not where none has begun, and
-    not of a trace of jobs, of which nothing is on record that could be watched. Raises WriteError."""
-    try:
-        if all(plan.trace for plan in experiment_of(folder).plans):
-            return
-        page = single_file([Recorded(folder)], most_bytes=MOST_BESIDE)
-    except ScenarioError:
-        # Whoever needs the records says what is wrong with them.
-        return
-    write_whole(folder / BESIDE, page)
 
 
 def single_file(folders: Sequence[Recorded], *, most_bytes: float = math.inf) -> str:

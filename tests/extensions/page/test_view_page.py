@@ -19,15 +19,17 @@ from typer.testing import CliRunner
 from ringlight.controller.web.listening import listen
 from ringlight.controller.web.serving import HttpServer
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
-from ringlight.experiments.cli.app import app
+from ringlight.experiments.cli.app import add_commands, app
 from ringlight.experiments.record.events import ActionEnded
+from ringlight.experiments.report.drawing import JOB_COLOURS, JOB_NAMES
 from ringlight.experiments.runner.command import carry_out_experiment, load_checked
 from ringlight.extensions.page.page_files import PAGE
-from ringlight.extensions.page.recorded import Recorded
+from ringlight.extensions.page.recorded import RATE_UNIT_BPS, Recorded
 from ringlight.extensions.page.serving import address, application
 from ringlight.extensions.page.single_file import single_file
 from ringlight.extensions.page.told import told_of
 from tests.extensions.page.browser import CHROMIUM, Browser, browser
+from tests.unit.test_cli import MINI
 from tests.unit.test_cluster_scenario import SMALL
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -318,6 +320,7 @@ def test_everything_can_be_reached_by_keyboard(tab: Browser, served: str, width:
 @chromium
 def test_one_file_shows_the_same_without_a_server(tab: Browser, folder: Path, tmp_path: Path) -> None:
     file = tmp_path / "page.html"
+    add_commands()
     done = CliRunner().invoke(app, ["view", str(folder), "--html", str(file), "--arm", "live"])
     assert done.exit_code == 0, done.output
     shown(tab, file.as_uri())
@@ -332,6 +335,7 @@ def test_one_file_shows_the_same_without_a_server(tab: Browser, folder: Path, tm
 def test_a_report_links_to_the_page_beside_it(tab: Browser, folder: Path, tmp_path: Path) -> None:
     here = tmp_path / folder.name
     shutil.copytree(folder, here)
+    add_commands()
     done = CliRunner().invoke(app, ["report", str(here)])
     assert done.exit_code == 0, done.output
     tab.open((here / "report.html").as_uri())
@@ -595,3 +599,33 @@ def test_axes_of_time_are_named(tab: Browser, served: str) -> None:
     shown(tab, f"{served}#2")
     axes = "[...ringlight.drawings][0].curves.plots.map(({ plot }) => plot.axes[0].label)"
     assert set(tab.run(axes)) == {"t, s"}
+
+
+def test_jobs_have_the_colours_that_the_report_gives_them() -> None:
+    script = (PAGE / "colours.js").read_text()
+    palette = re.search(r"const PALETTE = (\[.*\]);", script)
+    named = re.search(r"const NAMED = \{(.*)\};", script)
+    assert palette
+    assert named
+    assert list(JOB_COLOURS) == json.loads(palette[1])
+    assert dict(re.findall(r'(\w+): "(#\w+)"', named[1])) == JOB_NAMES
+
+
+def test_the_page_shows_all_that_a_port_carried(tmp_path: Path) -> None:
+    small = load_checked(MINI)
+    folder = carry_out_experiment(small, SimulationBackend(), tmp_path, arms=["live"])[0].path
+    file = folder / "throughput.csv"
+    head, *lines = file.read_text().splitlines()
+    shown = Recorded(folder).take("live")["rates"]["ports"]
+    # An earlier version wrote a row for each GPU that a port ever had.
+    twice = []
+    for line in lines:
+        *front, _, _ = line.split(",")
+        twice += [line, ",".join([*front, "0.0", "0.0"])]
+    file.write_text("\n".join([head, *twice]) + "\n")
+    assert Recorded(folder).take("live")["rates"]["ports"] == shown
+    busiest = max(max(port["rx"]) for port in shown.values()) * RATE_UNIT_BPS
+    link = (
+        max(link.rate_bps for link in small.plans[0].setting.fabric.links) / small.plans[0].setting.scale.rate
+    )
+    assert busiest <= link * 1.001

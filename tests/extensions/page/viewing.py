@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import statistics
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -25,7 +26,7 @@ from typing import Any
 import httpx
 import yaml
 
-from benchmarks.harness import lab_up, need_root, of_jobs, processor_share, ringlight, spread, tell
+from benchmarks.harness import lab_up, need_root, of_jobs, processor_share, ringlight, spread, start, tell
 from ringlight.experiments.client import Api
 from tests.extensions.page.browser import Browser, browser
 from tests.extensions.page.watched import HOUR, SCRUB, scenario
@@ -265,3 +266,6 @@ def _followers(url: str, count: int) -> Iterator[None]:
 
 
 PARTS = (replay, live, demo, hour)
+
+if __name__ == "__main__":
+    start("tests.extensions.page.viewing", sys.argv[1:])

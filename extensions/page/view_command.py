@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from ringlight.experiments.cli import options
-from ringlight.experiments.cli.common import echo, fail
+from ringlight.experiments.cli.common import echo, fail, say
+from ringlight.extensions.page.page_files import VIEW
 
 
 def view(
@@ -31,15 +32,15 @@ def view(
 ) -> None:
     """Watch the light of a lab, or of run folders, in the browser; prints the page's address."""
     folders = [Path(name) for name in where or ()]
-    if folders and all(folder.is_dir() for folder in folders):
+    missing = [folder for folder in folders if not folder.is_dir()]
+    if folders and not missing:
         _replay(folders, listen, html, arm or ())
-        return
-    if html is not None or arm:
-        fail(f"--{'arm' if html is None else 'html'}: only of run folders", 2)
-    if len(folders) > 1:
-        missing = next(folder for folder in folders if not folder.is_dir())
-        fail(f"{missing}: there is no such run folder", 2)
-    _lab(where[0] if where else None)
+    elif len(folders) > 1 or (missing and (html is not None or arm)):
+        fail(f"{missing[0]}: there is no such run folder", 2)
+    elif html is not None or arm:
+        fail(f"--{'arm' if html is None else 'html'}: of which run folder?", 2)
+    else:
+        _lab(where[0] if where else None)
 
 
 def _replay(folders: list[Path], listen: str, html: Path | None, arms: Collection[str]) -> None:
@@ -67,15 +68,28 @@ def _replay(folders: list[Path], listen: str, html: Path | None, arms: Collectio
         fail(f"--listen {listen}: {error.strerror}")
 
 
-def _lab(lab_id: str | None) -> None:
+def _lab(name: str | None) -> None:
+    """Print the address of a lab's page. ``name``: its id, None for the only lab that is up."""
     from ringlight.experiments.cli import calls
-    from ringlight.experiments.cli.inspection import controller_of
     from ringlight.testbed.emulation.attached import attach
+    from ringlight.testbed.lab import Lab, LabError
 
-    controller_of(attach(lab_id))
+    if name is not None:
+        try:
+            Lab(name)
+        except LabError:
+            # No lab is called so: a run folder was meant.
+            fail(f"{name}: there is no such run folder", 2)
+    lab = attach(name)
+    calls.ask_controller_of(lab)
     with calls.connection() as api:
         api.get("/v1/health")
-        echo(f"{api.url}/view/")
+        echo(f"{api.url}{VIEW}")
+
+
+def tell_address(url: str) -> None:
+    """Print the address of the page that shows the lab's light."""
+    say(f"watch the light at {url}{VIEW}")
 
 
 def register(app: typer.Typer) -> None:

@@ -15,8 +15,8 @@ from ringlight.experiments.cli import calls, options, rest
 from ringlight.experiments.cli.applications import processes_of_lab
 from ringlight.experiments.cli.common import answer, echo, fail, listing, say, table
 from ringlight.experiments.cli.emulated import refuse_hosts, standing
-from ringlight.experiments.cli.inspection import PANEL, LabId, controller_of, is_scenario
 from ringlight.extensions.console.distant import converse
+from ringlight.extensions.console.looking import PANEL, LabId, capture, graph, is_scenario
 from ringlight.testbed.forkserver import forking
 from ringlight.testbed.preloaded import PROGRAMS
 
@@ -129,7 +129,7 @@ def shell(
         fail("--app: only of a lab that is built now; give a scenario file, or give it to ringlight up", 2)
     else:
         lab = attach(where)
-        controller_of(lab)
+        calls.ask_controller_of(lab)
         errors = _prompt(lab, lines)
     if errors and lines is not None:
         raise typer.Exit(1)
@@ -192,7 +192,7 @@ def _own_lab(scenario: Path, place: options.Place, built: options.OpenLab) -> It
     with forking(PROGRAMS), processes_of_lab(scenario, place, built, follow=True) as processes:
         addresses = processes.addresses
         say(f"lab {processes.lab.id} is up until this prompt ends; REST at {addresses.url}/docs")
-        built.tell_view()
+        built.heed_flags()
         calls.is_at(addresses.rest, addresses.cacert)
         yield of_lab(processes.lab)
 
@@ -260,7 +260,7 @@ def ping(
     if bool(source) != bool(target):
         fail("name two GPUs, or none for all", 2)
     lab = attach(lab_id)
-    controller_of(lab)
+    calls.ask_controller_of(lab)
     _known(lab, *([source, target] if source else []))
     if control and not lab.fabric.onics:
         fail("--control: there are no O-NICs in this lab, and so no control network beside the light", 2)
@@ -354,7 +354,7 @@ def _known(lab: Attached, *gpus: str) -> None:
 
 def register(app: typer.Typer) -> None:
     """Add these commands."""
-    for command in (shell, ping, iperf):
+    for command in (shell, ping, iperf, capture, graph):
         app.command(rich_help_panel=PANEL)(command)
     app.command(
         "exec",
