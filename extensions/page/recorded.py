@@ -25,8 +25,8 @@ from ringlight.experiments.record import events as record
 from ringlight.experiments.record.events import Record, read_records
 from ringlight.experiments.record.folder import environment_of, experiment_of
 from ringlight.experiments.record.runs import AGAIN
+from ringlight.extensions.page.api_events import cross_connect, events_of, moved
 from ringlight.extensions.page.lightpaths import lightpaths
-from ringlight.extensions.page.told import cross_connect, events_of, moved
 from ringlight.fabric.parts import Port
 from ringlight.fabric.topology import Fabric, circuit_cross_connects
 

@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from ringlight.experiments.record.runs import AGAIN
+from ringlight.fabric.extension import extensions
 from tests.integration.hosts_rig import ROOT, SCHEDULER, Hosts, NamespaceHost, hosts, kill
 
 pytest.importorskip("distributed")

@@ -50,13 +50,8 @@ def test_every_folder_is_an_extension_of_its_name() -> None:
 def test_everything_that_ours_name_is_there() -> None:
     for item in extensions():
         extension = item.extension
-        functions = (
-            extension.commands,
-            *extension.pages.values(),
-            *extension.routes,
-            *extension.lab_flags.values(),
-        )
-        for value in functions:
+        named = {**extension.pages, **extension.lab_flags}
+        for value in (extension.commands, *extension.routes, *named.values()):
             assert not value or callable(item.load(value))
 
 

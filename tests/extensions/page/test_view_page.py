@@ -23,11 +23,11 @@ from ringlight.experiments.cli.app import add_commands, app
 from ringlight.experiments.record.events import ActionEnded
 from ringlight.experiments.report.drawing import JOB_COLOURS, JOB_NAMES
 from ringlight.experiments.runner.command import carry_out_experiment, load_checked
+from ringlight.extensions.page.api_events import told_of
 from ringlight.extensions.page.page_files import PAGE
 from ringlight.extensions.page.recorded import RATE_UNIT_BPS, Recorded
 from ringlight.extensions.page.serving import address, application
 from ringlight.extensions.page.single_file import single_file
-from ringlight.extensions.page.told import told_of
 from tests.extensions.page.browser import CHROMIUM, Browser, browser
 from tests.unit.test_cli import MINI
 from tests.unit.test_cluster_scenario import SMALL

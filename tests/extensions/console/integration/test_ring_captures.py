@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -14,10 +15,16 @@ import pytest
 from ringlight.containers.image import ROOT
 from ringlight.fabric.planes.ring.ring import WEST
 from ringlight.testbed.emulation.optical.datapath import Datapath
-from tests.integration.test_ring_testbed import CLOCKWISE, Rig, carried, ring_spec
-from tests.integration.test_ring_testbed import rig as rig
+from tests.integration.test_ring_testbed import CLOCKWISE, Rig, carried, ring, ring_spec, running
 
 pytestmark = pytest.mark.root
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    with running(ring()) as rig:
+        rig.start_workers()
+        yield rig
 
 
 def test_a_capture_has_every_colour_of_a_fibre_and_the_bytes_that_the_switch_counts(
