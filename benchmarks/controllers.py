@@ -35,7 +35,7 @@ import yaml
 
 from benchmarks.harness import ROOT, check_known, lab_up, need_root, running, tell, until
 from ringlight.experiments.client import Api
-from ringlight.testbed.emulation.console.attached import Attached, of_lab
+from ringlight.testbed.emulation.attached import Attached, of_lab
 from ringlight.testbed.lab import Lab
 from tests.integration.controller_rig import free_port
 

@@ -37,8 +37,8 @@ T = TypeVar("T")
 
 
 def start(name: str, arguments: Sequence[str]) -> None:
-    """Run a benchmark with the arguments of a command line."""
-    module = importlib.import_module(f"benchmarks.{name}")
+    """Run a benchmark with the arguments of a command line. ``name``: of a module here, or whole."""
+    module = importlib.import_module(name if "." in name else f"benchmarks.{name}")
     parts: Sequence[Callable[..., Any]] = module.PARTS
     began = datetime.now(UTC).isoformat(timespec="seconds")
 
@@ -63,7 +63,10 @@ def start(name: str, arguments: Sequence[str]) -> None:
         app.command(part.__name__.replace("_", "-"), help=about)(_named(part))
     first = parts[0].__name__.replace("_", "-")
     named = len(parts) > 1 or list(arguments[:1]) == [first]
-    app(args=[*arguments] if named else [first, *arguments], prog_name=f"python -m benchmarks {name}")
+    app(
+        args=[*arguments] if named else [first, *arguments],
+        prog_name=f"python -m {name if '.' in name else f'benchmarks {name}'}",
+    )
 
 
 def _needs_nothing(part: Callable[..., Any]) -> bool:

@@ -77,7 +77,6 @@ def _arguments() -> argparse.ArgumentParser:
         help="another name that it may be called by, besides localhost and its address; may be repeated"
         " (also: RINGLIGHT_ALLOW_HOSTS, names with spaces between)",
     )
-    parser.add_argument("--page", type=Path, metavar="DIR", help="directory of the page served at /view/")
     parser.add_argument(
         "--policy",
         type=Policy,

@@ -55,7 +55,7 @@ def run(
             # While the switches are waited for, which takes as long.
             with ThreadPoolExecutor(1, "start") as beside:
                 started = beside.submit(controller.start, options.switches_timeout)
-                app = create_app(controller, tokens, names, options.page)
+                app = create_app(controller, tokens, names)
                 started.result()
             _serve(HttpServer(app, rest, tls=tls), controller, rest, stopped)
         finally:

@@ -43,6 +43,18 @@ class Extension:
     #: Function that adds commands to a :class:`typer.Typer`. It is called whenever ``ringlight`` starts, so
     #: its module must import what is heavy inside its commands.
     commands: str = ""
+    #: By its name, a flag of every command that builds a lab: a function of the URL of the lab's controller,
+    #: called if the flag was given. The function's docstring is the flag's help, and its module is imported
+    #: as that of ``commands``.
+    lab_flags: Mapping[str, str] = field(default_factory=dict)
+    #: Functions of the FastAPI application and the ``controller.service.Controller``, called when the
+    #: application is made. Routes that they add are as the core's; middleware that they add is asked before
+    #: the token is.
+    routes: tuple[str, ...] = ()
+    #: By the name of a page beside the report of a run folder, a function of the folder and of whether a
+    #: person may want to watch its runs, called when the report is made. It may write the page, and returns
+    #: the HTML by which the report leads there.
+    pages: Mapping[str, str] = field(default_factory=dict)
 
     #: Keys of the fabric file, each a :class:`fabric.keys.FabricKey`. The scenario language and the fabric's
     #: schema read them when they are imported, so its module must be light.

@@ -42,8 +42,6 @@ BLIND_S = 2.0
 _STANDING = "standing.json"
 #: State of a socket that waits for callers, in /proc/net/tcp.
 _LISTENS = "0A"
-#: The page that the controller serves.
-_PAGE = Path(__file__).resolve().parents[1] / "experiments" / "view" / "page"
 #: Which applications of others the testbed is to run, and which controller it is to keep running.
 _APPS, _KEEPS = "apps-plan.json", "controller-plan.json"
 
@@ -330,7 +328,6 @@ class LabProcesses:
             *(sys.executable, "-m", "ringlight.controller", *self._both, "--rest", self.addresses.rest),
             *("--inventory", str(self.state / "inventory.json")),
             *("--state", str(self.state / "controller")),
-            *("--page", str(_PAGE)),
         ]
         command += [f"--{name}-insecure" for name in sorted(self.addresses.insecure)]
         if self.addresses.tls is not None:

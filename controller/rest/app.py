@@ -10,7 +10,6 @@ import math
 import time
 from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 from anyio import CapacityLimiter, to_thread
@@ -63,9 +62,9 @@ from ringlight.controller.service import NO_OTHERS, Controller, Health
 from ringlight.controller.web.access import JsonBodies, OwnPagesOnly, TokenRequired
 from ringlight.controller.web.api_page import add_api_page
 from ringlight.controller.web.bounds import BoundedBodies, InTurn, Shared, Turns
-from ringlight.controller.web.page_files import Page
 from ringlight.controller.web.refusals import errors
 from ringlight.controller.web.timing import Timed, call_histogram
+from ringlight.fabric.extension import extensions
 from ringlight.fabric.parts import PacketSwitch, Port
 from ringlight.fabric.topology import port_name
 
@@ -179,13 +178,11 @@ def create_app(
     controller: Controller,
     tokens: Mapping[str, str] | None = None,
     hosts: Collection[str] = (),
-    page: Path | None = None,
 ) -> FastAPI:
     """Return the ASGI application of a controller.
 
     ``tokens``: name of each token; if given, every call needs a token. ``hosts``: names of this server, in
-    addition to the names of loopback and the address of the call. ``page``: directory of the page that the
-    server also provides (:class:`.Page`).
+    addition to the names of loopback and the address of the call. Raises ExtensionError.
     """
     app = FastAPI(
         docs_url=None,
@@ -215,8 +212,9 @@ def create_app(
     app.add_middleware(JsonBodies, binary=[jobs.WORKLOADS])
     if tokens is not None:
         app.add_middleware(TokenRequired, tokens=tokens)
-    if page is not None:
-        app.add_middleware(Page, directory=page)
+    for installed in extensions():
+        for value in installed.extension.routes:
+            installed.load(value)(app, controller)
     app.add_middleware(OwnPagesOnly, names=hosts)
     app.add_middleware(InTurn, first=[_HEALTH])
     app.add_middleware(Timed, calls=calls)

@@ -19,7 +19,6 @@ from types import FrameType
 
 import typer
 
-from ringlight.experiments.cli import experiments, hands, hosts, look, machine, rest, view, workload
 from ringlight.experiments.cli.common import Interrupted, say
 from ringlight.experiments.record.writing import DISK_FULL
 from ringlight.fabric.extension import extensions
@@ -36,19 +35,16 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-experiments.register(app)
-workload.register(app)
-machine.register(app)
-hands.register(app)
-hosts.register(app)
-look.register(app)
-view.register(app)
-rest.register(app)
 
 
 @cache
-def add_extensions() -> None:
-    """Add the commands of all extensions, once. Raises ExtensionError if one cannot be used."""
+def add_commands() -> None:
+    """Add all commands, those of extensions last, once. Raises ExtensionError if one cannot be used."""
+    # Here, as commands that build labs have flags of extensions, of which one may be broken.
+    from ringlight.experiments.cli import experiments, hosts, inspection, machine, rest, workload
+
+    for module in (experiments, workload, machine, inspection, hosts, rest):
+        module.register(app)
     for installed in extensions():
         if installed.extension.commands:
             installed.load(installed.extension.commands)(app)
@@ -96,7 +92,7 @@ def main() -> None:
     # Without a home directory it says in three lines that it has no place for its cache, and goes on.
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     try:
-        add_extensions()
+        add_commands()
         code = app(prog_name="ringlight", standalone_mode=False)
     except Interrupted as error:
         say("interrupted")

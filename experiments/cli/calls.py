@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ringlight.experiments.cli.common import Column, answer, echo, listing, patience, table
+from ringlight.experiments.cli.options import REST
 
 if TYPE_CHECKING:
     from ringlight.experiments.client import Api
+    from ringlight.testbed.emulation.attached import Attached
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan; change nothing.")]
 Switch = Annotated[str, typer.Argument(metavar="SWITCH")]
 
 #: Which controller is meant, as the options before the command say.
-address = {"controller": "127.0.0.1:8080", "token": "", "cacert": ""}
+address = {"controller": REST, "token": "", "cacert": ""}
 
 
 def connection() -> Api:
@@ -41,6 +43,12 @@ def is_at(rest: str, cacert: str | None) -> None:
     address["controller"] = rest
     if cacert is not None:
         address["own"] = cacert
+
+
+def ask_controller_of(lab: Attached) -> None:
+    """Address the own controller of a lab from now on, unless another was named."""
+    if lab.rest is not None and address["controller"] == REST:
+        is_at(lab.rest, lab.cacert)
 
 
 def call(method: str, path: str, body: Any = None, **query: Any) -> Any:

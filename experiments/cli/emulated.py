@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 #: Without effect where each host chooses for its labs, or bound to files and addresses of one machine.
 _OF_ONE_MACHINE = (
     *("rest", "openflow", "tls_cert", "tls_key", "rest_insecure", "openflow_insecure"),
-    *("app", "app_all", "app_openflow", "app_rest", "observe_links", "view"),
+    *("app", "app_all", "app_openflow", "app_rest", "observe_links"),
 )
 #: How a lab is over hosts.
 OVER_HOSTS = ("hosts", "vxlan_port", "vxlan_number", "wireguard")
@@ -47,7 +47,8 @@ def emulation(
 
             yield EmulationBackend(lab.runtime, lab.addresses(), apps, lab.fast_path)
         return
-    refuse(context, _OF_ONE_MACHINE, "without effect on labs of other hosts (--dask)")
+    of_one_machine = (*_OF_ONE_MACHINE, *options.lab_flags())
+    refuse(context, of_one_machine, "without effect on labs of other hosts (--dask)")
     from ringlight.experiments.runner.hosts import HostsBackend
     from ringlight.testbed.hosts.cluster import hosts_of
 

@@ -78,7 +78,7 @@ def _run(
 ) -> None:
     with emulation(lab, context, dask, lab.app or [], over) as backend:
         experiment = with_applications(which.load(scenario, options.machine(lab)), lab)
-        lab.tell_view()
+        lab.heed_flags()
         again = functools.partial(_again_at, experiment, lab)
         _carry_out(experiment, backend, which, runs, as_json, at=again)
 

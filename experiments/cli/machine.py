@@ -54,7 +54,7 @@ def up(
         f"lab {facts['lab']} is up; REST at {facts['url']}/docs; end it with: ringlight down {facts['lab']}"
     )
     answer(facts, as_json, lambda _: echo(message))
-    lab.tell_view()
+    lab.heed_flags()
 
 
 def image(

@@ -6,7 +6,7 @@ import functools
 import inspect
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from ringlight.experiments.cli.common import fail, say
+from ringlight.fabric.extension import extensions
 
 if TYPE_CHECKING:
     from ringlight.experiments.language.expand import Experiment, ScaleFor
@@ -82,6 +83,8 @@ Repeat = Annotated[
     typer.Option("--repeat", min=1, max=1000, help="Number of repeats, in place of the file's."),
 ]
 RUNS = Path("runs")
+#: Names of extensions' flags that were given.
+LabFlags = tuple[str, ...]
 FastPath = Annotated[
     bool,
     typer.Option(
@@ -234,14 +237,12 @@ class OpenLab(LabOptions):
     app_all: Annotated[
         bool, typer.Option("--app-all", help="Applications get all packet switches, not only their own.")
     ] = False
-    view: Annotated[
-        bool, typer.Option("--view", help="Print the address of the page that shows the lab's light.")
-    ] = False
+    flags: LabFlags = ()
 
-    def tell_view(self) -> None:
-        """Say where the lab's page is, if that was asked for."""
-        if self.view:
-            say(f"watch the light at {self.addresses().url}/view/")
+    def heed_flags(self) -> None:
+        """Do what the flags of extensions ask for."""
+        for name in self.flags:
+            lab_flags()[name](self.addresses().url)
 
     def addresses(self) -> Addresses:
         """Return the listen addresses of the controller and of applications. Raises UserError if a TLS file
@@ -311,16 +312,49 @@ def machine(lab: LabOptions) -> ScaleFor:
     return functools.partial(scale_here, fast_path=lab.fast_path, measure=say)
 
 
+@functools.cache
+def lab_flags() -> dict[str, Callable[[str], None]]:
+    """Return the functions of extensions' flags, by name. Raises ExtensionError."""
+    return {
+        name: installed.load(value)
+        for installed in extensions()
+        for name, value in installed.extension.lab_flags.items()
+    }
+
+
+def _flag(name: str) -> inspect.Parameter:
+    """Return the parameter of an extension's flag."""
+    option = typer.Option(f"--{name.replace('_', '-')}", help=inspect.getdoc(lab_flags()[name]))
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, kind, default=False, annotation=Annotated[bool, option])
+
+
+def _options_of(group: type) -> dict[str, inspect.Parameter]:
+    """Return the parameters of a group, with one for each flag in place of that of all flags."""
+    parameters = dict(inspect.signature(group, eval_str=True).parameters)
+    if parameters.pop("flags", None) is not None:
+        parameters |= {name: _flag(name) for name in lab_flags()}
+    return parameters
+
+
+def _made(group: type, options: Mapping[str, Any]) -> Any:
+    """Return the object of a group, with the flags that were given."""
+    given = dict(options)
+    if group is OpenLab:
+        given["flags"] = tuple(name for name in lab_flags() if given.pop(name))
+    return group(**given)
+
+
 def with_groups(command: Callable[..., None]) -> Callable[..., None]:
     """Return a command whose options include those of each parameter that is a group.
 
-    The command gets one object for each group.
+    The command gets one object for each group. Raises ExtensionError.
     """
     groups: dict[str, tuple[type, list[str]]] = {}
     parameters: list[inspect.Parameter] = []
     for own in inspect.signature(command, eval_str=True).parameters.values():
         if own.annotation in (Runs, Place, LabOptions, OpenLab, OverHosts):
-            options = inspect.signature(own.annotation, eval_str=True).parameters
+            options = _options_of(own.annotation)
             groups[own.name] = own.annotation, list(options)
             parameters += options.values()
         else:
@@ -329,7 +363,7 @@ def with_groups(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def called(**given: Any) -> None:
         for name, (group, options) in groups.items():
-            given[name] = group(**{option: given.pop(option) for option in options})
+            given[name] = _made(group, {option: given.pop(option) for option in options})
         command(**given)
 
     # What is left of annotations names the groups.

@@ -14,6 +14,7 @@ import numpy as np
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from ringlight.experiments.language.plan import Scale
+from ringlight.fabric.extension import extensions
 from ringlight.fabric.values import KIND_TAG, Duration, Size, Strict
 from ringlight.workloads.graph import Book, Collective, Kind, Split, Workload, Writer
 
@@ -31,7 +32,8 @@ ElementBytes = Annotated[int, Field(ge=1, le=8)]
 #: What a run folder has of its own; files of workloads lie there beside it, under the names they are read by.
 OF_RUN_FOLDERS = (
     *("scenario.yaml", "environment.json", "events.jsonl", "throughput.csv", "result.json", "rows.csv"),
-    *("plots", "trace.json", "report.html", "view.html", "logs"),
+    *("plots", "trace.json", "report.html", "logs"),
+    *(name for installed in extensions() for name in installed.extension.pages),
 )
 
 

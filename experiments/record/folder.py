@@ -1,7 +1,7 @@
 """A run folder: everything that an experiment leaves.
 
 scenario.yaml  environment.json  events.jsonl  throughput.csv  files that the scenario names
-result.json  rows.csv  plots/  report.html  view.html  logs/
+result.json  rows.csv  plots/  report.html  logs/
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ _CSS = {INK: "var(--ink)", QUIET: "var(--quiet)", RULE: "var(--rule)", FACE: "va
 PALETTE = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 #: Where there are more to tell apart.
 MORE = ("#7f8793", "#b5651d", "#5b7f2b", "#3b3f8f", "#d178b5", "#4aa3a3", "#9a3324", "#b8a13a")
-#: Colours of jobs, as on the page: Okabe and Ito's, which people with any kind of colour vision tell apart.
+#: Colours of jobs: Okabe and Ito's, which people with any kind of colour vision tell apart.
 JOB_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d1f", "#5b4ea3")
 JOB_NAMES = {
     "red": "#d55e00",
@@ -97,8 +97,8 @@ class Plot:
 
 
 def job_colours(jobs: Sequence[str]) -> dict[str, str]:
-    """Return one colour per job, as ``view/page/colours.js`` chooses them: that of its name if its name is a
-    colour's, else that of its place among those that no name takes."""
+    """Return one colour per job: that of its name if its name is a colour's, else that of its place among
+    those that no name takes."""
     taken = {JOB_NAMES[job] for job in jobs if job in JOB_NAMES}
     free = [colour for colour in JOB_COLOURS if colour not in taken] or JOB_COLOURS
     return {job: JOB_NAMES.get(job) or free[place % len(free)] for place, job in enumerate(jobs)}

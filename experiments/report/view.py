@@ -146,7 +146,8 @@ class View:
     """An experiment that was run. ``fidelity``: the object of result.json; ``not_run``: its arms that were
     left out, ``failed``: runs that could not be made, each with ``why``. ``label``: how the runs' figures are
     known. ``port_rates``: of packet switches, where they were sampled. ``name``: of the run folder.
-    ``outputs``: of containers of one's own. ``watched``: the page in which one watches light is beside it.
+    ``outputs``: of containers of one's own. ``pages``: HTML by which extensions lead
+    to pages of their own.
     ``not_compared``: what comparisons have no row of, and why."""
 
     experiment: Experiment
@@ -161,7 +162,7 @@ class View:
     complete: bool = True
     port_rates: Sequence[PortRate] = field(default=(), repr=False)
     outputs: Sequence[Written] = ()
-    watched: bool = False
+    pages: Sequence[str] = ()
     not_compared: Sequence[str] = ()
 
     # The file.

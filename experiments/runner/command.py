@@ -45,6 +45,7 @@ from ringlight.experiments.runner.foretold import Foreteller
 from ringlight.experiments.runner.larger import TooFast, at_scale, larger
 from ringlight.experiments.runner.machine import scale_here
 from ringlight.experiments.runner.progress import Reporter
+from ringlight.fabric.extension import extensions
 
 #: A result of more rows is written without indentation, which takes a quarter of the time and of the space.
 _READABLE = 2000
@@ -268,22 +269,22 @@ def finish(
     """Compute result.json, rows.csv, plots and report of a run folder; returns the result.
 
     ``experiment``: the folder's, where it has been read; that takes longer than all else that is read here.
-    ``watched``: also the page in which one watches the runs, which the report then links to. ``foretell``:
+    ``watched``: whether a person may want to watch the runs, which extensions make pages for. ``foretell``:
     simulates the runs, for comparison with what was measured; it may know them. ``early``: as of
     :func:`carry_out_experiment`.
     May be repeated: everything is made anew from the scenario, environment and records. Raises ScenarioError,
     one line naming the file, when one of these is missing or broken, and WriteError.
     """
     with writing(path, f"make room, then: ringlight report {path}"):
-        if watched:
-            # It knows the controller's documents, which only this needs.
-            from ringlight.experiments.view.single_file import write_beside
-
-            write_beside(path)
+        pages = [
+            installed.load(value)(path, watched)
+            for installed in extensions()
+            for value in installed.extension.pages.values()
+        ]
         view, result = view_of_folder(path, experiment, foretell)
         if early is not None:
             early(result)
-        view = replace(view, watched=(path / "view.html").exists())
+        view = replace(view, pages=pages)
         write_whole(path / "rows.csv", as_csv(view.rows))
         write_report(path, view, each=in_forks)
         write_json(path / "result.json", result, None if len(result["rows"]) > _READABLE else 2)

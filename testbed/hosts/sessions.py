@@ -102,7 +102,7 @@ def end_session(session: str) -> None:
 
 def _session(session: str) -> _Session:
     if session not in _SESSIONS:
-        raise LabError("the prompt has ended on its host")
+        raise LabError("the program has ended on its host")
     return _SESSIONS[session]
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import secrets
-import signal
 import socket
 import struct
 import subprocess
@@ -22,7 +21,6 @@ from typing import Any
 import httpx
 import pytest
 
-from ringlight.containers.image import ROOT
 from ringlight.controller.optical.base import OpticalSwitchDriver
 from ringlight.controller.optical.registry import make_driver
 from ringlight.fabric.crossconnect import CrossConnect, Mode
@@ -284,56 +282,6 @@ def test_the_colour_can_be_seen_on_the_fibre_and_is_gone_at_the_receiver(rig: Ri
                     tags |= {struct.unpack_from("=IIIHHHH", value)[5] for _, _, value in more}
     assert told[fibre] == {2}
     assert told[nic] == {0}
-
-
-def test_a_capture_has_every_colour_of_a_fibre_and_the_bytes_that_the_switch_counts(
-    rig: Rig, tmp_path: Path
-) -> None:
-    rig.set_up((0, 1, CLOCKWISE, 0), (0, 2, CLOCKWISE, 1), (1, 2, CLOCKWISE, 0))
-    switch = rig.fabric.optical_switches[rig.ring.switches[1]]
-    with closing(Datapath.resume(rig.lab.bpf_dir / switch.name)) as datapath:
-
-        def counted() -> tuple[int, int]:
-            at = datapath.counters(switch.ingress(WEST))
-            return at.rx_packets, at.rx_bytes
-
-        described = rig.testbed.settings.state / "fabric.json"
-        described.write_text(json.dumps(ring_spec()))
-        file, port = tmp_path / "fibre.pcap", f"{switch.name}:{WEST}"
-        capture = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "ringlight.experiments.cli.app", "capture", port, "-w", str(file)),
-                *("--direction", "in", "--lab", rig.lab.id, "--json"),
-            ],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        try:
-            assert capture.stderr is not None
-            assert f"capturing at {port} (p{WEST})" in capture.stderr.readline()
-            before = counted()
-            carried(rig, (0, 1), (0, 2), (1, 2))
-            now = counted()
-            capture.send_signal(signal.SIGINT)
-            said, errors = capture.communicate(timeout=30)
-        finally:
-            described.unlink()
-            if capture.poll() is None:
-                capture.kill()
-                capture.wait(10)
-    assert (capture.returncode, errors) == (0, "")
-    found = json.loads(said)
-    assert [colour["channel"] for colour in found["by_colour"]] == [0, 1]
-    for colour in found["by_colour"]:
-        assert colour["bytes"] > 1 << 18
-    # What node 1 sends itself goes the other way from its own switch.
-    assert (found["packets"], found["bytes"]) == (now[0] - before[0], now[1] - before[1])
-    for line in subprocess.run(
-        ["tcpdump", "-e", "-n", "-r", str(file)], capture_output=True, text=True, check=True
-    ).stdout.splitlines():
-        assert "vlan 1," in line or "vlan 2," in line
 
 
 def test_light_of_a_wrong_step_is_brought_to_another_or_nowhere_and_counted(rig: Rig) -> None:

@@ -118,23 +118,23 @@ def test_a_lab_stands_until_it_is_taken_down() -> None:
 
 
 @pytest.mark.labs
-def test_the_last_lab_leaves_the_machines_limits_as_they_were(tmp_path: Path) -> None:
+def test_the_last_lab_leaves_the_machines_limits_as_they_were() -> None:
     """Those that Mininet raises for good, set to what they usually are."""
     if any_alive():
         pytest.skip("another lab lives, and keeps them")
     usual = {"net/core/netdev_max_backlog": "1000", "net/ipv4/tcp_wmem": "4096\t16384\t4194304"}
     files = {limits.SYSCTLS / name: value for name, value in usual.items()}
     before = {file: file.read_text() for file in files}
-    commands = tmp_path / "commands"
-    commands.write_text("".join(f"sh cat {file}\n" for file in files))
-    scenario = ("shell", str(ROOT / "scenarios/disaggregation.yaml"), "--arm", "a-fragmented")
+    scenario = ("up", str(ROOT / "scenarios/disaggregation.yaml"), "--arm", "a-fragmented")
     try:
         for file, value in files.items():
             file.write_text(value)
-        done = ringlight(*scenario, "--runtime", "namespace", "--file", str(commands), *free_ports())
-        assert done.returncode == 0, done.stderr
+        up = ringlight(*scenario, "--runtime", "namespace", "--json", *free_ports())
+        assert up.returncode == 0, up.stderr
+        shown = [file.read_text().strip() for file in files]
+        down = ringlight("down", json.loads(up.stdout)["lab"])
+        assert down.returncode == 0, down.stderr
         # While it lives one is raised; the other is that of the labs' own namespaces.
-        shown = [line for line in done.stdout.splitlines() if not line.startswith("ringlight>")]
         assert shown == ["5000", usual["net/ipv4/tcp_wmem"]]
         assert {file: file.read_text().strip() for file in files} == files
     finally:

@@ -107,14 +107,11 @@ OF_EXPERIMENTS = {
     "analysis": ("language", "record", "papers"),
     "papers": ("language", "record", "analysis"),
     "report": ("language", "record", "analysis", "papers"),
-    "runner": ("language", "record", "analysis", "papers", "report", "backends", "view"),
+    "runner": ("language", "record", "analysis", "papers", "report", "backends"),
     "onn": ("record", "runner"),
-    "view": ("language", "record"),
 }
 for _room, _others in OF_EXPERIMENTS.items():
     MAY_IMPORT[f"experiments.{_room}"] = ("fabric", "workloads", *(f"experiments.{name}" for name in _others))
-#: What the page is told of a run is what the REST API tells of a lab.
-MAY_IMPORT["experiments.view"] += ("controller",)
 MAY_IMPORT["experiments.runner"] += (
     "testbed.hosts",
     "testbed.lab",
@@ -140,10 +137,10 @@ MAY_IMPORT["controller.jobs"] += (
     "workloads.phases",
     "workloads.traffic",
 )
-#: Packages of others, by the only rooms that may import them.
+#: Packages of others, by the only rooms of the core that may import them.
 ONLY_IN = {
     "os_ken": ["controller.openflow"],
-    "mininet": ["testbed.emulation"],
+    "mininet": ["testbed.emulation", "extensions"],
     "numba": ["testbed.simulation"],
     "torch": ["experiments.onn"],
     "google": ["workloads.formats", "testbed.emulation.optical.gnmi_session"],

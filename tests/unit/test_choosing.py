@@ -114,12 +114,12 @@ def test_a_folder_knows_what_was_set_and_which_points_were_wanted(tmp_path: Path
     assert sum('"run_ended"' in line for line in lines) == 2
 
 
-@pytest.mark.parametrize("command", ["up", "shell", "graph", "bench", "run", "simulate"])
+@pytest.mark.parametrize("command", ["up", "bench", "run", "simulate"])
 def test_every_command_of_a_scenario_takes_a_point(command: str, tmp_path: Path) -> None:
     file = tmp_path / "swept.yaml"
     file.write_text(SWEPT)
     # Where there is no such place no lab comes up, should the choice get lost.
-    where = () if command in ("graph", "simulate") else ("--rest", "nowhere")
+    where = () if command == "simulate" else ("--rest", "nowhere")
     said = one_line(ringlight(command, str(file), "--point", "nix", *where))
     assert f"{file}: there is no point nix; there are base-1" in said
     said = one_line(ringlight(command, str(file), "--set", "nix=1", *where))

@@ -105,17 +105,6 @@ def loaded_by(code: str) -> set[str]:
     return set(done.stdout.split())
 
 
-def test_hands_in_a_lab_load_only_what_they_need(tmp_path: Path) -> None:
-    fabric = tmp_path / "fabric.json"
-    fabric.write_text('{"rings": {"r": {"nodes": 3, "wavelengths": 1, "gpu": "a", "rate": "1 Gbit/s"}}}')
-    heavy = {"numpy", "scipy", "networkx", "docker", "pyroute2", "mininet", "fastapi", "matplotlib"}
-    attached = "from ringlight.testbed.emulation.console import attached, capture, measures\n"
-    attached += f"from pathlib import Path; attached.load_fabric(Path({str(fabric)!r}))"
-    assert loaded_by(attached) & heavy == set()
-    prompt = "from ringlight.testbed.emulation.console import prompt, view"
-    assert loaded_by(prompt) & heavy <= {"mininet"}
-
-
 def test_json_is_alone_on_standard_output() -> None:
     """Libraries of C print past Python, and when they like: the solver HiGHS has a line of its own."""
     code = (
@@ -140,7 +129,7 @@ def test_json_is_alone_on_standard_output() -> None:
 def test_help_is_quick_and_imports_nothing_heavy() -> None:
     code = (
         "import sys, ringlight.experiments.cli.app as c\n"
-        "c.add_extensions()\n"
+        "c.add_commands()\n"
         "try: c.app(['--help'], standalone_mode=False)\n"
         "except SystemExit: pass\n"
         "heavy = {'numpy', 'matplotlib', 'networkx', 'pydantic', 'httpx', 'scipy', 'docker', 'fastapi'}\n"
@@ -233,7 +222,7 @@ def test_a_bad_scenario_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
         (["bench", str(BUNDLED), "--hosts", "2", "--simulate"], 2, "--hosts: not with --simulate"),
         *(
             ([command, str(BUNDLED), "--hosts", "2"], 2, "--hosts: only with --dask")
-            for command in ("run", "bench", "crosscheck", "up", "shell")
+            for command in ("run", "bench", "crosscheck", "up")
         ),
         (["up", str(BUNDLED), "--dask", "tls://h:1", "--rest", "127.0.0.1:1"], 2, "--rest: without effect"),
         (["simulate", str(BUNDLED), "--resume", "nowhere"], 2, "nowhere: not a run folder"),
@@ -269,15 +258,6 @@ def test_wrong_input_is_one_line(arguments: list[str], code: int, part: str, tmp
     assert not list(tmp_path.iterdir())
 
 
-def test_a_capture_in_no_lab_leaves_an_old_file_as_it_is(tmp_path: Path) -> None:
-    file = tmp_path / "old.pcap"
-    file.write_text("old")
-    done = ringlight("capture", "tor0:1", "--write", str(file), "--lab", "nowhere")
-    assert done.returncode != 0
-    assert "nowhere" in one_line(done)
-    assert file.read_text() == "old"
-
-
 @pytest.mark.parametrize("command", ["results", "report"])
 def test_a_record_that_is_no_object_is_one_line(command: str, tmp_path: Path) -> None:
     for name in ("result.json", "environment.json"):
@@ -287,7 +267,6 @@ def test_a_record_that_is_no_object_is_one_line(command: str, tmp_path: Path) ->
     assert "json: it is no JSON object" in one_line(done)
 
 
-@pytest.mark.parametrize("command", ["up", "shell"])
 @pytest.mark.parametrize(
     ("key", "said"),
     [
@@ -298,7 +277,7 @@ def test_a_record_that_is_no_object_is_one_line(command: str, tmp_path: Path) ->
         ("ocs0: {size: 2, driver: own, address: '10.0.0.5:1'}", "optical_switches.ocs0.driver: there is no"),
     ],
 )
-def test_no_lab_is_built_that_nobody_could_drive(command: str, key: str, said: str, tmp_path: Path) -> None:
+def test_no_lab_is_built_that_nobody_could_drive(key: str, said: str, tmp_path: Path) -> None:
     packet, optical = (key, "") if key.startswith("tor0") else ("tor0: {ports: 2}", key)
     (tmp_path / "a.yaml").write_text(
         f"""
@@ -313,14 +292,13 @@ training: {{model: resnet50, compute: 20 ms, batch: 4, iterations: 2}}
 jobs: {{red: {{ranks: all}}}}
 """
     )
-    done = ringlight(command, str(tmp_path / "a.yaml"), root=False)
+    done = ringlight("up", str(tmp_path / "a.yaml"), root=False)
     assert done.returncode == 2
     assert said in one_line(done)
 
 
-@pytest.mark.parametrize("command", ["up", "shell"])
 def test_a_lab_that_stands_is_built_at_the_addresses_asked_for(
-    command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     asked: list[Any] = []
 
@@ -335,7 +313,8 @@ def test_a_lab_that_stands_is_built_at_the_addresses_asked_for(
     options = ["--rest", where[0], "--openflow", where[1], "--app-openflow", where[2], "--app-rest", where[3]]
     doors = ["--tls-cert", str(cert), "--tls-key", str(key), "--rest-insecure", "--openflow-insecure"]
     doors += ["--app", "ryu.app.rest_topology", "--app-all", "--observe-links"]
-    words = [command, str(BUNDLED), "--arm", "a-fragmented", "--runtime", "namespace", *options, *doors]
+    words = ["up", str(BUNDLED), "--arm", "a-fragmented", "--runtime", "namespace", *options, *doors]
+    cli.add_commands()
     with pytest.raises(LabError, match="enough"):
         cli.app(words, standalone_mode=False)
     wanted = Addresses(
@@ -346,7 +325,7 @@ def test_a_lab_that_stands_is_built_at_the_addresses_asked_for(
         insecure=frozenset({"rest", "openflow"}),
         observe_links=True,
     )
-    assert asked == ["namespace", wanted, command == "shell"]
+    assert asked == ["namespace", wanted, False]
 
 
 def test_a_run_folder_in_json_in_rows_and_drawn_again(tmp_path: Path) -> None:

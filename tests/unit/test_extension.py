@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
+import typer
+from fastapi import FastAPI
+from fastapi.responses import PlainTextResponse
+from typer.testing import CliRunner
 
 from ringlight.containers.image import ROOT
+from ringlight.controller.rest import app as rest
+from ringlight.controller.service import Controller
 from ringlight.experiments.analysis import metrics as metrics_of_core
+from ringlight.experiments.backends.simulation.backend import SimulationBackend
+from ringlight.experiments.cli import options
+from ringlight.experiments.language.expand import load
 from ringlight.experiments.report import sections as sections_of_core
+from ringlight.experiments.runner import command
+from ringlight.experiments.runner.progress import Reporter
 from ringlight.fabric.extension import (
     Extension,
     ExtensionError,
@@ -21,6 +34,9 @@ from ringlight.fabric.extension import (
     extensions,
     in_order,
 )
+from tests.unit.test_cli import MINI
+from tests.unit.test_controller_access import call
+from tests.unit.test_controller_access import controller as controller
 
 ADDED = """
 from ringlight.experiments.analysis.metrics import metric
@@ -167,3 +183,88 @@ main()
         )
         assert shown in done.stdout
         assert "crosscheck " not in done.stdout
+
+
+@pytest.fixture
+def cube(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A module of an extension, by itself all of its package."""
+    module = ModuleType("torus")
+    monkeypatch.setitem(sys.modules, "acme_torus", ModuleType("acme_torus"))
+    monkeypatch.setitem(sys.modules, "acme_torus.torus", module)
+    return module
+
+
+def alone(**values: Any) -> Callable[[], tuple[InstalledExtension, ...]]:
+    """Return what stands in for ``extensions``: only one is there."""
+    return lambda: (InstalledExtension(Extension("torus", **values), "acme_torus"),)
+
+
+def test_commands_that_build_labs_have_the_flags_of_extensions(
+    cube: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[str] = []
+
+    def glow(url: str) -> None:
+        """Let it glow."""
+        heard.append(url)
+
+    cube.__dict__["glow"] = glow
+    monkeypatch.setattr(options, "extensions", alone(lab_flags={"glow": "torus:glow"}))
+    options.lab_flags.cache_clear()
+    app = typer.Typer()
+
+    @app.command()
+    @options.with_groups
+    def up(lab: options.OpenLab) -> None:
+        lab.heed_flags()
+
+    try:
+        shown = CliRunner().invoke(app, ["--help"]).output
+        plain = CliRunner().invoke(app, ["--rest", "127.0.0.1:7"])
+        assert (plain.exit_code, heard) == (0, [])
+        assert CliRunner().invoke(app, ["--rest", "127.0.0.1:7", "--glow"]).exit_code == 0
+    finally:
+        options.lab_flags.cache_clear()
+    assert "--glow" in shown
+    assert "Let it glow." in shown
+    assert heard == ["http://127.0.0.1:7"]
+
+
+def test_routes_of_extensions_are_asked_for_a_token_and_their_middleware_is_not(
+    controller: Controller, cube: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Sign:
+        def __init__(self, app: Any) -> None:
+            self._app = app
+
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            answer = PlainTextResponse("the torus") if scope.get("path") == "/sign" else self._app
+            await answer(scope, receive, send)
+
+    def add(application: FastAPI, controller: Controller) -> None:
+        application.get("/torus")(lambda: len(controller.fabric.gpus))
+        application.add_middleware(Sign)
+
+    cube.__dict__["add"] = add
+    monkeypatch.setattr(rest, "extensions", alone(routes=("torus:add",)))
+    application = rest.create_app(controller, {"secret": "lab"})
+    assert call(application, "GET", "/sign", {}) == (200, b"the torus")
+    assert call(application, "GET", "/torus", {})[0] == 401
+    assert call(application, "GET", "/torus", {"authorization": "Bearer secret"}) == (200, b"6")
+
+
+def test_a_report_leads_to_the_pages_of_extensions(
+    cube: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def leave(folder: Path, watched: bool) -> str:
+        (folder / "torus.html").write_text(f"watched: {watched}")
+        return '<a href="torus.html">The torus</a>'
+
+    cube.__dict__["leave"] = leave
+    monkeypatch.setattr(command, "extensions", alone(pages={"torus.html": "torus:leave"}))
+    experiment = load(MINI)
+    done, _ = command.carry_out_experiment(
+        experiment, SimulationBackend(), tmp_path, arms=["live"], reporter=Reporter(quiet=True), watched=True
+    )
+    assert '<a href="torus.html">The torus</a>' in (done.path / "report.html").read_text()
+    assert (done.path / "torus.html").read_text() == "watched: True"

@@ -19,7 +19,6 @@ from ringlight.experiments.runner import executors
 from ringlight.experiments.runner.command import carry_out_experiment
 from ringlight.experiments.runner.experiment import one_alone
 from ringlight.experiments.runner.progress import Reporter
-from ringlight.experiments.view.recorded import RATE_UNIT_BPS, Recorded
 from ringlight.fabric.frames import payload_share
 from tests.unit.test_cli import MINI
 
@@ -69,25 +68,6 @@ def test_a_gpu_with_rows_of_two_ports_sent_what_both_received(
 
     _, sent = mean_throughput(run, run.jobs["red"], [row(1, 8e6), row(2, 0.0)])
     assert sent.tolist() == [8.0]
-
-
-def test_the_page_shows_all_that_a_port_carried(small: Experiment, tmp_path: Path) -> None:
-    folder = carry_out_experiment(small, SimulationBackend(), tmp_path, arms=["live"])[0].path
-    file = folder / "throughput.csv"
-    head, *lines = file.read_text().splitlines()
-    shown = Recorded(folder).take("live")["rates"]["ports"]
-    # An earlier version wrote a row for each GPU that a port ever had.
-    twice = []
-    for line in lines:
-        *front, _, _ = line.split(",")
-        twice += [line, ",".join([*front, "0.0", "0.0"])]
-    file.write_text("\n".join([head, *twice]) + "\n")
-    assert Recorded(folder).take("live")["rates"]["ports"] == shown
-    busiest = max(max(port["rx"]) for port in shown.values()) * RATE_UNIT_BPS
-    link = (
-        max(link.rate_bps for link in small.plans[0].setting.fabric.links) / small.plans[0].setting.scale.rate
-    )
-    assert busiest <= link * 1.001
 
 
 @pytest.mark.parametrize("forks", [True, False])

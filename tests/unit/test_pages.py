@@ -14,7 +14,7 @@ import pytest
 import typer.main
 import yaml
 
-from ringlight.experiments.cli.app import add_extensions, app
+from ringlight.experiments.cli.app import add_commands, app
 from ringlight.experiments.language.expand import parse
 from tests.matrix import on_reference
 
@@ -23,7 +23,7 @@ PAGES = sorted(
     [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "scenarios").glob("*.md")],
     key=str,
 )
-add_extensions()
+add_commands()
 PROGRAM = typer.main.get_command(app)
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -92,7 +92,7 @@ def test_a_wrong_link_and_a_wrong_command_are_found() -> None:
         "    ./ringlight simulate scenarios/none.yaml   # x\n"
         "    sudo ringlight ocs nothing | cat\n"
         "    ringlight run scenarios/zoo.yaml --arms a\n"
-        "    ringlight exec g0 -- ls --all\n"
+        "    ringlight test --fuzz 1\n"
     )
     assert [wrong(words) for words in commands(text)] == [
         "simulate scenarios/none.yaml: no file scenarios/none.yaml",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,14 +15,11 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from ringlight.containers.image import ROOT
 from ringlight.experiments.language.expand import parse
 from ringlight.experiments.language.plan import Scale
 from ringlight.experiments.record.outputs import outputs
 from ringlight.experiments.report.charts import chart, key, legend, named_rows, pictures, sheet
 from ringlight.experiments.report.drawing import (
-    JOB_COLOURS,
-    JOB_NAMES,
     NARROW,
     STYLE,
     WIDE,
@@ -371,15 +367,8 @@ def test_of_several_blackouts_of_one_kind_the_longest_has_a_card(monkeypatch: py
     assert remark == f"longest blackout of 3, measured, stands for {seconds(0.025)}"
 
 
-def test_jobs_have_the_colours_that_the_page_gives_them() -> None:
-    script = (ROOT / "experiments/view/page/colours.js").read_text()
-    palette = re.search(r"const PALETTE = (\[.*\]);", script)
-    named = re.search(r"const NAMED = \{(.*)\};", script)
-    assert palette
-    assert named
-    assert list(JOB_COLOURS) == json.loads(palette[1])
-    assert dict(re.findall(r'(\w+): "(#\w+)"', named[1])) == JOB_NAMES
-    # Places count as on the page: the second job takes the second free colour, whoever is named before it.
+def test_jobs_have_colours_by_their_names_and_places() -> None:
+    # The second job takes the second free colour, whoever is named before it.
     found = job_colours(["red", "fast", "slow"])
     assert found == {"red": "#d55e00", "fast": "#009e73", "slow": "#cc79a7"}
     assert len(set(job_colours([f"j{n}" for n in range(8)]).values())) == 8

@@ -1,17 +1,13 @@
-"""A program of a host that is talked to from elsewhere, and a prompt over one."""
+"""A program of a host that is talked to from elsewhere."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
-from typing import Any, cast
 
 import pytest
 
-from ringlight.experiments.cli import distant
 from ringlight.testbed.hosts import sessions
-from ringlight.testbed.hosts.cluster import Cluster, Host
 from ringlight.testbed.lab import LabError
 
 #: Says each line as the prompt does, and then what becomes of it.
@@ -26,33 +22,6 @@ for line in sys.stdin:
 sys.exit(1)
 """
 COMMAND = [sys.executable, "-c", PROGRAM]
-
-
-class Here:
-    """A cluster whose only host is this process."""
-
-    hosts = (Host("h1", "tls://127.0.0.1:1", 1),)
-
-    def ask(self, function: Callable[..., Any], *arguments: Any, hosts: Any) -> dict[str, Any]:
-        begin = function is sessions.begin_session
-        return {"h1": function(*([COMMAND] if begin else arguments))}
-
-
-def test_lines_of_a_file_are_carried_out_and_the_exit_code_is_the_programs(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert distant.converse(cast(Cluster, Here()), "h1", "abcd", ["a", "bä"]) == 1
-    assert capsys.readouterr().out == "ringlight> a\nA\nringlight> bä\nBÄ\n"
-    assert not sessions._SESSIONS
-
-
-def test_whoever_types_sees_what_follows_and_no_more(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    typed = iter(["one", "two", "exit"])
-    monkeypatch.setattr("builtins.input", lambda _prompt: next(typed))
-    assert distant.converse(cast(Cluster, Here()), "h1", "abcd", None) == 3
-    assert capsys.readouterr().out == "ONE\nTWO\nEXIT\n"
 
 
 def test_a_program_that_nobody_asks_for_ends(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -220,16 +220,11 @@ def footer(view: View, draw: Draw) -> str:
 
 def _again(view: View) -> str:
     """Return how to look at single iterations, flows and changes of light."""
-    return (
+    trace = (
         "<code>trace.json</code> has the iterations, flows and changes of light of all runs, for "
-        f"ui.perfetto.dev. {_watch(view)}"
+        "ui.perfetto.dev."
     )
-
-
-def _watch(view: View) -> str:
-    if view.watched:
-        return '<b><a href="view.html">Watch it again</a></b>: the light of these runs as it moved.'
-    return f"<b>Watch it again</b> in the browser: <code>ringlight view {text(view.name)}</code>."
+    return " ".join([trace, *view.pages])
 
 
 def _made(facts: Mapping[str, Any]) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ringlight.experiments.view.recorded import Recorded
+
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.runner.command import carry_out_experiment, load_checked
-from ringlight.experiments.view.recorded import Recorded
 from tests.browser import Browser
 from tests.extensions.cluster.test_cluster_scenario import SMALL
 from tests.unit.test_view_page import chromium, seek, serving, shown, tab

@@ -1,0 +1,11 @@
+"""The page in which one watches light: of a lab that is up, and of runs that are over."""
+
+from ringlight.fabric.extension import Extension
+
+EXTENSION = Extension(
+    name="page",
+    commands="view_command:register",
+    lab_flags={"view": "view_command:tell_address"},
+    routes=("routes:add",),
+    pages={"view.html": "beside:beside"},
+)
