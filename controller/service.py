@@ -26,7 +26,6 @@ from ringlight.controller.light.grid import GridProvider
 from ringlight.controller.light.onics import OnicSite
 from ringlight.controller.light.provider import Provider
 from ringlight.controller.light.ring import RingProvider
-from ringlight.controller.openflow.carried import Carried
 from ringlight.controller.openflow.errors import NotConnectedError
 from ringlight.controller.openflow.plane import OpenFlowPlane
 from ringlight.controller.optical.registry import make_driver
@@ -36,6 +35,7 @@ from ringlight.controller.packets.stats import Statistics
 from ringlight.controller.packets.watching import TableView, TableWatch
 from ringlight.controller.server_agent import AgentClient
 from ringlight.controller.store import Store
+from ringlight.fabric.extension import extensions
 from ringlight.fabric.paths import Router
 from ringlight.fabric.topology import Fabric
 
@@ -113,8 +113,6 @@ class Controller:
         self.fabric = fabric
         self.inventory = inventory
         self.plane = plane
-        if inventory.fast_path is not None:
-            plane.carried = Carried(inventory.fast_path)
         self.bus = EventBus()
         self._store = store = Store(state / "controller")
         try:
@@ -184,6 +182,9 @@ class Controller:
         #: Lines of health about what is none of the controller's own parts, None where all is well.
         self.complaints: list[Callable[[], str | None]] = [lambda: plane.complaint]
         self.started_at = time.monotonic()
+        for installed in extensions():
+            for service in installed.extension.services:
+                installed.load(service)(self)
 
     def start(self, switches_timeout_s: float) -> None:
         """Wait for the switches, take over what they carry, follow the jobs.

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from importlib.metadata import EntryPoint, entry_points
@@ -35,12 +35,17 @@ class Extension:
     Values are ``"module:object"``, the module's name relative to the extension's package, and are loaded when
     they are used. ``requires``: names of the extensions whose modules it imports. ``commands``: a function
     that adds commands to a :class:`typer.Typer`. It is called whenever ``ringlight`` starts, so its module
-    must import what is heavy inside its commands.
+    must import what is heavy inside its commands. ``devices``: a ``testbed.devices.DeviceKind`` by the name
+    of the option that asks for it. The module is loaded whenever ``ringlight`` starts; the testbed of a lab
+    plans the device and tells it what becomes of the lab's bridges. ``services``: functions that are called
+    with the ``controller.service.Controller`` once its parts are made, before it starts.
     """
 
     name: str
     requires: tuple[str, ...] = ()
     commands: str = ""
+    devices: Mapping[str, str] = field(default_factory=dict)
+    services: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,7 @@ _WRITES: dict[str, Callable[..., Any]] = {
 }
 
 
-#: Answers with counters of what a fast path may have carried beside the switch.
+#: Answers with counters of what may have been carried past the switch.
 _COUNTED = (
     ofproto_v1_3_parser.OFPFlowStatsReply,
     ofproto_v1_3_parser.OFPGroupStatsReply,

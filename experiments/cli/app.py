@@ -20,7 +20,6 @@ from types import FrameType
 import typer
 
 from ringlight import leave_out_unused
-from ringlight.experiments.cli import experiments, hands, hosts, look, machine, rest, view, workload
 from ringlight.experiments.cli.common import Interrupted, say
 from ringlight.experiments.record.writing import DISK_FULL
 from ringlight.fabric.extension import extensions
@@ -37,19 +36,16 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-experiments.register(app)
-workload.register(app)
-machine.register(app)
-hands.register(app)
-hosts.register(app)
-look.register(app)
-view.register(app)
-rest.register(app)
 
 
 @cache
-def add_extensions() -> None:
-    """Add the commands of all extensions, once. Raises ExtensionError if one cannot be used."""
+def add_commands() -> None:
+    """Add all commands, those of extensions last, once. Raises ExtensionError if one cannot be used."""
+    # Here, as the options of commands name the devices of extensions, of which one may be broken.
+    from ringlight.experiments.cli import experiments, hands, hosts, look, machine, rest, view, workload
+
+    for module in (experiments, workload, machine, hands, hosts, look, view, rest):
+        module.register(app)
     for installed in extensions():
         if installed.extension.commands:
             installed.load(installed.extension.commands)(app)
@@ -98,7 +94,7 @@ def main() -> None:
     # Without a home directory it says in three lines that it has no place for its cache, and goes on.
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     try:
-        add_extensions()
+        add_commands()
         code = app(prog_name="ringlight", standalone_mode=False)
     except Interrupted as error:
         say("interrupted")

@@ -35,7 +35,7 @@ def processes_of_lab(
         setting,
         lab.runtime,
         lab.addresses(),
-        fast_path=lab.fast_path,
+        devices=lab.devices,
         follow=follow,
         lends=lends,
         apps=lab.app or [],

@@ -45,7 +45,7 @@ def emulation(
         with forking(PROGRAMS):
             from ringlight.experiments.backends.emulation.backend import EmulationBackend
 
-            yield EmulationBackend(lab.runtime, lab.addresses(), apps, lab.fast_path)
+            yield EmulationBackend(lab.runtime, lab.addresses(), apps, lab.devices)
         return
     refuse(context, _OF_ONE_MACHINE, "without effect on labs of other hosts (--dask)")
     from ringlight.experiments.runner.hosts import HostsBackend
@@ -55,7 +55,7 @@ def emulation(
         places = sum(host.labs for host in cluster.hosts)
         named = ", ".join(host.name for host in cluster.hosts)
         say(f"{len(cluster.hosts)} hosts for labs, {places} labs at once: {named}")
-        backend = HostsBackend(lab.runtime, cluster, lab.fast_path, None if over is None else over.chosen())
+        backend = HostsBackend(lab.runtime, cluster, lab.devices, None if over is None else over.chosen())
         yield backend
         backend.tidy()
 

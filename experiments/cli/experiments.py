@@ -157,10 +157,11 @@ def simulation_of(mtu: int | None, latency: str) -> SimulationBackend:
         fail(f"--latency: {error}", 2)
 
 
+@options.with_groups
 def check(
     scenario: options.ScenarioFile,
     sets: options.Sets = None,
-    fast_path: options.FastPath = False,
+    devices: options.Devices = (),
     hosts: Annotated[
         int | None,
         typer.Option(
@@ -179,7 +180,7 @@ def check(
     experiment = load_checked(
         scenario,
         sets=sets or (),
-        scale_for=functools.partial(scale_here, fast_path=fast_path),
+        scale_for=functools.partial(scale_here, devices=devices),
         most_gpus=MOST_RANKS,
     )
     document = check_document(experiment)

@@ -6,7 +6,7 @@ import functools
 import inspect
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from ringlight.experiments.cli.common import fail, say
+from ringlight.testbed.devices import DeviceKind, device_kinds
 
 if TYPE_CHECKING:
     from ringlight.experiments.language.expand import Experiment, ScaleFor
@@ -82,13 +83,8 @@ Repeat = Annotated[
     typer.Option("--repeat", min=1, max=1000, help="Number of repeats, in place of the file's."),
 ]
 RUNS = Path("runs")
-FastPath = Annotated[
-    bool,
-    typer.Option(
-        "--fast-path/--no-fast-path",
-        help="Let the kernel carry what the flow tables of our controller's packet switches say.",
-    ),
-]
+#: Names of extensions' devices that a lab has. :func:`with_groups` makes an option of each kind's name.
+Devices = tuple[str, ...]
 Dask = Annotated[
     str | None,
     typer.Option(
@@ -180,7 +176,7 @@ class LabOptions:
     openflow: Annotated[
         str, typer.Option("--openflow", help="HOST:PORT where switches find the controller.")
     ] = "127.0.0.1:6653"
-    fast_path: FastPath = False
+    devices: Devices = ()
 
     def addresses(self) -> Addresses:
         """Return the listen addresses of the controller, with the environment's token (None without one)."""
@@ -308,13 +304,26 @@ def machine(lab: LabOptions) -> ScaleFor:
     """
     from ringlight.experiments.runner.machine import scale_here
 
-    return functools.partial(scale_here, fast_path=lab.fast_path, measure=say)
+    return functools.partial(scale_here, devices=lab.devices, measure=say)
+
+
+def _device_options(kinds: Mapping[str, DeviceKind]) -> list[inspect.Parameter]:
+    """Return the parameter of an option for each kind of device."""
+    options = []
+    for name, kind in kinds.items():
+        word = name.replace("_", "-")
+        option = Annotated[bool, typer.Option(f"--{word}/--no-{word}", help=kind.help)]
+        options.append(
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=option)
+        )
+    return options
 
 
 def with_groups(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command whose options include those of each parameter that is a group.
+    """Return a command whose options include those of each parameter that is a group, and one for each kind
+    of device where a parameter is of devices.
 
-    The command gets one object for each group.
+    The command gets one object for each group. Raises ExtensionError.
     """
     groups: dict[str, tuple[type, list[str]]] = {}
     parameters: list[inspect.Parameter] = []
@@ -325,9 +334,18 @@ def with_groups(command: Callable[..., None]) -> Callable[..., None]:
             parameters += options.values()
         else:
             parameters.append(own)
+    kinds = device_kinds()
+    has_devices = any(parameter.annotation == Devices for parameter in parameters)
+    parameters = [
+        option
+        for parameter in parameters
+        for option in (_device_options(kinds) if parameter.annotation == Devices else [parameter])
+    ]
 
     @functools.wraps(command)
     def called(**given: Any) -> None:
+        if has_devices:
+            given["devices"] = tuple(name for name in kinds if given.pop(name))
         for name, (group, options) in groups.items():
             given[name] = group(**{option: given.pop(option) for option in options})
         command(**given)

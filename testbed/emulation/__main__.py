@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ringlight import leave_out_unused
 from ringlight.testbed.descriptors import too_few
+from ringlight.testbed.devices import device_kinds
 from ringlight.testbed.lab import ENVIRONMENT, Lab, LabError
 
 #: Between two looks at who the lab is for, seconds.
@@ -58,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
         "--onic-faults", action="store_true", help="O-NICs' agents may be told to lose control messages"
     )
     parser.add_argument(
-        "--fast-path", action="store_true", help="the kernel carries what the switches' flow tables say"
+        "--device", action="append", default=[], choices=[*device_kinds()], help="device of an extension"
     )
     parser.add_argument("--image", help="worker image (default: the one made from this source tree)")
     parser.add_argument("--seed", type=int, default=0)
@@ -125,7 +126,7 @@ def _run(chosen: argparse.Namespace) -> int:
             image=chosen.image,
             seed=chosen.seed,
             onic_faults=chosen.onic_faults,
-            fast_path=chosen.fast_path,
+            devices=tuple(chosen.device),
             parts=Parts.read(chosen.part) if chosen.part else None,
         )
     )

@@ -32,6 +32,7 @@ from ringlight.fabric.topology import Fabric
 from ringlight.testbed import deaths, descriptors, forkserver, limits, services
 from ringlight.testbed.deaths import Deaths
 from ringlight.testbed.descriptors import too_few
+from ringlight.testbed.devices import Site, plan_devices
 from ringlight.testbed.emulation import clean, openvswitch, others
 from ringlight.testbed.emulation.agent.hosts import IdleHosts
 from ringlight.testbed.emulation.agent.http import AgentServer, make_app
@@ -136,8 +137,8 @@ class Settings:
     ``onic_faults``: the O-NICs' agents can be ordered to delay and lose control messages. ``onic_lease_s``:
     emulated seconds that a grant of light lasts unless it is renewed. ``apps``: foreign applications.
     ``keeps``: the controller's command, if the testbed starts the controller and keeps it running.
-    ``fast_path``: the kernel carries packets according to the packet switches' flow tables. ``parts``: the
-    parts of a lab over several hosts, of which this testbed is one.
+    ``devices``: names of extensions' devices. ``parts``: the parts of a lab over several hosts, of which this
+    testbed is one.
     """
 
     lab: Lab
@@ -153,7 +154,7 @@ class Settings:
     seed: int = 0
     onic_faults: bool = False
     onic_lease_s: float = 2.0
-    fast_path: bool = False
+    devices: tuple[str, ...] = ()
     parts: Parts | None = None
 
 
@@ -264,7 +265,7 @@ class Testbed:
         where = None if settings.apps is None else settings.apps.address
         network = LabNetwork(
             *(lab, settings.fabric, settings.emulation, controller, where),
-            self._fast_path if settings.fast_path else None,
+            lambda bridges: plan_devices(settings.devices, Site(lab, settings.state, bridges)),
             settings.parts,
         )
         self.network = network
@@ -392,10 +393,6 @@ class Testbed:
         except (docker.errors.APIError, requests.RequestException) as error:
             raise TestbedError(f"Docker: {docker_reason(error)}") from None
         return api, image
-
-    @property
-    def _fast_path(self) -> Path:
-        return self.settings.state / "fastpath.sock"
 
     # -- applications of others
 
@@ -703,6 +700,7 @@ class Testbed:
     def _make_inventory(self) -> dict[str, Any]:
         settings = self.settings
         lab, fabric = settings.lab, settings.fabric
+        assert self.network is not None
         switches = self._lives("optical_switches")
         optical: dict[str, Any] = {}
         for index, switch in enumerate(fabric.optical_switches.values()):
@@ -763,7 +761,7 @@ class Testbed:
             "packet_switches": packet,
             "optical_switches": optical,
             "onics": onics,
-            **({"fast_path": str(self._fast_path)} if self._fast_path.exists() else {}),
+            **self.network.of_devices(),
             **({"averagers": working} if working else {}),
             **({"processes": processes} if processes else {}),
         }
@@ -793,7 +791,7 @@ class Testbed:
     def _remove_state(self) -> None:
         """Remove our files; the directories too unless somebody else keeps files there."""
         state, lab = self.settings.state, self.settings.lab
-        names = ["inventory.json", "agent.sock", "fastpath.sock", "light.json", deaths.FILE]
+        names = ["inventory.json", "agent.sock", "light.json", deaths.FILE]
         names += [
             f"{name}.{kind}"
             for name in self.settings.fabric.optical_switches

@@ -144,7 +144,7 @@ MAY_IMPORT["controller.jobs"] += (
 )
 #: Packages of others, by the only rooms that may import them.
 ONLY_IN = {
-    "os_ken": ["controller.openflow"],
+    "os_ken": ["controller.openflow", "extensions"],
     "mininet": ["testbed.emulation"],
     "numba": ["testbed.simulation"],
     "torch": ["experiments.onn"],

@@ -140,7 +140,7 @@ def test_json_is_alone_on_standard_output() -> None:
 def test_help_is_quick_and_imports_nothing_heavy() -> None:
     code = (
         "import sys, ringlight.experiments.cli.app as c\n"
-        "c.add_extensions()\n"
+        "c.add_commands()\n"
         "try: c.app(['--help'], standalone_mode=False)\n"
         "except SystemExit: pass\n"
         "heavy = {'numpy', 'matplotlib', 'networkx', 'pydantic', 'httpx', 'scipy', 'docker', 'fastapi'}\n"
@@ -336,6 +336,7 @@ def test_a_lab_that_stands_is_built_at_the_addresses_asked_for(
     doors = ["--tls-cert", str(cert), "--tls-key", str(key), "--rest-insecure", "--openflow-insecure"]
     doors += ["--app", "ryu.app.rest_topology", "--app-all", "--observe-links"]
     words = [command, str(BUNDLED), "--arm", "a-fragmented", "--runtime", "namespace", *options, *doors]
+    cli.add_commands()
     with pytest.raises(LabError, match="enough"):
         cli.app(words, standalone_mode=False)
     wanted = Addresses(

@@ -31,8 +31,9 @@ def test_every_folder_is_an_extension_of_its_name() -> None:
 
 def test_everything_that_ours_name_is_there() -> None:
     for item in extensions():
-        for value in (item.extension.commands,):
-            assert not value or callable(item.load(value))
+        one = item.extension
+        for value in (one.commands, *one.devices.values(), *one.services):
+            assert not value or item.load(value)
 
 
 def test_an_extension_comes_after_those_that_it_requires() -> None:
@@ -97,3 +98,18 @@ main()
         )
         assert shown in done.stdout
         assert "crosscheck " not in done.stdout
+
+
+def test_a_broken_device_is_one_line() -> None:
+    code = """
+from ringlight.fabric import extension
+extension.extensions = lambda: [
+    extension.InstalledExtension(extension.Extension("torus", devices={"torus": "none:TORUS"}), "json")
+]
+from ringlight.experiments.cli import app
+app.main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("ringlight: extension torus: none:TORUS")
+    assert done.stderr.count("\n") == 1

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from ringlight.experiments.cli.app import app
+from ringlight.experiments.cli.app import add_commands, app
 from ringlight.fabric.frames import (
     ETHERNET_BYTES,
     LARGEST_MTU_BYTES,
@@ -111,6 +111,8 @@ def test_every_queue_holds_its_frames(
 
 
 def test_check_names_the_link_and_what_was_chosen(tmp_path: Path) -> None:
+    add_commands()
+    add_commands()
     text = MINI.read_text().replace("12.903 Gbit/s", "4 Gbit/s")
     path = tmp_path / "slow.yaml"
     path.write_text(text)

@@ -14,7 +14,7 @@ import pytest
 import typer.main
 import yaml
 
-from ringlight.experiments.cli.app import add_extensions, app
+from ringlight.experiments.cli.app import add_commands, app
 from ringlight.experiments.language.expand import parse
 from tests.matrix import on_reference
 
@@ -23,7 +23,7 @@ PAGES = sorted(
     [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "scenarios").glob("*.md")],
     key=str,
 )
-add_extensions()
+add_commands()
 PROGRAM = typer.main.get_command(app)
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")

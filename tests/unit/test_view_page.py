@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from ringlight.controller.web.listening import listen
 from ringlight.controller.web.serving import HttpServer
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
-from ringlight.experiments.cli.app import app
+from ringlight.experiments.cli.app import add_commands, app
 from ringlight.experiments.record.events import ActionEnded
 from ringlight.experiments.runner.command import carry_out_experiment, load_checked
 from ringlight.experiments.view.page_files import PAGE
@@ -317,6 +317,7 @@ def test_everything_can_be_reached_by_keyboard(tab: Browser, served: str, width:
 
 @chromium
 def test_one_file_shows_the_same_without_a_server(tab: Browser, folder: Path, tmp_path: Path) -> None:
+    add_commands()
     file = tmp_path / "page.html"
     done = CliRunner().invoke(app, ["view", str(folder), "--html", str(file), "--arm", "live"])
     assert done.exit_code == 0, done.output
@@ -332,6 +333,7 @@ def test_one_file_shows_the_same_without_a_server(tab: Browser, folder: Path, tm
 def test_a_report_links_to_the_page_beside_it(tab: Browser, folder: Path, tmp_path: Path) -> None:
     here = tmp_path / folder.name
     shutil.copytree(folder, here)
+    add_commands()
     done = CliRunner().invoke(app, ["report", str(here)])
     assert done.exit_code == 0, done.output
     tab.open((here / "report.html").as_uri())

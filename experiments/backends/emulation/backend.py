@@ -32,6 +32,7 @@ from ringlight.experiments.record.writing import writing
 from ringlight.fabric.parts import canonical
 from ringlight.fabric.planes.divided.plugged import plugged
 from ringlight.fabric.schema import under
+from ringlight.testbed.devices import device_kinds
 from ringlight.testbed.emulation.buildable import building_problem
 from ringlight.testbed.processes import Addresses, LabProcesses, check_ready
 
@@ -50,8 +51,7 @@ def _cannot_build(setting: Setting) -> str | None:
 
 class EmulationBackend:
     """``runtime``: docker or namespace. ``apps``: files of applications of others, which every lab runs.
-    ``fast_path``: the kernel carries what the packet switches' flow tables say. ``spread``: a lab's parts on
-    other hosts.
+    ``devices``: names of extensions' devices that every lab has. ``spread``: a lab's parts on other hosts.
 
     The output of a lab's processes goes with the lab, where nobody has said where to (``prepare``).
     """
@@ -65,10 +65,10 @@ class EmulationBackend:
         runtime: str = "docker",
         addresses: Addresses = Addresses(),
         apps: Sequence[Path] = (),
-        fast_path: bool = False,
+        devices: Sequence[str] = (),
         spread: Callable[[Setting], SpreadLab] | None = None,
     ) -> None:
-        self.fast_path, self._spread = fast_path, spread
+        self.devices, self._spread = tuple(devices), spread
         self.runtime, self._addresses, self._apps = runtime, addresses, tuple(apps)
         self._logs: Path | None = None
         self._say: Callable[[str], None] = log.info
@@ -137,7 +137,7 @@ class EmulationBackend:
             setting,
             self.runtime,
             self._addresses,
-            fast_path=self.fast_path,
+            devices=self.devices,
             bounded=not setting.delays,
             logs=self._folder(setting),
             apps=self._apps if for_applications(setting.fabric) is not None else (),
@@ -169,7 +169,8 @@ class EmulationBackend:
         return lab
 
     def facts(self) -> Mapping[str, Any]:
-        facts = {"runtime": self.runtime, "fast_path": self.fast_path, "labs": self._labs}
+        devices = {name: name in self.devices for name in device_kinds()}
+        facts = {"runtime": self.runtime, **devices, "labs": self._labs}
         # The same file may be another one tomorrow.
         return facts | ({"apps": {str(path): _digest(path) for path in self._apps}} if self._apps else {})
 

@@ -5,6 +5,7 @@ Commands that only build a lab import no more of the backend than this.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,21 +23,21 @@ def processes_of(
     runtime: str,
     addresses: Addresses,
     *,
-    fast_path: bool = False,
+    devices: Sequence[str] = (),
     bounded: bool = False,
     **more: Any,
 ) -> LabProcesses:
     """Return the processes, not started yet, of a lab of this setting.
 
-    ``bounded``: workers have little in progress, as no event will delay frames. ``more``: keywords of
-    ``LabProcesses``.
+    ``devices``: names of extensions' devices that it has. ``bounded``: workers have little in progress, as no
+    event will delay frames. ``more``: keywords of ``LabProcesses``.
     """
     scale, tcp = setting.scale, setting.tcp
     options = [
         *("--time-dilation", repr(scale.time), "--payload-scale", repr(scale.payload)),
         *("--congestion-control", tcp.congestion_control, "--rto-min", repr(tcp.rto_min * scale.time)),
         *(["--onic-faults"] if setting.onic_faults else []),
-        *(["--fast-path"] if fast_path else []),
+        *(word for name in devices for word in ("--device", name)),
         *(["--bounded"] if bounded else []),
     ]
     return LabProcesses(setting.section, runtime, addresses, options, **more)

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from ringlight.experiments.analysis import fidelity
 from ringlight.experiments.backends.emulation import linktest
-from ringlight.experiments.cli.app import add_extensions, app
+from ringlight.experiments.cli.app import add_commands, app
 from tests.integration.controller_rig import free_port
 
 pytestmark = pytest.mark.root
@@ -25,7 +25,7 @@ def test_an_experiment_that_chance_drew_is_predicted_then_emulated(
     ports = ("--rest", f"127.0.0.1:{free_port()}", "--openflow", f"127.0.0.1:{free_port()}")
     options = ("--random", "1", "--seed", "22", "--runtime", "namespace", "--runs", str(tmp_path))
     # A busy machine may be off by more than the limit, and then says so with 1.
-    add_extensions()
+    add_commands()
     done = CliRunner().invoke(app, ["crosscheck", *options, "--limit", "1000", "--json", *ports])
     assert done.exit_code == 0, done.stderr
     found = json.loads(done.stdout)

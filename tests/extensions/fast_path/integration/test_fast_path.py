@@ -28,8 +28,8 @@ from pyroute2.iproute import IPRoute
 from ringlight.experiments.backends.emulation.lab_of_setting import processes_of
 from ringlight.experiments.client import Api
 from ringlight.experiments.language.expand import load
+from ringlight.extensions.fast_path.carrier import Carrier
 from ringlight.testbed.emulation import openvswitch
-from ringlight.testbed.emulation.fastpath.carrier import Carrier
 from ringlight.testbed.emulation.kernel import netlink
 from ringlight.testbed.emulation.kernel.netns import entered
 from ringlight.testbed.emulation.nodes import has_kernel_datapath
@@ -598,7 +598,7 @@ def test_captures_see_what_is_carried(rig: Rig) -> None:
             assert any(capture.recv(2000) == frame for _ in range(50))
 
 
-FILE = Path(__file__).resolve().parents[2] / "scenarios" / "examples" / "packet_switches.yaml"
+FILE = Path(__file__).resolve().parents[4] / "scenarios" / "examples" / "packet_switches.yaml"
 
 
 def leaves_checksums(namespace: str) -> bool:
@@ -631,7 +631,7 @@ def pour(api: Api) -> Sequence[Mapping[str, Any]]:
 def test_a_job_is_carried_and_its_counters_are_one(tmp_path: Path) -> None:
     setting = next(plan.setting for plan in load(FILE).plans if plan.arm == "slow")
     addresses = Addresses(f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}")
-    built = processes_of(setting, "namespace", addresses, fast_path=True, logs=tmp_path)
+    built = processes_of(setting, "namespace", addresses, devices=["fast_path"], logs=tmp_path)
     with built as processes, Api(addresses.rest) as api:
         pour(api)
         bridge = processes.lab.bridge("tor0")
@@ -685,7 +685,7 @@ training: {model: resnet50, compute: 20 ms, batch: 64, iterations: 1, collective
     )
     (plan,) = load(file).plans
     addresses = Addresses(f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}")
-    built = processes_of(plan.setting, "namespace", addresses, fast_path=True, logs=tmp_path)
+    built = processes_of(plan.setting, "namespace", addresses, devices=["fast_path"], logs=tmp_path)
     with built as processes, Api(addresses.rest) as api:
         with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL)) as capture:
             # Pass the head of what leaves and is longer than 65,535 bytes and an Ethernet header: LD of the
