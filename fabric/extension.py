@@ -38,7 +38,9 @@ class Extension:
     must import what is heavy inside its commands. ``devices``: a ``testbed.devices.DeviceKind`` by the name
     of the option that asks for it. The module is loaded whenever ``ringlight`` starts; the testbed of a lab
     plans the device and tells it what becomes of the lab's bridges. ``services``: functions that are called
-    with the ``controller.service.Controller`` once its parts are made, before it starts.
+    with the ``controller.service.Controller`` once its parts are made, before it starts. ``routes``:
+    functions that are called with the FastAPI application of the controller's REST API and the Controller,
+    when the application is made.
     """
 
     name: str
@@ -46,6 +48,7 @@ class Extension:
     commands: str = ""
     devices: Mapping[str, str] = field(default_factory=dict)
     services: tuple[str, ...] = ()
+    routes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

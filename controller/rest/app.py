@@ -40,7 +40,6 @@ from ringlight.controller.packets.following import Attached, attached
 from ringlight.controller.rest import (
     jobs,
     lab_faults,
-    ofctl,
     optical,
     optical_changes,
     optical_faults,
@@ -67,6 +66,7 @@ from ringlight.controller.web.bounds import BoundedBodies, InTurn, Shared, Turns
 from ringlight.controller.web.page_files import Page
 from ringlight.controller.web.refusals import errors
 from ringlight.controller.web.timing import Timed, call_histogram
+from ringlight.fabric.extension import extensions
 from ringlight.fabric.parts import PacketSwitch, Port
 
 _HEALTH = "/v1/health"
@@ -185,7 +185,7 @@ def create_app(
 
     ``tokens``: name of each token; if given, every call needs a token. ``hosts``: names of this server, in
     addition to the names of loopback and the address of the call. ``page``: directory of the page that the
-    server also provides (:class:`.Page`).
+    server also provides (:class:`.Page`). Extensions add routes of their own.
     """
     app = FastAPI(
         docs_url=None,
@@ -197,6 +197,8 @@ def create_app(
         responses=errors(403) if tokens is None else errors(401, 403),
     )
     app.router.route_class = PlainRoute
+    #: Beginnings of paths below which what cannot be read is answered 400.
+    app.state.bad_request = []
     add_error_handlers(app)
     add_api_page(app)
     _add_fabric(app, controller)
@@ -209,9 +211,12 @@ def create_app(
     app.include_router(planes.router(controller))
     app.include_router(lab_faults.router(controller))
     app.include_router(jobs.router(controller))
-    app.include_router(ofctl.router(controller.plane, controller.tables.written_by_user))
+    for installed in extensions():
+        for routes in installed.extension.routes:
+            installed.load(routes)(app, controller)
     # The last one added is asked first.
-    app.add_middleware(BoundedBodies, streamed={("PUT", jobs.WORKLOADS): PACKED_BYTES}, bad_request="/stats/")
+    streamed = {("PUT", jobs.WORKLOADS): PACKED_BYTES}
+    app.add_middleware(BoundedBodies, streamed=streamed, bad_request=app.state.bad_request)
     app.add_middleware(JsonBodies, binary=[jobs.WORKLOADS])
     if tokens is not None:
         app.add_middleware(TokenRequired, tokens=tokens)

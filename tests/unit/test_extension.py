@@ -32,7 +32,7 @@ def test_every_folder_is_an_extension_of_its_name() -> None:
 def test_everything_that_ours_name_is_there() -> None:
     for item in extensions():
         one = item.extension
-        for value in (one.commands, *one.devices.values(), *one.services):
+        for value in (one.commands, *one.devices.values(), *one.services, *one.routes):
             assert not value or item.load(value)
 
 
