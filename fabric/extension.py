@@ -40,7 +40,10 @@ class Extension:
     plans the device and tells it what becomes of the lab's bridges. ``services``: functions that are called
     with the ``controller.service.Controller`` once its parts are made, before it starts. ``routes``:
     functions that are called with the FastAPI application of the controller's REST API and the Controller,
-    when the application is made.
+    when the application is made. ``processes``: a ``testbed.lab_programs.ProgramKind`` by the name of the
+    process in a lab. Its options are options of the commands that build a lab for its user, the testbed
+    starts it again when it ends, and packet switches of which the fabric file says so have it as their
+    controller. The module is loaded wherever a fabric file is read.
     """
 
     name: str
@@ -49,6 +52,7 @@ class Extension:
     devices: Mapping[str, str] = field(default_factory=dict)
     services: tuple[str, ...] = ()
     routes: tuple[str, ...] = ()
+    processes: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from ringlight.testbed.lab import Lab
 
 @dataclass(frozen=True)
 class Site:
-    """Where a device stands. ``state``: directory for its files. ``bridges``: the lab's bridges of Open
+    """Place of a device. ``state``: directory for its files. ``bridges``: the lab's bridges of Open
     vSwitch that our controller drives, with their datapath ids."""
 
     lab: Lab

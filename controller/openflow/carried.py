@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 
-class Carried(Protocol):
-    """Where the traffic is counted that the switches' own counters lack. Any thread may call.
+class CarriedTraffic(Protocol):
+    """Counters of the traffic that the switches' own counters lack. Any thread may call.
 
     Methods raise NotConnectedError if it does not answer.
     """

@@ -24,7 +24,7 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 from os_ken.ofproto import ofproto_v1_3_parser as parser
 from os_ken.ofproto.ofproto_protocol import ProtocolDesc
 
-from ringlight.controller.openflow.carried import Carried
+from ringlight.controller.openflow.carried import CarriedTraffic
 from ringlight.controller.openflow.errors import ListenError, NotConnectedError, OpenFlowError
 from ringlight.controller.openflow.handshake import MONITOR, Handlers, flow_instructions, flow_match
 from ringlight.controller.openflow.messages import (
@@ -108,7 +108,7 @@ class OpenFlowPlane:
         self.port = port
         self._tls = tls
         #: Traffic that is carried past the switches, if there is any.
-        self.carried: Carried | None = None
+        self.carried: CarriedTraffic | None = None
         self._front: TlsFront | None = None
         self._handlers = Handlers(self._port_status, self._flows_changed)
         self._switches: dict[int, Switch] = {}

@@ -36,7 +36,7 @@ from ringlight.controller.packets.attachment import (
     port_name,
     topology,
 )
-from ringlight.controller.packets.following import Attached, attached
+from ringlight.controller.packets.port_notifications import Attached, attached
 from ringlight.controller.rest import (
     jobs,
     lab_faults,
@@ -59,7 +59,7 @@ from ringlight.controller.rest.requests import (
     WithRates,
 )
 from ringlight.controller.rest.samples import EVERY_S, Samples
-from ringlight.controller.service import NO_OTHERS, Controller, Health
+from ringlight.controller.service import NO_OTHERS, Controller, health_model
 from ringlight.controller.web.access import JsonBodies, OwnPagesOnly, TokenRequired
 from ringlight.controller.web.api_page import add_api_page
 from ringlight.controller.web.bounds import BoundedBodies, InTurn, Shared, Turns
@@ -232,10 +232,11 @@ def _add_fabric(app: FastAPI, controller: Controller) -> None:
     fabric, circuits = controller.fabric, controller.circuits
 
     others_thread = CapacityLimiter(1)
-    send_health = sender(Health)
+    health_form = health_model()
+    send_health = sender(health_form)
     shared_others = Shared(lambda: to_thread.run_sync(controller.others, limiter=others_thread))
 
-    @app.get(_HEALTH, tags=["controller"], **answers(Health))
+    @app.get(_HEALTH, tags=["controller"], **answers(health_form))
     async def health() -> Any:
         """Report whether every switch and the server agent can be reached."""
         # On the loop itself: a thread would wait for the interpreter as long as many ask for other things.

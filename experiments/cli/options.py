@@ -7,7 +7,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -15,6 +15,7 @@ import typer
 
 from ringlight.experiments.cli.common import fail, say
 from ringlight.testbed.devices import DeviceKind, device_kinds
+from ringlight.testbed.lab_programs import ProgramOptions, program_kinds
 
 if TYPE_CHECKING:
     from ringlight.experiments.language.expand import Experiment, ScaleFor
@@ -24,11 +25,6 @@ if TYPE_CHECKING:
 
 EXPERIMENTS, MACHINE = "Experiments", "Labs and this machine"
 REST = "127.0.0.1:8080"
-#: Ryu's own applications that ``--app`` takes by name, with the file that brings each.
-_SHIPPED = dict.fromkeys(
-    ("ryu.app.rest_topology", "os_ken.app.rest_topology"),
-    Path(__file__).resolve().parents[2] / "controller/openflow/apps/rest_topology.py",
-)
 
 
 def _for_json_alone(requested: bool) -> bool:
@@ -40,11 +36,6 @@ def _for_json_alone(requested: bool) -> bool:
         os.dup2(err.fileno(), out.fileno())
         sys.stdout = os.fdopen(own, "w", encoding=out.encoding, errors=out.errors)
     return requested
-
-
-def _application_files(chosen: list[Path] | None) -> list[Path] | None:
-    """Replace the names of Ryu's applications that come with Ringlight by their files."""
-    return None if chosen is None else [_SHIPPED.get(str(path), path) for path in chosen]
 
 
 Json = Annotated[
@@ -85,6 +76,8 @@ Repeat = Annotated[
 RUNS = Path("runs")
 #: Names of extensions' devices that a lab has. :func:`with_groups` makes an option of each kind's name.
 Devices = tuple[str, ...]
+#: What was said of each kind of program, whose options :func:`with_groups` takes for this.
+Programs = tuple[ProgramOptions, ...]
 Dask = Annotated[
     str | None,
     typer.Option(
@@ -187,7 +180,7 @@ class LabOptions:
 
 @dataclass(frozen=True)
 class OpenLab(LabOptions):
-    """Options of a lab that other machines may reach, and in which the user's applications may run."""
+    """Options of a lab that other machines may reach, and in which the user's programs may run."""
 
     tls_cert: Annotated[
         Path | None,
@@ -206,33 +199,15 @@ class OpenLab(LabOptions):
             help="Let OpenFlow, which asks nobody who they are, be open beyond loopback.",
         ),
     ] = False
-    app_openflow: Annotated[
-        str, typer.Option("--app-openflow", help="HOST:PORT where switches find the applications.")
-    ] = "127.0.0.1:6654"
-    app_rest: Annotated[
-        str, typer.Option("--app-rest", help="HOST:PORT of the applications' REST routes.")
-    ] = "127.0.0.1:8081"
-    app: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--app",
-            metavar="FILE",
-            help="Ryu or os-ken application to run, too, or ryu.app.rest_topology; may be repeated.",
-            callback=_application_files,
-        ),
-    ] = None
-    observe_links: Annotated[
-        bool,
-        typer.Option(
-            "--observe-links", help="Let the applications discover links (LLDP), as Ryu's manager does."
-        ),
-    ] = False
-    app_all: Annotated[
-        bool, typer.Option("--app-all", help="Applications get all packet switches, not only their own.")
-    ] = False
+    programs: Programs = ()
     view: Annotated[
         bool, typer.Option("--view", help="Print the address of the page that shows the lab's light.")
     ] = False
+
+    @property
+    def wanted_programs(self) -> list[ProgramOptions]:
+        """The programs that are to run."""
+        return [options for options in self.programs if options.is_wanted]
 
     def tell_view(self) -> None:
         """Say where the lab's page is, if that was asked for."""
@@ -240,9 +215,7 @@ class OpenLab(LabOptions):
             say(f"watch the light at {self.addresses().url}/view/")
 
     def addresses(self) -> Addresses:
-        """Return the listen addresses of the controller and of applications. Raises UserError if a TLS file
-        is missing.
-        """
+        """Return the listen addresses of the controller. Raises UserError if a TLS file is missing."""
         from dataclasses import replace
 
         if (self.tls_cert is None) != (self.tls_key is None):
@@ -253,9 +226,6 @@ class OpenLab(LabOptions):
             super().addresses(),
             tls=None if self.tls_cert is None or self.tls_key is None else (self.tls_cert, self.tls_key),
             insecure=frozenset(door for door, may in insecure.items() if may),
-            app_openflow=self.app_openflow,
-            app_rest=self.app_rest,
-            observe_links=self.observe_links,
         )
 
 
@@ -319,11 +289,32 @@ def _device_options(kinds: Mapping[str, DeviceKind]) -> list[inspect.Parameter]:
     return options
 
 
+@functools.cache
+def program_options() -> tuple[type[Any], ...]:
+    """Return the options of each kind of program. Raises ExtensionError."""
+    return tuple(kind.options() for kind in program_kinds().values())
+
+
+def _expanded(parameter: inspect.Parameter) -> list[inspect.Parameter]:
+    """Return the parameters of the options that a parameter of extensions stands for; any other as it is."""
+    if parameter.annotation == Devices:
+        return _device_options(device_kinds())
+    if parameter.annotation == Programs:
+        groups = (inspect.signature(group, eval_str=True).parameters for group in program_options())
+        return [option for group in groups for option in group.values()]
+    return [parameter]
+
+
+def _taken(group: type[Any], given: dict[str, Any]) -> Any:
+    """Return a group's object, made of its options, which are taken out of ``given``."""
+    return group(**{field.name: given.pop(field.name) for field in fields(group)})
+
+
 def with_groups(command: Callable[..., None]) -> Callable[..., None]:
     """Return a command whose options include those of each parameter that is a group, and one for each kind
     of device where a parameter is of devices.
 
-    The command gets one object for each group. Raises ExtensionError.
+    The same goes for programs. The command gets one object for each group. Raises ExtensionError.
     """
     groups: dict[str, tuple[type, list[str]]] = {}
     parameters: list[inspect.Parameter] = []
@@ -334,18 +325,18 @@ def with_groups(command: Callable[..., None]) -> Callable[..., None]:
             parameters += options.values()
         else:
             parameters.append(own)
-    kinds = device_kinds()
-    has_devices = any(parameter.annotation == Devices for parameter in parameters)
-    parameters = [
-        option
-        for parameter in parameters
-        for option in (_device_options(kinds) if parameter.annotation == Devices else [parameter])
-    ]
+    devices, programs = device_kinds(), program_options()
+    has_devices, has_programs = (
+        any(parameter.annotation == group for parameter in parameters) for group in (Devices, Programs)
+    )
+    parameters = [option for parameter in parameters for option in _expanded(parameter)]
 
     @functools.wraps(command)
     def called(**given: Any) -> None:
         if has_devices:
-            given["devices"] = tuple(name for name in kinds if given.pop(name))
+            given["devices"] = tuple(name for name in devices if given.pop(name))
+        if has_programs:
+            given["programs"] = tuple(_taken(group, given) for group in programs)
         for name, (group, options) in groups.items():
             given[name] = group(**{option: given.pop(option) for option in options})
         command(**given)

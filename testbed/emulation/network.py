@@ -26,7 +26,7 @@ from ringlight.fabric.topology import Fabric
 from ringlight.testbed.deaths import ProcessKind
 from ringlight.testbed.devices import Device
 from ringlight.testbed.emulation import averager_processes, openvswitch
-from ringlight.testbed.emulation.buildable import check_controllers, check_fabric, check_names, check_rates
+from ringlight.testbed.emulation.buildable import check_fabric, check_names, check_rates
 from ringlight.testbed.emulation.impairments.end import End, FrameCounts
 from ringlight.testbed.emulation.kernel import netlink, netns
 from ringlight.testbed.emulation.kernel.netlink import NetworkError
@@ -54,6 +54,7 @@ from ringlight.testbed.emulation.onic.wiring import (
 )
 from ringlight.testbed.emulation.windows import LATE_S, WAITING_FRAMES, Windows
 from ringlight.testbed.lab import INTERFACE_NAME_MAX, NIC, OVS_LABEL, SECOND_NIC, Lab
+from ringlight.testbed.lab_programs import program_kinds, waiting
 from ringlight.testbed.parts import Parts, Tunnel
 
 log = logging.getLogger(__name__)
@@ -97,6 +98,7 @@ class Emulation:
 class LabNetwork(Mininet):  # type: ignore[misc]
     """:meth:`build` makes the nodes, :meth:`start` joins them; :meth:`plug` and :meth:`unplug` join workers.
 
+    ``programs``: where switches find the programs that write their tables, by the program's name.
     ``devices``: makes the lab's devices, given the datapath id of each bridge here that our controller
     drives. ``parts``: of a lab over several hosts, of which only one part is here.
 
@@ -109,12 +111,14 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         fabric: Fabric,
         emulation: Emulation,
         controller: ControllerAddress,
-        apps: ControllerAddress | None = None,
+        programs: Mapping[str, ControllerAddress] | None = None,
         devices: Callable[[Mapping[str, int]], list[Device]] = lambda _: [],
         parts: Parts | None = None,
     ) -> None:
         check_fabric(fabric)
-        check_controllers(fabric, applications=apps is not None)
+        self._programs = {program_kinds()[name].controller: where for name, where in (programs or {}).items()}
+        if (why := waiting(fabric, programs or ())) is not None:
+            raise ValueError(why)
         check_names(lab, fabric)
         check_rates(fabric, emulation.time_dilation * emulation.payload_scale)
         # Else it changes settings of the whole machine, for good. It asks its own class, and no subclass.
@@ -124,7 +128,6 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         self.fabric = fabric
         self.emulation = emulation
         self.target = controller
-        self._apps = apps
         self._parts = parts
         ours = [switch for switch in fabric.packet_switches.values() if switch.is_ours]
         self._devices = devices({lab.bridge(s.name): s.dpid for s in ours if self.is_here(s.name)})
@@ -326,11 +329,10 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         match bridge.controller:
             case "none":
                 return []
-            case "app":
-                assert self._apps is not None
-                return [self._apps]
+            case controller if controller == OURS:
+                return [self.target]
             case other:
-                return [self.target if other == OURS else ControllerAddress.parse(other)]
+                return [self._programs.get(other) or ControllerAddress.parse(other)]
 
     def handed_over(self) -> dict[str, tuple[str, str]]:
         """Return the bridge and the controller's address in the fabric of each packet switch on this host

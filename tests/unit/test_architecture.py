@@ -43,7 +43,6 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "controller.__main__": ("fabric", "controller"),
     "controller.running": ("fabric", "controller"),
     "controller.openflow": ("fabric", "controller.tls_session", "controller.waiting_room"),
-    "controller.openflow.apps": ("fabric", "controller.openflow", "controller.web"),
     "controller.web": (
         *("controller.errors", "controller.tls_session", "controller.waiting_room", "fabric.text"),
     ),
@@ -118,6 +117,8 @@ for _room, _others in OF_EXPERIMENTS.items():
 #: What the page is told of a run is what the REST API tells of a lab.
 MAY_IMPORT["experiments.view"] += ("controller",)
 MAY_IMPORT["experiments.runner"] += (
+    "testbed.devices",
+    "testbed.lab_programs",
     "testbed.hosts",
     "testbed.lab",
     "testbed.parts",

@@ -32,7 +32,13 @@ def test_every_folder_is_an_extension_of_its_name() -> None:
 def test_everything_that_ours_name_is_there() -> None:
     for item in extensions():
         one = item.extension
-        for value in (one.commands, *one.devices.values(), *one.services, *one.routes):
+        for value in (
+            one.commands,
+            *one.devices.values(),
+            *one.services,
+            *one.routes,
+            *one.processes.values(),
+        ):
             assert not value or item.load(value)
 
 

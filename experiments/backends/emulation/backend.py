@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -15,7 +14,6 @@ from ringlight.experiments.backends.emulation.astray import freeze_line
 from ringlight.experiments.backends.emulation.lab import EmulatedLab
 from ringlight.experiments.backends.emulation.lab_of_setting import (
     cannot_drive,
-    for_applications,
     processes_of,
 )
 from ringlight.experiments.backends.emulation.linktest import LinkTest
@@ -32,8 +30,10 @@ from ringlight.experiments.record.writing import writing
 from ringlight.fabric.parts import canonical
 from ringlight.fabric.planes.divided.plugged import plugged
 from ringlight.fabric.schema import under
+from ringlight.fabric.topology import Fabric
 from ringlight.testbed.devices import device_kinds
 from ringlight.testbed.emulation.buildable import building_problem
+from ringlight.testbed.lab_programs import ProgramOptions, waiting, writers
 from ringlight.testbed.processes import Addresses, LabProcesses, check_ready
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def _cannot_build(setting: Setting) -> str | None:
 
 
 class EmulationBackend:
-    """``runtime``: docker or namespace. ``apps``: files of applications of others, which every lab runs.
+    """``runtime``: docker or namespace. ``programs``: what runs in every lab that is for it.
     ``devices``: names of extensions' devices that every lab has. ``spread``: a lab's parts on other hosts.
 
     The output of a lab's processes goes with the lab, where nobody has said where to (``prepare``).
@@ -64,12 +64,12 @@ class EmulationBackend:
         self,
         runtime: str = "docker",
         addresses: Addresses = Addresses(),
-        apps: Sequence[Path] = (),
+        programs: Sequence[ProgramOptions] = (),
         devices: Sequence[str] = (),
         spread: Callable[[Setting], SpreadLab] | None = None,
     ) -> None:
         self.devices, self._spread = tuple(devices), spread
-        self.runtime, self._addresses, self._apps = runtime, addresses, tuple(apps)
+        self.runtime, self._addresses, self._programs = runtime, addresses, tuple(programs)
         self._logs: Path | None = None
         self._say: Callable[[str], None] = log.info
         self._references = References()
@@ -84,7 +84,7 @@ class EmulationBackend:
             or cannot_drive(fabric)
             or passes_no_packets(fabric)
             or _cannot_build(plan.setting)
-            or (None if self._apps else for_applications(fabric))
+            or _waits(fabric, self._programs)
             or self._cannot_run(plan)
         )
 
@@ -114,7 +114,7 @@ class EmulationBackend:
 
     def check_ready(self) -> None:
         with ending_runs():
-            check_ready(self.runtime, self._addresses, self._apps)
+            check_ready(self.runtime, self._addresses, self._programs)
 
     def prepare(
         self,
@@ -140,7 +140,7 @@ class EmulationBackend:
             devices=self.devices,
             bounded=not setting.delays,
             logs=self._folder(setting),
-            apps=self._apps if for_applications(setting.fabric) is not None else (),
+            programs=[program for program in self._programs if program.name in writers(setting.fabric)],
             spread=spread,
             notice=self._say,
             on_freeze=lambda death: self._say(freeze_line(death)),
@@ -171,8 +171,8 @@ class EmulationBackend:
     def facts(self) -> Mapping[str, Any]:
         devices = {name: name in self.devices for name in device_kinds()}
         facts = {"runtime": self.runtime, **devices, "labs": self._labs}
-        # The same file may be another one tomorrow.
-        return facts | ({"apps": {str(path): _digest(path) for path in self._apps}} if self._apps else {})
+        with ending_runs():
+            return facts | {k: v for program in self._programs for k, v in program.facts().items()}
 
     def _folder(self, setting: Setting) -> Path | None:
         if self._logs is None:
@@ -184,9 +184,10 @@ class EmulationBackend:
         return folder
 
 
-def _digest(path: Path) -> str:
-    with ending_runs():
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+def _waits(fabric: Fabric, programs: Sequence[ProgramOptions]) -> str | None:
+    """Return which switch waits for a program that is not there, ``key: reason``; None if none does."""
+    why = waiting(fabric, [program.name for program in programs])
+    return None if why is None else f"fabric.{why}"
 
 
 def _described(setting: Setting) -> str:

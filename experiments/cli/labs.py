@@ -1,4 +1,4 @@
-"""Labs whose packet switches are all driven: by our controller, or by applications of others."""
+"""Labs of commands, all of whose packet switches are driven: by our controller, or by programs beside it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ringlight.experiments.cli.common import fail, say
 from ringlight.experiments.cli.options import OpenLab, Place, machine
+from ringlight.testbed.lab_programs import waiting
 
 if TYPE_CHECKING:
     from ringlight.experiments.language.expand import Experiment
@@ -30,7 +31,7 @@ def processes_of_lab(
     setting = place.setting(scenario, machine(lab))
     if (why := lab_of_setting.cannot_drive(setting.fabric)) is not None:
         fail(f"{scenario}: {why}", 2)
-    (setting,) = _for_applications(scenario, [setting], lab)
+    (setting,) = _with_programs(scenario, [setting], lab)
     return lab_of_setting.processes_of(
         setting,
         lab.runtime,
@@ -38,43 +39,32 @@ def processes_of_lab(
         devices=lab.devices,
         follow=follow,
         lends=lends,
-        apps=lab.app or [],
+        programs=lab.wanted_programs,
         notice=say,
     )
 
 
-def with_applications(experiment: Experiment, lab: OpenLab) -> Experiment:
-    """Return the experiment with its packet switches left to applications, or unchanged if the options name
-    none.
+def with_programs(experiment: Experiment, lab: OpenLab) -> Experiment:
+    """Return the experiment with its packet switches left to programs, or unchanged if no option names one.
 
     Raises UserError.
     """
-    if not (lab.app or lab.app_all or lab.observe_links):
+    if not any(options.is_asked for options in lab.programs):
         return experiment
     settings = list({id(plan.setting): plan.setting for plan in experiment.plans}.values())
-    made = _for_applications(Path(experiment.path), settings, lab)
+    made = _with_programs(Path(experiment.path), settings, lab)
     instead = {id(before): after for before, after in zip(settings, made, strict=True)}
     plans = tuple(replace(plan, setting=instead[id(plan.setting)]) for plan in experiment.plans)
     return replace(experiment, plans=plans)
 
 
-def _for_applications(scenario: Path, settings: Sequence[Setting], lab: OpenLab) -> list[Setting]:
-    """Return the settings, with all packet switches left to applications if the options say so."""
-    from ringlight.experiments.backends.emulation.lab_of_setting import all_for_applications, for_applications
-
-    if lab.app_all and not lab.app:
-        fail("--app-all: which application? name its file with --app", 2)
-    if lab.observe_links and not lab.app:
-        fail("--observe-links: for which application? name its file with --app", 2)
-    copies = [all_for_applications(setting) if lab.app_all else setting for setting in settings]
-    waiting = next((why for setting in copies if (why := for_applications(setting.fabric))), None)
-    if waiting is not None and not lab.app:
-        fail(f"{scenario}: {waiting}", 2)
-    if lab.app and waiting is None:
-        remedy = (
-            "it has no packet switches"
-            if lab.app_all
-            else "say 'controller: app' of it in the fabric, or give them all with --app-all"
-        )
-        fail(f"--app: no packet switch of {scenario} is for applications; {remedy}", 2)
-    return copies
+def _with_programs(scenario: Path, settings: Sequence[Setting], lab: OpenLab) -> list[Setting]:
+    """Return the settings, with the packet switches left to programs that the options say."""
+    made = list(settings)
+    for options in lab.programs:
+        made = options.given_to(scenario, made)
+    programs = [options.name for options in lab.wanted_programs]
+    why = next((why for setting in made if (why := waiting(setting.fabric, programs))), None)
+    if why is not None:
+        fail(f"{scenario}: fabric.{why}", 2)
+    return made
