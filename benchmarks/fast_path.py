@@ -37,9 +37,9 @@ import typer
 from pyroute2.iproute import IPRoute
 
 from benchmarks.harness import RINGLIGHT, empty_lab, in_turns, milliseconds, need_root, show, spread
+from ringlight.extensions.fast_path import openflow
+from ringlight.extensions.fast_path.carrier import Carrier
 from ringlight.testbed.emulation import calibration, openvswitch
-from ringlight.testbed.emulation.fastpath import openflow
-from ringlight.testbed.emulation.fastpath.carrier import Carrier
 from ringlight.testbed.emulation.kernel import ebpf, netlink
 from ringlight.testbed.emulation.kernel.build import build_object
 from ringlight.testbed.lab import OVS_LABEL, Lab

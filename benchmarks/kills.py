@@ -36,7 +36,7 @@ MODULES = {
     "optical switch": "ringlight.testbed.emulation.optical",
     "O-NIC agent": "ringlight.testbed.emulation.onic",
     "averager": "ringlight.testbed.emulation.averager",
-    "applications": "ringlight.controller.openflow.apps",
+    "applications": "ringlight.extensions.applications.apps",
     "controller": "ringlight.controller",
     "testbed": "ringlight.testbed.emulation",
     "worker": "ringlight.containers.worker",

@@ -233,7 +233,7 @@ class _Crossing:
 
 
 def _row(plan: Any, gpus: int, machines: int, processors: int) -> dict[str, Any]:
-    costs, every = MEASURED.fast(), machines * processors
+    costs, every = MEASURED.past_switches(), machines * processors
     chosen = choose_scale([plan], costs, every, REFERENCE, machines)
     wants, limit = dict(chosen.wants), chosen.limit
     crossing = _crossing(plan, machines)

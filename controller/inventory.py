@@ -51,16 +51,14 @@ class OnicPlace(BaseModel):
 
 
 class Inventory(BaseModel):
-    """Keys of the inventory that the controller needs; the testbed may write more.
+    """Keys of the inventory that the controller needs; the testbed may write more, which its extensions read.
 
-    ``fast_path``: socket of the service that carries packets past the switches of this controller.
     ``time_dilation`` and ``payload_scale``: the emulated rate of a link is its real rate divided by both.
     """
 
     model_config = ConfigDict(extra="allow")
     lab: str
     agent: str | None = None
-    fast_path: Path | None = None
     packet_switches: dict[str, PacketSwitchEntry] = Field(default_factory=dict)
     optical_switches: dict[str, dict[str, Any]] = Field(default_factory=dict)
     onics: dict[str, OnicPlace] = Field(default_factory=dict)

@@ -141,9 +141,9 @@ class AgentClient:
         return dict(self._call("POST", "/v1/announcements", json=body, timeout_s=timeout_s))
 
     def others(self, *, timeout_s: float = 2.0) -> Mapping[str, Any]:
-        """Return ``{"applications", "controllers"}``, each in its present state.
+        """Return ``{"programs", "controllers"}``, each in its present state.
 
-        ``applications``: the process of the applications, or None. ``controllers``: other controllers by
+        ``programs``: the processes of the lab's programs by name. ``controllers``: other controllers by
         packet switch.
         """
         return dict(self._call("GET", "/v1/others", timeout_s=timeout_s))

@@ -6,9 +6,9 @@ import logging
 import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
-from typing_extensions import TypedDict
+from typing_extensions import TypedDict, get_type_hints
 
 from ringlight.controller.bus import EventBus
 from ringlight.controller.circuits.drift import Policy
@@ -23,7 +23,6 @@ from ringlight.controller.jobs.manager import JobManager
 from ringlight.controller.jobs.workload_files import WorkloadFiles
 from ringlight.controller.light.onics import OnicSite
 from ringlight.controller.light.provider import LightContext, Provider, providers
-from ringlight.controller.openflow.carried import Carried
 from ringlight.controller.openflow.errors import NotConnectedError
 from ringlight.controller.openflow.plane import OpenFlowPlane
 from ringlight.controller.optical.registry import make_driver
@@ -33,7 +32,9 @@ from ringlight.controller.packets.stats import Statistics
 from ringlight.controller.packets.watching import TableView, TableWatch
 from ringlight.controller.server_agent import AgentClient
 from ringlight.controller.store import Store
+from ringlight.fabric.extension import extensions
 from ringlight.fabric.paths import Router
+from ringlight.fabric.table_writers import programs
 from ringlight.fabric.topology import Fabric
 
 log = logging.getLogger(__name__)
@@ -42,8 +43,8 @@ log = logging.getLogger(__name__)
 _STARTS = "starts"
 
 
-class ApplicationsProcess(TypedDict):
-    """The process that applications of others run in. ``since``: CLOCK_MONOTONIC seconds of its last start;
+class ProgramProcess(TypedDict):
+    """The process of a program of an extension. ``since``: CLOCK_MONOTONIC seconds of its last start;
     ``last_error``: how the one before ended."""
 
     alive: bool
@@ -66,16 +67,17 @@ class OtherController(TypedDict):
 
 
 class Others(TypedDict):
-    """``controllers`` by packet switch; that one is not connected is no trouble, as it may come later."""
+    """``programs`` that the lab runs, by name. ``controllers`` by packet switch; that one is not connected is
+    no trouble, as it may come later."""
 
-    applications: ApplicationsProcess | None
+    programs: dict[str, ProgramProcess]
     controllers: dict[str, OtherController]
 
 
-NO_OTHERS: Others = {"applications": None, "controllers": {}}
+NO_OTHERS: Others = {"programs": {}, "controllers": {}}
 
 
-class Health(Others):
+class Health(TypedDict):
     """``reasons``: one line for each thing that is not as it should be. ``restarts``: how often this lab's
     controller was started again; ``uptime_s``: since it was last."""
 
@@ -90,6 +92,19 @@ class Health(Others):
     optical_switches: dict[str, bool]
     onics: dict[str, bool]
     agent: bool
+    controllers: dict[str, OtherController]
+
+
+#: Names of the programs that labs may run. Each has a key of its own in the health, null where it does not
+#: run.
+PROGRAMS = tuple(programs().values())
+
+
+def health_model() -> Any:
+    """Return the form of the health's document with those keys, too."""
+    keys = get_type_hints(Health) | dict.fromkeys(PROGRAMS, ProgramProcess | None)
+    make: Any = TypedDict
+    return make("Health", keys)
 
 
 class Controller:
@@ -110,8 +125,6 @@ class Controller:
         self.fabric = fabric
         self.inventory = inventory
         self.plane = plane
-        if inventory.fast_path is not None:
-            plane.carried = Carried(inventory.fast_path)
         self.bus = EventBus()
         self._store = store = Store(state / "controller")
         try:
@@ -169,6 +182,9 @@ class Controller:
         #: Lines of health about what is none of the controller's own parts, None where all is well.
         self.complaints: list[Callable[[], str | None]] = [lambda: plane.complaint]
         self.started_at = time.monotonic()
+        for installed in extensions():
+            for service in installed.extension.services:
+                installed.load(service)(self)
 
     def start(self, switches_timeout_s: float) -> None:
         """Wait for the switches, take over what they carry, follow the jobs.
@@ -254,10 +270,12 @@ class Controller:
         if self.jobs.agent_error is not None:
             reasons.append(self.jobs.agent_error)
         reasons += [line for complaint in self.complaints if (line := complaint()) is not None]
-        process = foreign["applications"]
-        if process is not None and not process["alive"]:
-            reasons.append(f"the process of applications has ended ({process['last_error']})")
-        return {
+        reasons += [
+            f"the process of {name} has ended ({process['last_error']})"
+            for name, process in foreign["programs"].items()
+            if not process["alive"]
+        ]
+        health: Health = {
             "status": "degraded" if reasons else "ok",
             "reasons": reasons,
             "lab": self.inventory.lab,
@@ -269,8 +287,10 @@ class Controller:
             "optical_switches": {name: view.reachable for name, view in views.items()},
             "onics": {gpu: view.reachable for gpu, view in onics.items()},
             "agent": self.jobs.agent_error is None,
-            **foreign,
+            "controllers": foreign["controllers"],
         }
+        programs = {name: foreign["programs"].get(name) for name in PROGRAMS}
+        return cast(Health, {**health, **programs})
 
     @property
     def has_others(self) -> bool:
@@ -278,7 +298,7 @@ class Controller:
         return self.agent is not None and bool(self.fabric.foreign_switches)
 
     def others(self) -> Others:
-        """Return the applications' process, and the controllers of the switches that are left to others.
+        """Return the processes of programs, and the controllers of the switches that are left to others.
 
         The testbed's agent is read now. Empty if it does not answer; its own status reports that.
         """

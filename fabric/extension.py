@@ -43,6 +43,18 @@ class Extension:
     #: Function that adds commands to a :class:`typer.Typer`. It is called whenever ``ringlight`` starts, so
     #: its module must import what is heavy inside its commands.
     commands: str = ""
+    #: By the name of the option that asks for it, a ``testbed.devices.DeviceKind``. The module is loaded
+    #: whenever ``ringlight`` starts; the testbed of a lab plans the device and tells it what becomes of the
+    #: lab's bridges.
+    devices: Mapping[str, str] = field(default_factory=dict)
+    #: By the name of the process in a lab, a ``testbed.lab_programs.ProgramKind``. Its options are options of
+    #: the commands that build a lab for its user, the testbed starts it again when it ends, and packet
+    #: switches of which the fabric file says so have it as their controller. The module is loaded wherever a
+    #: fabric file is read.
+    processes: Mapping[str, str] = field(default_factory=dict)
+    #: Functions that are called with the ``controller.service.Controller`` once its parts are made, before it
+    #: starts.
+    services: tuple[str, ...] = ()
     #: By its name, a flag of every command that builds a lab: a function of the URL of the lab's controller,
     #: called if the flag was given. The function's docstring is the flag's help, and its module is imported
     #: as that of ``commands``.

@@ -72,9 +72,9 @@ class PacketSwitch:
     """An electrical packet switch (aggregation switch) under OpenFlow; ports 1..ports.
 
     ``controller``: the controller that writes its tables. ``ringlight``: ours. ``none``: none; the switch
-    learns and floods as a plain Ethernet switch. ``app``: the applications that run next to our controller.
-    Otherwise another controller, at ``tcp:HOST:PORT``. ``forgets_moved``: at a switch of another controller,
-    whether its flows that name a GPU are deleted when the GPU has moved.
+    learns and floods as a plain Ethernet switch. Otherwise a program of an extension, by its word, or another
+    controller, at ``tcp:HOST:PORT``. ``forgets_moved``: at a switch of another controller, whether its flows
+    that name a GPU are deleted when the GPU has moved.
     """
 
     name: str

@@ -22,6 +22,7 @@ from ringlight.fabric.light import Modulation, Optics
 from ringlight.fabric.optical_drivers import CLASSES, DRIVERS, EMULATED_OPTIONS, RESERVED, driver_of
 from ringlight.fabric.optical_profiles import PROFILES, WAVELENGTHS_ONLY
 from ringlight.fabric.parts import OURS, Gpu, Link, OpticalSwitch, PacketSwitch, Port
+from ringlight.fabric.table_writers import programs
 from ringlight.fabric.topology import (
     Fabric,
     PathChoice,
@@ -39,16 +40,16 @@ class ServerSpec(Strict):
 
 
 def _of_switches(value: object) -> object:
-    """Return the value, if it is ``ringlight``, ``none``, ``app`` or ``tcp:HOST:PORT``.
+    """Return the value, if it is ``ringlight``, ``none``, a program of an extension or ``tcp:HOST:PORT``.
 
     Raises ValueError for another value.
     """
-    if value in (OURS, "none", "app"):
+    known = (OURS, "none", *programs())
+    if value in known:
         return value
     if not isinstance(value, str) or not value.startswith("tcp:"):
-        raise ValueError(
-            "write ringlight, none, app, or another controller's address, such as tcp:127.0.0.1:6653"
-        )
+        words = ", ".join(known)
+        raise ValueError(f"write {words}, or another controller's address, such as tcp:127.0.0.1:6653")
     address = str(_address(value.removeprefix("tcp:")))
     try:
         ipaddress.ip_address(address.rpartition(":")[0].strip("[]"))
@@ -410,7 +411,7 @@ def _packet_switch(spec: _FabricSpec, name: str, dpid: int, ports: int) -> Packe
     if entry.moved_flows == "delete" and not has_flows:
         raise ValueError(
             f"packet_switches.{name}.moved_flows: its controller is {controller}; flows are deleted at"
-            " switches of app or tcp:HOST:PORT"
+            f" switches of {' or '.join((*programs(), 'tcp:HOST:PORT'))}"
         )
     forgets = (entry.moved_flows or spec.moved_flows) == "delete" and has_flows
     return PacketSwitch(name, dpid, ports, controller, forgets)

@@ -8,31 +8,14 @@ import threading
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
 
 log = logging.getLogger(__name__)
 
 #: The file's name in a lab's state.
 FILE = "deaths.jsonl"
-ProcessKind = Literal[
-    "optical switch",
-    "O-NIC agent",
-    "averager",
-    "applications",
-    "controller",
-    "Open vSwitch",
-    "host",
-    "Dask worker of host",
-    "worker on GPU",
-    "container on GPU",
-    "fork server",
-    "Docker",
-    "testbed",
-    "runner",
-    "machine",
-    "bridge",
-    "port",
-]
+#: Such as optical switch, O-NIC agent, averager, controller, Open vSwitch, worker on GPU, bridge, port, and
+#: the name of a program of an extension.
+ProcessKind = str
 
 
 @dataclass(frozen=True)

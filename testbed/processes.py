@@ -27,6 +27,7 @@ from ringlight.testbed.deaths import Death, DeathLog, ProcessKind
 from ringlight.testbed.forkserver import Process, start_process
 from ringlight.testbed.freezes import FreezeWatch, Watched
 from ringlight.testbed.lab import ENVIRONMENT, STATE_ROOT, Lab, LabError, new_lab
+from ringlight.testbed.lab_programs import ProgramOptions
 from ringlight.testbed.parts import log_of_part
 from ringlight.testbed.supervision import ended
 
@@ -42,28 +43,23 @@ BLIND_S = 2.0
 _STANDING = "standing.json"
 #: State of a socket that waits for callers, in /proc/net/tcp.
 _LISTENS = "0A"
-#: Which applications of others the testbed is to run, and which controller it is to keep running.
-_APPS, _KEEPS = "apps-plan.json", "controller-plan.json"
+#: Which controller the testbed is to keep running.
+_KEEPS = "controller-plan.json"
 
 
 @dataclass(frozen=True)
 class Addresses:
     """Addresses at which the controller listens, as ``host:port``, and their protection.
 
-    ``token``: required from every caller. ``app_openflow`` and ``app_rest``: addresses at which user-supplied
-    applications wait for their switches and for calls. ``observe_links``: the applications' process discovers
-    links between its switches. ``tls``: files of REST's certificate and its key. ``insecure``: which of
-    ``rest`` and ``openflow`` may be open beyond loopback without TLS.
+    ``token``: required from every caller. ``tls``: files of REST's certificate and its key. ``insecure``:
+    which of ``rest`` and ``openflow`` may be open beyond loopback without TLS.
     """
 
     rest: str = "127.0.0.1:8080"
     openflow: str = "127.0.0.1:6653"
     token: str | None = None
-    app_openflow: str = "127.0.0.1:6654"
-    app_rest: str = "127.0.0.1:8081"
     tls: tuple[Path, Path] | None = None
     insecure: frozenset[str] = frozenset()
-    observe_links: bool = False
 
     @property
     def url(self) -> str:
@@ -76,10 +72,10 @@ class Addresses:
         return None if self.tls is None else str(self.tls[0].absolute())
 
 
-def check_ready(runtime: str, addresses: Addresses, apps: Sequence[Path] = ()) -> None:
+def check_ready(runtime: str, addresses: Addresses, programs: Sequence[ProgramOptions] = ()) -> None:
     """Raise LabError, one line with the remedy, for what stands in a lab's way now. Makes nothing.
 
-    ``apps``: files of user-supplied applications that are to run next to the controller.
+    ``programs``: what is to run next to the controller.
     """
     try:
         services.check_privileges()
@@ -87,13 +83,9 @@ def check_ready(runtime: str, addresses: Addresses, apps: Sequence[Path] = ()) -
     except services.ServiceError as error:
         raise LabError(str(error)) from None
     _check_doors(addresses)
-    for path in apps:
-        if not path.is_file():
-            raise LabError(f"--app {path}: there is no such file")
     needed = {"--rest": addresses.rest, "--openflow": addresses.openflow}
-    if apps:
-        needed |= {"--app-openflow": addresses.app_openflow, "--app-rest": addresses.app_rest}
-        _check_loopback(addresses)
+    for program in programs:
+        needed |= program.listens()
     _check_free(needed)
 
 
@@ -127,13 +119,6 @@ def _check_doors(addresses: Addresses) -> None:
         )
     except StartError as error:
         raise LabError(str(error)) from None
-
-
-def _check_loopback(addresses: Addresses) -> None:
-    """Check that no other machine can call applications. Raises LabError if one can."""
-    host = addresses.app_rest.rpartition(":")[0].strip("[]")
-    if host not in ("127.0.0.1", "::1", "localhost"):
-        raise LabError(f"--app-rest {addresses.app_rest}: not a loopback address, and it asks for no token")
 
 
 def _check_free(addresses: Mapping[str, str]) -> None:
@@ -227,11 +212,10 @@ class LabProcesses:
 
     ``fabric``: as a scenario writes it. ``options``: further ones of ``ringlight.testbed.emulation``.
     ``logs``: folder for the processes' output, else the lab's own. ``follow``: end the processes when this
-    one dies, however it dies. ``apps``: files of user-supplied applications, which the testbed runs in a
-    process of their own. ``spread``: the lab's parts on other hosts. ``lends``: whether the testbed may use
-    this process's fork server, which must then last as long as the lab. ``notice`` is called with one line
-    that a person should know. ``on_freeze`` is called, from a thread, with a process that stands still or
-    continues.
+    one dies, however it dies. ``programs``: what the testbed runs beside the controller. ``spread``: the
+    lab's parts on other hosts. ``lends``: whether the testbed may use this process's fork server, which must
+    then last as long as the lab. ``notice`` is called with one line that a person should know. ``on_freeze``
+    is called, from a thread, with a process that stands still or continues.
     """
 
     def __init__(
@@ -243,7 +227,7 @@ class LabProcesses:
         *,
         logs: Path | None = None,
         follow: bool = True,
-        apps: Sequence[Path] = (),
+        programs: Sequence[ProgramOptions] = (),
         spread: OtherParts | None = None,
         lends: bool = True,
         notice: Callable[[str], None] = log.warning,
@@ -265,7 +249,7 @@ class LabProcesses:
         self._freezes: FreezeWatch | None = None
         self._fabric, self._options = fabric, options
         self._follow, self._lends, self._notice = follow, lends, notice
-        self._apps = [path.absolute() for path in apps]
+        self._programs = programs
         self._spread = spread
         self._testbed: Process | None = None
         self._lock: Any = None
@@ -291,7 +275,7 @@ class LabProcesses:
 
     def start(self) -> None:
         """Start them and wait until the controller is healthy. Raises LabError, OSError; nothing is left."""
-        check_ready(self.runtime, self.addresses, self._apps)
+        check_ready(self.runtime, self.addresses, self._programs)
         try:
             self._lock = self.lab.hold()
             (self.state / "fabric.json").write_text(json.dumps(self._fabric), encoding="utf-8")
@@ -299,8 +283,9 @@ class LabProcesses:
                 token = self.state / "token"
                 token.touch(mode=0o600)
                 token.write_text(self.addresses.token, encoding="utf-8")
-            if self._apps:
-                self._plan_apps()
+            for program in self._programs:
+                to, secret = self.addresses, self.state / "token" if self.addresses.token else None
+                program.write(self._plan_of(program), to.url, to.cacert, secret, self.logs)
             keeps = {
                 "command": self._controller(),
                 "rest": self.addresses.rest,
@@ -337,9 +322,9 @@ class LabProcesses:
 
     def _start_testbed(self) -> None:
         lab = ["--lab", self.lab.id, "--state", str(self.state), "--runtime", self.runtime]
-        apps = ["--apps", str(self.state / _APPS)] if self._apps else []
+        programs = [f"--program={p.name}={self._plan_of(p)}" for p in self._programs]
         module = [sys.executable, "-m", "ringlight.testbed.emulation", *self._both, *lab]
-        command = [*module, *apps, "--keep", str(self.state / _KEEPS), *self._options, *self._part]
+        command = [*module, *programs, "--keep", str(self.state / _KEEPS), *self._options, *self._part]
         follow = signal.SIGTERM if self._follow else None
         with (self.logs / "testbed.log").open("ab") as output:
             self._testbed = start_process(
@@ -377,20 +362,9 @@ class LabProcesses:
             self._freezes.__exit__(None, None, None)
             self._freezes = None
 
-    def _plan_apps(self) -> None:
-        """Write the plan of the user-supplied applications that the testbed is to run into a file."""
-        from ringlight.testbed.emulation.others import Applications
-
-        Applications(
-            files=tuple(map(str, self._apps)),
-            openflow=self.addresses.app_openflow,
-            rest=self.addresses.app_rest,
-            controller=self.addresses.url,
-            cacert=self.addresses.cacert,
-            log=self.logs / "apps.log",
-            token_file=self.state / "token" if self.addresses.token else None,
-            observe_links=self.addresses.observe_links,
-        ).write(self.state / _APPS)
+    def _plan_of(self, program: ProgramOptions) -> Path:
+        """Return the file by which the testbed knows a program."""
+        return self.state / f"{program.name}-plan.json"
 
     def _wait_for(self, file: str) -> None:
         """Wait until the testbed has written a file of the lab's state."""

@@ -41,8 +41,8 @@ from ringlight.controller.errors import ConflictError, InvalidError, Unavailable
 from ringlight.controller.optical.errors import NotAsPlanned, OpticalError, PortBusy, Rejected
 from ringlight.controller.optical.model import CrossConnectResult, Plan, Snapshot
 from ringlight.controller.packets.attachment import attachments
-from ringlight.controller.packets.following import Followers
 from ringlight.controller.packets.forwarding import Forwarding, ForwardingPlan, Stages
+from ringlight.controller.packets.port_notifications import Followers
 from ringlight.fabric.crossconnect import CrossConnect, Mode, plan_changes
 from ringlight.fabric.parts import Port
 from ringlight.fabric.topology import CrossConnects, Fabric, circuit_cross_connects

@@ -24,7 +24,7 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 from os_ken.ofproto import ofproto_v1_3_parser as parser
 from os_ken.ofproto.ofproto_protocol import ProtocolDesc
 
-from ringlight.controller.openflow.carried import Carried
+from ringlight.controller.openflow.carried import CarriedTraffic
 from ringlight.controller.openflow.errors import ListenError, NotConnectedError, OpenFlowError
 from ringlight.controller.openflow.handshake import MONITOR, Handlers, flow_instructions, flow_match
 from ringlight.controller.openflow.messages import (
@@ -37,7 +37,6 @@ from ringlight.controller.openflow.messages import (
     SwitchEvent,
     Wire,
 )
-from ringlight.controller.openflow.ofctl import OfctlMixin
 from ringlight.controller.openflow.port import open_port
 from ringlight.controller.openflow.switch import Pending, Switch
 from ringlight.controller.openflow.tls import TlsFront
@@ -90,7 +89,7 @@ _PORT_EVENTS = {
 }
 
 
-class OpenFlowPlane(OfctlMixin):
+class OpenFlowPlane:
     """Server for switches on ``host:port``, using OpenFlow 1.3.
 
     ``start`` raises ListenError naming the port if it is taken. ``stop`` leaves every flow where it is.
@@ -109,7 +108,7 @@ class OpenFlowPlane(OfctlMixin):
         self.port = port
         self._tls = tls
         #: Traffic that is carried past the switches, if there is any.
-        self.carried: Carried | None = None
+        self.carried: CarriedTraffic | None = None
         self._front: TlsFront | None = None
         self._handlers = Handlers(self._port_status, self._flows_changed)
         self._switches: dict[int, Switch] = {}
@@ -234,7 +233,7 @@ class OpenFlowPlane(OfctlMixin):
             return [*changes, parser.OFPBarrierRequest(switch)]
 
         failed = self._at_once(mods, messages, timeout_s, lambda *_: None)[1]
-        self._settle()
+        self.settle()
         return failed
 
     def flows(self, dpid: int, *, timeout_s: float, counted: bool = False) -> list[FlowEntry]:
@@ -262,7 +261,7 @@ class OpenFlowPlane(OfctlMixin):
 
         def entries(dpid: int, replies: list[Any]) -> list[FlowEntry]:
             if counted:
-                self._amend(dpid, replies)
+                self.amend(dpid, replies)
             return [_flow_entry(s) for reply in replies for s in reply.body]
 
         return self._at_once(dpids, request, timeout_s, entries)
@@ -273,7 +272,7 @@ class OpenFlowPlane(OfctlMixin):
         Lasts until the switch disconnects. Raises SwitchRefusedError if the switch has no flow monitor (ONF
         extension 187).
         """
-        switch = self._switch(dpid)
+        switch = self.switch(dpid)
         switch.transact([parser.OFPExperimenterStatsRequest(switch, 0, *MONITOR, _MONITORED)], timeout_s)
 
     def _at_once(
@@ -294,7 +293,7 @@ class OpenFlowPlane(OfctlMixin):
         failed: dict[int, OpenFlowError] = {}
         for dpid in dpids:
             try:
-                switch = self._switch(dpid)
+                switch = self.switch(dpid)
                 begun[dpid] = switch, switch.begin(messages(switch, dpid), timeout_s)
             except OpenFlowError as error:
                 failed[dpid] = error
@@ -326,26 +325,27 @@ class OpenFlowPlane(OfctlMixin):
 
         def counters(dpid: int, replies: list[Any]) -> tuple[float, list[PortStats]]:
             t = time.monotonic()
-            self._amend(dpid, replies)
+            self.amend(dpid, replies)
             return t, [_counted(s) for reply in replies for s in reply.body if s.port_no <= ofp.OFPP_MAX]
 
         return self._at_once(dpids, request, timeout_s, counters)
 
     def ports(self, dpid: int, *, timeout_s: float = 5.0) -> list[PortDescription]:
         """Return the ports of a switch by number, without its own local port. Raises OpenFlowError."""
-        switch = self._switch(dpid)
+        switch = self.switch(dpid)
         replies = switch.transact([parser.OFPPortDescStatsRequest(switch, 0)], timeout_s)
         descriptions = [_port(p) for reply in replies for p in reply.body if p.port_no <= ofp.OFPP_MAX]
         return sorted(descriptions, key=lambda port: port.number)
 
     def desc(self, dpid: int, *, timeout_s: float = 5.0) -> Description:
         """Return the manufacturer's description of the switch. Raises OpenFlowError."""
-        switch = self._switch(dpid)
+        switch = self.switch(dpid)
         body = switch.transact([parser.OFPDescStatsRequest(switch, 0)], timeout_s)[0].body
         texts = (body.mfr_desc, body.hw_desc, body.sw_desc, body.serial_num, body.dp_desc)
         return Description(*(t.decode("utf-8", "replace") if isinstance(t, bytes) else t for t in texts))
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
+        """Wait until what the switches have confirmed acts also on what is carried past them."""
         if self.carried is not None:
             try:
                 self.carried.settle()
@@ -353,19 +353,20 @@ class OpenFlowPlane(OfctlMixin):
                 # The flows are written nevertheless.
                 log.warning("%s", error)
 
-    def _amend(self, dpid: int, replies: Sequence[Any]) -> None:
+    def amend(self, dpid: int, replies: Sequence[Any]) -> None:
         """Add the traffic that was carried past a switch to its counters. Raises NotConnectedError."""
         if self.carried is not None:
             self.carried.add_to(dpid, replies)
 
-    # Threads
-
-    def _switch(self, dpid: int) -> Switch:
+    def switch(self, dpid: int) -> Switch:
+        """Return the connected switch of this datapath id. Raises NotConnectedError."""
         with self._changed:
             switch = self._switches.get(dpid)
         if switch is None:
             raise NotConnectedError(f"switch {dpid} is not connected")
         return switch
+
+    # Threads
 
     @property
     def complaint(self) -> str | None:

@@ -34,11 +34,10 @@ from ringlight.controller.packets.attachment import (
     lit_circuits,
     topology,
 )
-from ringlight.controller.packets.following import Attached, attached
+from ringlight.controller.packets.port_notifications import Attached, attached
 from ringlight.controller.rest import (
     jobs,
     lab_faults,
-    ofctl,
     optical,
     optical_changes,
     optical_faults,
@@ -58,7 +57,7 @@ from ringlight.controller.rest.requests import (
     WithRates,
 )
 from ringlight.controller.rest.samples import EVERY_S, Samples
-from ringlight.controller.service import NO_OTHERS, Controller, Health
+from ringlight.controller.service import NO_OTHERS, Controller, health_model
 from ringlight.controller.web.access import JsonBodies, OwnPagesOnly, TokenRequired
 from ringlight.controller.web.api_page import add_api_page
 from ringlight.controller.web.bounds import BoundedBodies, InTurn, Shared, Turns
@@ -194,6 +193,8 @@ def create_app(
         responses=errors(403) if tokens is None else errors(401, 403),
     )
     app.router.route_class = PlainRoute
+    #: Beginnings of paths below which what cannot be read is answered 400.
+    app.state.bad_request = []
     add_error_handlers(app)
     add_api_page(app)
     _add_fabric(app, controller)
@@ -206,9 +207,9 @@ def create_app(
     app.include_router(planes.router(controller))
     app.include_router(lab_faults.router(controller))
     app.include_router(jobs.router(controller))
-    app.include_router(ofctl.router(controller.plane, controller.tables.written_by_user))
     # The last one added is asked first.
-    app.add_middleware(BoundedBodies, streamed={("PUT", jobs.WORKLOADS): PACKED_BYTES}, bad_request="/stats/")
+    streamed = {("PUT", jobs.WORKLOADS): PACKED_BYTES}
+    app.add_middleware(BoundedBodies, streamed=streamed, bad_request=app.state.bad_request)
     app.add_middleware(JsonBodies, binary=[jobs.WORKLOADS])
     if tokens is not None:
         app.add_middleware(TokenRequired, tokens=tokens)
@@ -225,10 +226,11 @@ def _add_fabric(app: FastAPI, controller: Controller) -> None:
     fabric, circuits = controller.fabric, controller.circuits
 
     others_thread = CapacityLimiter(1)
-    send_health = sender(Health)
+    health_form = health_model()
+    send_health = sender(health_form)
     shared_others = Shared(lambda: to_thread.run_sync(controller.others, limiter=others_thread))
 
-    @app.get(_HEALTH, tags=["controller"], **answers(Health))
+    @app.get(_HEALTH, tags=["controller"], **answers(health_form))
     async def health() -> Any:
         """Report whether every switch and the server agent can be reached."""
         # On the loop itself: a thread would wait for the interpreter as long as many ask for other things.

@@ -91,8 +91,7 @@ def _plain(endpoint: Callable[..., Any], send: Callable[[Any], Response]) -> Cal
 
 
 def add_error_handlers(app: FastAPI) -> None:
-    # As Ryu's ofctl_rest, whose scripts know 400.
-    add_input_handlers(app, "/stats/")
+    add_input_handlers(app, app.state.bad_request)
 
     @app.exception_handler(ControllerError)
     @app.exception_handler(OpenFlowError)

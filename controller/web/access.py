@@ -162,8 +162,7 @@ class OwnPagesOnly:
 class JsonBodies:
     """ASGI middleware: 415 for a body below ``/v1`` that is not declared to be ``application/json``.
 
-    ``binary``: beginnings of paths whose bodies are :data:`BINARY` instead. The paths of Ryu's
-    ``ofctl_rest`` take what its users' scripts send, whatever they call it.
+    ``binary``: beginnings of paths whose bodies are :data:`BINARY` instead.
     """
 
     def __init__(self, app: Any, binary: Collection[str] = ()) -> None:

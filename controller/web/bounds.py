@@ -13,7 +13,7 @@ import hashlib
 import os
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -38,9 +38,9 @@ class BoundedBodies:
 
     Answers 413 for a body of more than ``limit`` bytes, 408 for a body that has not arrived within `BODY_S`
     seconds, 503 if the server is full of other bodies. JSON text that UTF-8 cannot encode is refused, because
-    the application could not keep it or answer with it: 422, and 400 below ``bad_request``. ``streamed``: by
-    method and beginning of the path, the bytes allowed if a route takes the body piece by piece
-    (:class:`Uploads`); such a body is not kept here.
+    the application could not keep it or answer with it: 422, and 400 below the paths ``bad_request``.
+    ``streamed``: by method and beginning of the path, the bytes allowed if a route takes the body piece by
+    piece (:class:`Uploads`); such a body is not kept here.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class BoundedBodies:
         app: Any,
         limit: int = BODY_BYTES,
         streamed: Mapping[tuple[str, str], int] | None = None,
-        bad_request: str | None = None,
+        bad_request: Sequence[str] = (),
     ) -> None:
         self._app = app
         self._limit = limit
@@ -97,8 +97,8 @@ class BoundedBodies:
                 if not message.get("more_body", False):
                     break
             if (complaint := _unsayable(body)) is not None:
-                old = self._bad_request is not None and scope["path"].startswith(self._bad_request)
-                await _refuse_body(scope, send, 400 if old else 422, complaint)
+                is_old = scope["path"].startswith(tuple(self._bad_request))
+                await _refuse_body(scope, send, 400 if is_old else 422, complaint)
                 return
             messages = [{"type": "http.request", "body": bytes(body), "more_body": False}]
             del body

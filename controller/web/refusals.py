@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -50,11 +51,12 @@ def failure(status: int, detail: str, **more: Any) -> JSONResponse:
     return JSONResponse({"detail": " ".join(detail.split()), **more}, status)
 
 
-def add_input_handlers(app: FastAPI, *bad_request: str) -> None:
-    """Tell in one line what is wrong with a request: 422, and below the paths ``bad_request`` 400."""
+def add_input_handlers(app: FastAPI, bad_request: Sequence[str] = ()) -> None:
+    """Tell in one line what is wrong with a request: 422, and 400 below the paths that ``bad_request`` has
+    when it comes."""
 
     def of_body(request: Request) -> int:
-        return 400 if request.url.path.startswith(bad_request) else 422
+        return 400 if request.url.path.startswith(tuple(bad_request)) else 422
 
     @app.exception_handler(RequestValidationError)
     def of_input(request: Request, error: RequestValidationError) -> Response:

@@ -36,7 +36,7 @@ class Costs:
     """Seconds of one processor: of a ``message`` at its two ends, of a ``frame`` at its two ends, and of a
     frame that a packet switch forwards (``switched``), acknowledgements too; ``port``: what each port of all
     packet switches adds to that, as Open vSwitch looks at all of them whenever it wakes; ``carried``: of a
-    frame that the fast path carries in its place. ``step``: seconds that a step of a schedule takes besides
+    frame that is carried past it, in the kernel. ``step``: seconds that a step of a schedule takes besides
     its bytes, however small they are. ``wake``: of one processor until the next of many ranks wakes whose
     timers go off together."""
 
@@ -48,8 +48,8 @@ class Costs:
     carried: float = 5e-6
     wake: float = 0.7e-3
 
-    def fast(self) -> Costs:
-        """Return the costs if the fast path carries frames in place of Open vSwitch."""
+    def past_switches(self) -> Costs:
+        """Return the costs if a device carries frames in place of Open vSwitch."""
         return replace(self, switched=self.carried, port=0.0)
 
 
@@ -66,7 +66,7 @@ REFERENCE_PROCESSORS = 2
 REFERENCE = f"an Intel Xeon with {REFERENCE_PROCESSORS} processors"
 #: Processors that a lab takes besides what its jobs send, and what each GPU adds, up to so many GPUs: workers
 #: that wake, the controller, what is sampled, Open vSwitch. Measured on 2 processors of an AMD EPYC beside
-#: other work, 2026-11-28, seven runs with Docker and without the fast path: arms of disaggregation (0.79 in
+#: other work, 2026-11-28, seven runs with Docker and Open vSwitch alone: arms of disaggregation (0.79 in
 #: all), wrht_9 (0.92), oddl_4 (0.48), packet_switches (0.65, 0.69), parallel_16 (1.01) and sixty_four (1.30).
 LAB_PROCESSORS, LAB_GPUS = (0.45, 0.011), 64
 #: Share of the processors' time; above it, timers and threads delay each other.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,17 +13,16 @@ import typer
 from ringlight.experiments.cli import options
 from ringlight.experiments.cli.common import fail, say
 from ringlight.testbed.forkserver import forking
+from ringlight.testbed.lab_programs import ProgramOptions, waiting
 from ringlight.testbed.preloaded import PROGRAMS
 
 if TYPE_CHECKING:
     from ringlight.experiments.backends.emulation.backend import EmulationBackend
+    from ringlight.fabric.topology import Fabric
     from ringlight.testbed.hosts.cluster import Cluster
 
 #: Without effect where each host chooses for its labs, or bound to files and addresses of one machine.
-_OF_ONE_MACHINE = (
-    *("rest", "openflow", "tls_cert", "tls_key", "rest_insecure", "openflow_insecure"),
-    *("app", "app_all", "app_openflow", "app_rest", "observe_links"),
-)
+_OF_ONE_MACHINE = ("rest", "openflow", "tls_cert", "tls_key", "rest_insecure", "openflow_insecure")
 #: How a lab is over hosts.
 OVER_HOSTS = ("hosts", "vxlan_port", "vxlan_number", "wireguard")
 
@@ -32,7 +32,7 @@ def emulation(
     lab: options.LabOptions,
     context: typer.Context,
     dask: str | None,
-    apps: Sequence[Path] = (),
+    programs: Sequence[ProgramOptions] = (),
     over: options.OverHosts | None = None,
 ) -> Iterator[EmulationBackend]:
     """Yield the backend that emulates on this machine, or on the hosts of the Dask cluster ``dask``.
@@ -45,9 +45,10 @@ def emulation(
         with forking(PROGRAMS):
             from ringlight.experiments.backends.emulation.backend import EmulationBackend
 
-            yield EmulationBackend(lab.runtime, lab.addresses(), apps, lab.fast_path)
+            yield EmulationBackend(lab.runtime, lab.addresses(), programs, lab.devices)
         return
-    of_one_machine = (*_OF_ONE_MACHINE, *options.lab_flags())
+    of_programs = [field.name for group in options.program_options() for field in fields(group)]
+    of_one_machine = [*_OF_ONE_MACHINE, *of_programs, *options.lab_flags()]
     refuse(context, of_one_machine, "without effect on labs of other hosts (--dask)")
     from ringlight.experiments.runner.hosts import HostsBackend
     from ringlight.testbed.hosts.cluster import hosts_of
@@ -56,7 +57,7 @@ def emulation(
         places = sum(host.labs for host in cluster.hosts)
         named = ", ".join(host.name for host in cluster.hosts)
         say(f"{len(cluster.hosts)} hosts for labs, {places} labs at once: {named}")
-        backend = HostsBackend(lab.runtime, cluster, lab.fast_path, None if over is None else over.chosen())
+        backend = HostsBackend(lab.runtime, cluster, lab.devices, None if over is None else over.chosen())
         yield backend
         backend.tidy()
 
@@ -76,19 +77,24 @@ def standing(
     The lab ends with its future. Raises UserError, ScenarioError, BackendError, LabError.
     """
     with emulation(lab, context, dask, (), over) as backend:
-        from ringlight.experiments.backends.emulation.lab_of_setting import cannot_drive, for_applications
+        from ringlight.experiments.backends.emulation.lab_of_setting import cannot_drive
         from ringlight.experiments.runner.hosts import HostsBackend
         from ringlight.experiments.runner.standing import stand
 
         assert isinstance(backend, HostsBackend)
         setting = place.setting(scenario, options.machine(lab))
         fabric = setting.fabric
-        why = cannot_drive(fabric) or for_applications(fabric) or backend.cannot_spread(fabric)
+        why = cannot_drive(fabric) or _waits(fabric) or backend.cannot_spread(fabric)
         if why is not None:
             fail(f"{scenario}: {why}", 2)
         backend.check_ready()
         backend.prepare([setting], None, say, {})
         yield backend.cluster, *stand(backend, setting, str(scenario))
+
+
+def _waits(fabric: Fabric) -> str | None:
+    why = waiting(fabric)
+    return None if why is None else f"fabric.{why}"
 
 
 def refuse_hosts(context: typer.Context) -> None:

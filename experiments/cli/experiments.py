@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ringlight.experiments.cli import options
-from ringlight.experiments.cli.applications import with_applications
 from ringlight.experiments.cli.common import answer, echo, fail, say, show_json
 from ringlight.experiments.cli.emulated import emulation
+from ringlight.experiments.cli.labs import with_programs
 
 if TYPE_CHECKING:
     from ringlight.experiments.backends.protocol import Backend
@@ -76,18 +76,18 @@ def _run(
     dask: str | None = None,
     over: options.OverHosts | None = None,
 ) -> None:
-    with emulation(lab, context, dask, lab.app or [], over) as backend:
-        experiment = with_applications(which.load(scenario, options.machine(lab)), lab)
+    with emulation(lab, context, dask, lab.wanted_programs, over) as backend:
+        experiment = with_programs(which.load(scenario, options.machine(lab)), lab)
         lab.heed_flags()
         again = functools.partial(_again_at, experiment, lab)
         _carry_out(experiment, backend, which, runs, as_json, at=again)
 
 
 def _again_at(experiment: Experiment, lab: options.OpenLab, scale: ChosenScale) -> Experiment:
-    """The experiment at another chosen scale, with the applications that were asked for."""
+    """The experiment at another chosen scale, with the programs that were asked for."""
     from ringlight.experiments.runner.larger import at_scale
 
-    return with_applications(at_scale(experiment, scale), lab)
+    return with_programs(at_scale(experiment, scale), lab)
 
 
 @options.with_groups
@@ -157,10 +157,11 @@ def simulation_of(mtu: int | None, latency: str) -> SimulationBackend:
         fail(f"--latency: {error}", 2)
 
 
+@options.with_groups
 def check(
     scenario: options.ScenarioFile,
     sets: options.Sets = None,
-    fast_path: options.FastPath = False,
+    devices: options.Devices = (),
     hosts: Annotated[
         int | None,
         typer.Option(
@@ -179,7 +180,7 @@ def check(
     experiment = load_checked(
         scenario,
         sets=sets or (),
-        scale_for=functools.partial(scale_here, fast_path=fast_path),
+        scale_for=functools.partial(scale_here, devices=devices),
         most_gpus=MOST_RANKS,
     )
     document = check_document(experiment)

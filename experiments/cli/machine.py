@@ -14,9 +14,9 @@ from typing import Annotated
 import typer
 
 from ringlight.experiments.cli import options, suite
-from ringlight.experiments.cli.applications import processes_of_lab
 from ringlight.experiments.cli.common import Column, answer, echo, fail, listing, say
 from ringlight.experiments.cli.emulated import refuse_hosts, standing
+from ringlight.experiments.cli.labs import processes_of_lab
 from ringlight.testbed.forkserver import forking
 from ringlight.testbed.preloaded import TESTBED
 

@@ -7,7 +7,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -15,6 +15,8 @@ import typer
 
 from ringlight.experiments.cli.common import fail, say
 from ringlight.fabric.extension import extensions
+from ringlight.testbed.devices import DeviceKind, device_kinds
+from ringlight.testbed.lab_programs import ProgramOptions, program_kinds
 
 if TYPE_CHECKING:
     from ringlight.experiments.language.expand import Experiment, ScaleFor
@@ -24,11 +26,6 @@ if TYPE_CHECKING:
 
 EXPERIMENTS, MACHINE = "Experiments", "Labs and this machine"
 REST = "127.0.0.1:8080"
-#: Ryu's own applications that ``--app`` takes by name, with the file that brings each.
-_SHIPPED = dict.fromkeys(
-    ("ryu.app.rest_topology", "os_ken.app.rest_topology"),
-    Path(__file__).resolve().parents[2] / "controller/openflow/apps/rest_topology.py",
-)
 
 
 def _for_json_alone(requested: bool) -> bool:
@@ -40,11 +37,6 @@ def _for_json_alone(requested: bool) -> bool:
         os.dup2(err.fileno(), out.fileno())
         sys.stdout = os.fdopen(own, "w", encoding=out.encoding, errors=out.errors)
     return requested
-
-
-def _application_files(chosen: list[Path] | None) -> list[Path] | None:
-    """Replace the names of Ryu's applications that come with Ringlight by their files."""
-    return None if chosen is None else [_SHIPPED.get(str(path), path) for path in chosen]
 
 
 Json = Annotated[
@@ -83,15 +75,12 @@ Repeat = Annotated[
     typer.Option("--repeat", min=1, max=1000, help="Number of repeats, in place of the file's."),
 ]
 RUNS = Path("runs")
-#: Names of extensions' flags that were given.
-LabFlags = tuple[str, ...]
-FastPath = Annotated[
-    bool,
-    typer.Option(
-        "--fast-path/--no-fast-path",
-        help="Let the kernel carry what the flow tables of our controller's packet switches say.",
-    ),
-]
+#: Names of extensions' flags that were given. :func:`with_groups` makes an option of each.
+LabFlags = Annotated[tuple[str, ...], "flags"]
+#: Names of extensions' devices that a lab has. :func:`with_groups` makes an option of each kind's name.
+Devices = tuple[str, ...]
+#: What was said of each kind of program, whose options :func:`with_groups` takes for this.
+Programs = tuple[ProgramOptions, ...]
 Dask = Annotated[
     str | None,
     typer.Option(
@@ -183,7 +172,7 @@ class LabOptions:
     openflow: Annotated[
         str, typer.Option("--openflow", help="HOST:PORT where switches find the controller.")
     ] = "127.0.0.1:6653"
-    fast_path: FastPath = False
+    devices: Devices = ()
 
     def addresses(self) -> Addresses:
         """Return the listen addresses of the controller, with the environment's token (None without one)."""
@@ -194,7 +183,7 @@ class LabOptions:
 
 @dataclass(frozen=True)
 class OpenLab(LabOptions):
-    """Options of a lab that other machines may reach, and in which the user's applications may run."""
+    """Options of a lab that other machines may reach, and in which the user's programs may run."""
 
     tls_cert: Annotated[
         Path | None,
@@ -213,31 +202,13 @@ class OpenLab(LabOptions):
             help="Let OpenFlow, which asks nobody who they are, be open beyond loopback.",
         ),
     ] = False
-    app_openflow: Annotated[
-        str, typer.Option("--app-openflow", help="HOST:PORT where switches find the applications.")
-    ] = "127.0.0.1:6654"
-    app_rest: Annotated[
-        str, typer.Option("--app-rest", help="HOST:PORT of the applications' REST routes.")
-    ] = "127.0.0.1:8081"
-    app: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--app",
-            metavar="FILE",
-            help="Ryu or os-ken application to run, too, or ryu.app.rest_topology; may be repeated.",
-            callback=_application_files,
-        ),
-    ] = None
-    observe_links: Annotated[
-        bool,
-        typer.Option(
-            "--observe-links", help="Let the applications discover links (LLDP), as Ryu's manager does."
-        ),
-    ] = False
-    app_all: Annotated[
-        bool, typer.Option("--app-all", help="Applications get all packet switches, not only their own.")
-    ] = False
+    programs: Programs = ()
     flags: LabFlags = ()
+
+    @property
+    def wanted_programs(self) -> list[ProgramOptions]:
+        """Return the options of the programs that are to run."""
+        return [options for options in self.programs if options.is_wanted]
 
     def heed_flags(self) -> None:
         """Do what the flags of extensions ask for."""
@@ -245,9 +216,7 @@ class OpenLab(LabOptions):
             lab_flags()[name](self.addresses().url)
 
     def addresses(self) -> Addresses:
-        """Return the listen addresses of the controller and of applications. Raises UserError if a TLS file
-        is missing.
-        """
+        """Return the listen addresses of the controller. Raises UserError if a TLS file is missing."""
         from dataclasses import replace
 
         if (self.tls_cert is None) != (self.tls_key is None):
@@ -258,9 +227,6 @@ class OpenLab(LabOptions):
             super().addresses(),
             tls=None if self.tls_cert is None or self.tls_key is None else (self.tls_cert, self.tls_key),
             insecure=frozenset(door for door, may in insecure.items() if may),
-            app_openflow=self.app_openflow,
-            app_rest=self.app_rest,
-            observe_links=self.observe_links,
         )
 
 
@@ -309,7 +275,42 @@ def machine(lab: LabOptions) -> ScaleFor:
     """
     from ringlight.experiments.runner.machine import scale_here
 
-    return functools.partial(scale_here, fast_path=lab.fast_path, measure=say)
+    return functools.partial(scale_here, devices=lab.devices, measure=say)
+
+
+def _device_options(kinds: Mapping[str, DeviceKind]) -> list[inspect.Parameter]:
+    """Return the parameter of an option for each kind of device."""
+    options = []
+    for name, kind in kinds.items():
+        word = name.replace("_", "-")
+        option = Annotated[bool, typer.Option(f"--{word}/--no-{word}", help=kind.help)]
+        options.append(
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=option)
+        )
+    return options
+
+
+@functools.cache
+def program_options() -> tuple[type[Any], ...]:
+    """Return the options of each kind of program. Raises ExtensionError."""
+    return tuple(kind.options() for kind in program_kinds().values())
+
+
+def _expanded(parameter: inspect.Parameter) -> list[inspect.Parameter]:
+    """Return the parameters of the options that a parameter of extensions stands for; any other as it is."""
+    if parameter.annotation == Devices:
+        return _device_options(device_kinds())
+    if parameter.annotation == Programs:
+        groups = (inspect.signature(group, eval_str=True).parameters for group in program_options())
+        return [option for group in groups for option in group.values()]
+    if parameter.annotation == LabFlags:
+        return [_flag(name) for name in lab_flags()]
+    return [parameter]
+
+
+def _taken(group: type[Any], given: dict[str, Any]) -> Any:
+    """Return a group's object, made of its options, which are taken out of ``given``."""
+    return group(**{field.name: given.pop(field.name) for field in fields(group)})
 
 
 @functools.cache
@@ -329,41 +330,38 @@ def _flag(name: str) -> inspect.Parameter:
     return inspect.Parameter(name, kind, default=False, annotation=Annotated[bool, option])
 
 
-def _options_of(group: type) -> dict[str, inspect.Parameter]:
-    """Return the parameters of a group, with one for each flag in place of that of all flags."""
-    parameters = dict(inspect.signature(group, eval_str=True).parameters)
-    if parameters.pop("flags", None) is not None:
-        parameters |= {name: _flag(name) for name in lab_flags()}
-    return parameters
-
-
-def _made(group: type, options: Mapping[str, Any]) -> Any:
-    """Return the object of a group, with the flags that were given."""
-    given = dict(options)
-    if group is OpenLab:
-        given["flags"] = tuple(name for name in lab_flags() if given.pop(name))
-    return group(**given)
-
-
 def with_groups(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command whose options include those of each parameter that is a group.
+    """Return a command whose options include those of each parameter that is a group, and one for each kind
+    of device where a parameter is of devices.
 
-    The command gets one object for each group. Raises ExtensionError.
+    The same goes for programs and flags. The command gets one object for each group. Raises ExtensionError.
     """
     groups: dict[str, tuple[type, list[str]]] = {}
     parameters: list[inspect.Parameter] = []
     for own in inspect.signature(command, eval_str=True).parameters.values():
         if own.annotation in (Runs, Place, LabOptions, OpenLab, OverHosts):
-            options = _options_of(own.annotation)
+            options = inspect.signature(own.annotation, eval_str=True).parameters
             groups[own.name] = own.annotation, list(options)
             parameters += options.values()
         else:
             parameters.append(own)
+    devices, programs = device_kinds(), program_options()
+    has_devices, has_programs, has_flags = (
+        any(parameter.annotation == group for parameter in parameters)
+        for group in (Devices, Programs, LabFlags)
+    )
+    parameters = [option for parameter in parameters for option in _expanded(parameter)]
 
     @functools.wraps(command)
     def called(**given: Any) -> None:
+        if has_devices:
+            given["devices"] = tuple(name for name in devices if given.pop(name))
+        if has_programs:
+            given["programs"] = tuple(_taken(group, given) for group in programs)
+        if has_flags:
+            given["flags"] = tuple(name for name in lab_flags() if given.pop(name))
         for name, (group, options) in groups.items():
-            given[name] = _made(group, {option: given.pop(option) for option in options})
+            given[name] = group(**{option: given.pop(option) for option in options})
         command(**given)
 
     # What is left of annotations names the groups.

@@ -462,9 +462,9 @@ class Reference(Record, event="reference"):
 
 
 class ProcessEnded(Record, event="process_ended"):
-    """A process of the lab ended. ``kind``: optical switch, O-NIC agent, averager, applications, controller,
-    Open vSwitch (the machine's), or of a lab over several hosts a host, or the Dask worker of one; ``how`` in
-    words; ``planned``: by an event of the run."""
+    """A process of the lab ended. ``kind``: optical switch, O-NIC agent, averager, controller, the name of a
+    program of an extension, Open vSwitch (the machine's), or of a lab over several hosts a host, or the Dask
+    worker of one; ``how`` in words; ``planned``: by an event of the run."""
 
     kind: str
     name: str
@@ -580,7 +580,6 @@ class Aborted(Record, event="aborted"):
 
 _CALLED = {
     "controller": "the controller",
-    "applications": "the process of applications",
     "Open vSwitch": "Open vSwitch",
     "fork server": "the fork server",
     "testbed": "the testbed",
@@ -591,7 +590,8 @@ _CALLED = {
 
 def process_called(kind: str, name: str) -> str:
     """Return the name of a process in a sentence; ``kind`` as of :class:`ProcessEnded`."""
-    return _CALLED.get(kind) or f"{kind} {name}"
+    # There is one process of each program, which is its kind.
+    return _CALLED.get(kind) or f"{'the process of' if kind == name else kind} {name}"
 
 
 @cache

@@ -46,6 +46,7 @@ from ringlight.experiments.runner.larger import TooFast, at_scale, larger
 from ringlight.experiments.runner.machine import scale_here
 from ringlight.experiments.runner.progress import Reporter
 from ringlight.fabric.extension import extensions
+from ringlight.testbed.lab_programs import program_kinds
 
 #: A result of more rows is written without indentation, which takes a quarter of the time and of the space.
 _READABLE = 2000
@@ -252,9 +253,10 @@ def check_resumed(path: Path, experiment: Experiment, backend: Backend) -> None:
     if tuple(environment.get("sets") or ()) != experiment.sets:
         raise ScenarioError(f"{path}: its runs were made with another --set; begin anew")
     facts = backend.facts()
-    for key, option in (("latency_s", "--latency"), ("payload_share", "--mtu"), ("apps", "--app")):
+    chosen = [("latency_s", "--latency", "simulated"), ("payload_share", "--mtu", "simulated")]
+    chosen += [(*kind.fact, "made") for kind in program_kinds().values()]
+    for key, option, made in chosen:
         if environment.get(key) != facts.get(key):
-            made = "made" if key == "apps" else "simulated"
             raise ScenarioError(f"{path}: its runs were {made} with another {option}; begin anew")
 
 

@@ -68,12 +68,12 @@ class HostsBackend(EmulationBackend):
         self,
         runtime: str,
         cluster: Cluster | None,
-        fast_path: bool = False,
+        devices: Sequence[str] = (),
         over: Over | None = None,
         known: tuple[str, tuple[Host, ...]] | None = None,
         series: str = "",
     ) -> None:
-        super().__init__(runtime, fast_path=fast_path)
+        super().__init__(runtime, devices=devices)
         self._cluster, self._over = cluster, over
         #: The scheduler's address, and its hosts.
         self._known = (cluster.address, cluster.hosts) if cluster is not None else known
@@ -85,7 +85,7 @@ class HostsBackend(EmulationBackend):
         self._missed_s: dict[str, float] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return HostsBackend, (self.runtime, None, self.fast_path, self._over, self._known, self._series)
+        return HostsBackend, (self.runtime, None, self.devices, self._over, self._known, self._series)
 
     @property
     def cluster(self) -> Cluster:
@@ -320,9 +320,7 @@ class HostsBackend(EmulationBackend):
         reporter = _Wanted(unwanted)
         with TemporaryDirectory(prefix="ringlight-run-") as folder:
             logs = Path(folder)
-            backend = EmulationBackend(
-                self.runtime, free_addresses(), fast_path=self.fast_path, spread=spread
-            )
+            backend = EmulationBackend(self.runtime, free_addresses(), devices=self.devices, spread=spread)
             backend.prepare([plan.setting], logs, reporter.say, {})
             repeats = Repeats(reporter, Foreteller()) if again else None
             records, failures = one_alone(backend, plan, reporter, repeats)

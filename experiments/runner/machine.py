@@ -17,6 +17,7 @@ from ringlight.experiments.analysis.scaling import choose_scale
 from ringlight.experiments.language.plan import ChosenScale, RunPlan
 from ringlight.experiments.record.environment import describe_machine
 from ringlight.experiments.record.writing import write_json, writing
+from ringlight.testbed.devices import any_carries
 
 #: Seconds of a lab's bring-up, of each batch of links that are measured besides filling them, and of a run
 #: besides its jobs; and what each GPU adds. Measured with 64 GPUs on two processors (2026-11-26): 6.4 to
@@ -170,10 +171,9 @@ def real_scale(plans: Sequence[RunPlan]) -> ChosenScale:
 
 
 def scale_here(
-    plans: Sequence[RunPlan], *, fast_path: bool = False, measure: Callable[[str], None] | None = None
+    plans: Sequence[RunPlan], *, devices: Sequence[str] = (), measure: Callable[[str], None] | None = None
 ) -> ChosenScale:
-    """Return one scale at which this machine carries all of these runs. ``fast_path``: with the kernel's fast
-    path.
+    """Return one scale at which this machine carries all of these runs, in labs with these devices.
 
     ``measure``: if this machine has no calibration, make one, and report it by this function. A calibration
     that does not count is repeated at most once a day. Without ``measure``, or if no calibration counts, the
@@ -188,4 +188,6 @@ def scale_here(
     if calibration is not None and not calibration.counts:
         calibration = None
     costs, name = (MEASURED, REFERENCE) if calibration is None else (calibration.costs, calibration.name)
-    return choose_scale(plans, costs.fast() if fast_path else costs, os.cpu_count() or 1, name)
+    if any_carries(devices):
+        costs = costs.past_switches()
+    return choose_scale(plans, costs, os.cpu_count() or 1, name)

@@ -83,7 +83,7 @@ def _build(
             setting,
             backend.runtime,
             free_addresses(),
-            fast_path=backend.fast_path,
+            devices=backend.devices,
             spread=None if spread is None else spread(setting),
         )
         with processes:

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ringlight.experiments.cli import calls, options, rest
-from ringlight.experiments.cli.applications import processes_of_lab
 from ringlight.experiments.cli.common import answer, echo, fail, listing, say, table
 from ringlight.experiments.cli.emulated import refuse_hosts, standing
+from ringlight.experiments.cli.labs import processes_of_lab
 from ringlight.extensions.console.distant import converse
 from ringlight.extensions.console.looking import PANEL, LabId, capture, graph, is_scenario
 from ringlight.testbed.forkserver import forking
+from ringlight.testbed.lab_programs import program_kinds
 from ringlight.testbed.preloaded import PROGRAMS
 
 if TYPE_CHECKING:
@@ -125,8 +126,10 @@ def shell(
     if where is not None and is_scenario(where):
         with _own_lab(Path(where), place, built) as lab:
             errors = _prompt(lab, lines)
-    elif built.app or built.app_all or built.observe_links:
-        fail("--app: only of a lab that is built now; give a scenario file, or give it to ringlight up", 2)
+    elif given := [options for options in built.programs if options.is_asked]:
+        option = program_kinds()[given[0].name].fact[1]
+        remedy = "give a scenario file, or give it to ringlight up"
+        fail(f"{option}: only of a lab that is built now; {remedy}", 2)
     else:
         lab = attach(where)
         calls.ask_controller_of(lab)

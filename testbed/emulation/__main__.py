@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ringlight.testbed.descriptors import too_few
+from ringlight.testbed.devices import device_kinds
 from ringlight.testbed.lab import ENVIRONMENT, Lab, LabError
+from ringlight.testbed.lab_programs import LabProgram, program_kinds
 
 #: Between two looks at who the lab is for, seconds.
 _LOOK_S = 1.0
@@ -46,7 +48,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--openflow", type=_address, default=("127.0.0.1", 6653), help="controller, host:port"
     )
-    parser.add_argument("--apps", type=Path, help="file that says which applications of others to run")
+    parser.add_argument(
+        "--program", action="append", default=[], metavar="NAME=FILE", help="program of an extension to run"
+    )
     parser.add_argument(
         "--keep", type=Path, help="file that says how to start the controller and keep it running"
     )
@@ -57,12 +61,17 @@ def _parser() -> argparse.ArgumentParser:
         "--onic-faults", action="store_true", help="O-NICs' agents may be told to lose control messages"
     )
     parser.add_argument(
-        "--fast-path", action="store_true", help="the kernel carries what the switches' flow tables say"
+        "--device", action="append", default=[], choices=[*device_kinds()], help="device of an extension"
     )
     parser.add_argument("--image", help="worker image (default: the one made from this source tree)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--part", type=Path, help="file that says which part of a lab over hosts this is")
     return parser
+
+
+def _program(text: str) -> tuple[str, LabProgram]:
+    name, _, file = text.partition("=")
+    return name, program_kinds()[name].read(Path(file))
 
 
 def load_fabric(path: Path) -> Fabric:
@@ -100,7 +109,6 @@ def _run(chosen: argparse.Namespace) -> int:
 
     from ringlight.testbed.emulation.network import Emulation
     from ringlight.testbed.emulation.nodes import ControllerAddress
-    from ringlight.testbed.emulation.others import Applications
     from ringlight.testbed.emulation.testbed import KeptController, Settings, Stopped, Testbed
     from ringlight.testbed.parts import Parts
 
@@ -118,12 +126,12 @@ def _run(chosen: argparse.Namespace) -> int:
                 chosen.bounded,
             ),
             controller=ControllerAddress(*chosen.openflow),
-            apps=Applications.read(chosen.apps) if chosen.apps else None,
+            programs=dict(map(_program, chosen.program)),
             keeps=KeptController.read(chosen.keep) if chosen.keep else None,
             image=chosen.image,
             seed=chosen.seed,
             onic_faults=chosen.onic_faults,
-            fast_path=chosen.fast_path,
+            devices=tuple(chosen.device),
             parts=Parts.read(chosen.part) if chosen.part else None,
         )
     )

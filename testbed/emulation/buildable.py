@@ -69,16 +69,6 @@ def check_names(lab: Lab, fabric: Fabric) -> None:
             raise ValueError(f"{names[name]} and {port} would both be called {name}; rename a switch")
 
 
-def check_controllers(fabric: Fabric, *, applications: bool) -> None:
-    """Raise ValueError naming a packet switch that is for applications where there are none."""
-    for name, switch in fabric.packet_switches.items():
-        if switch.controller == "app" and not applications:
-            raise ValueError(
-                f"packet_switches.{name}.controller: app, and no application was given; "
-                "name one: ringlight up FILE --app MY_APP.py"
-            )
-
-
 def building_problem(fabric: Fabric, slower: float) -> str | None:
     """Return why no lab of this fabric can be built, ``key: reason``; None if one can.
 

@@ -1,10 +1,10 @@
 """Measures what this machine's network costs its processors: a few seconds, with nothing of a lab.
 
 One TCP stream of single frames goes from one namespace to another: over a veth pair, through a bridge of Open
-vSwitch with few ports and with many, over the fast path, and through the program of the optical switch. A
-frame costs what this process, Open vSwitch and the kernel's network threads worked meanwhile. At a set rate
-each frame wakes who waits for it. Open vSwitch then does all that it does whenever it wakes, for one frame;
-what a frame costs where it is busy is measured with as many as it takes.
+vSwitch with few ports and with many, past it where a device carries frames, and through the program of the
+optical switch. A frame costs what this process, Open vSwitch and the kernel's network threads worked
+meanwhile. At a set rate each frame wakes who waits for it. Open vSwitch then does all that it does whenever
+it wakes, for one frame; what a frame costs where it is busy is measured with as many as it takes.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from pyroute2.iproute import IPRoute
 
 from ringlight.containers.image import ImageError, image_present, image_tag
+from ringlight.testbed.devices import DeviceKind, Site, device_kinds
 from ringlight.testbed.emulation import openvswitch
 from ringlight.testbed.emulation.clean import clean
-from ringlight.testbed.emulation.fastpath.carrier import Carrier
 from ringlight.testbed.emulation.kernel import netlink
 from ringlight.testbed.emulation.nodes import has_kernel_datapath
 from ringlight.testbed.emulation.optical.datapath import Datapath
@@ -53,10 +54,10 @@ CONTAINER_S, PATIENCE_S = 60.0, 20.0
 @dataclass(frozen=True)
 class Measured:
     """Seconds of one processor: of a ``frame`` at its two ends, a frame in a packet switch of Open vSwitch
-    (``switched``), what each of its ``port``s adds to that, a frame on the fast path (``carried``; None where
-    there is none) and through an optical switch (``lit``). ``wake``: from one process of Python to another.
-    ``container``: wall-clock seconds until one has started and ended, None without Docker. ``taken``: the
-    largest share of the processors that others had meanwhile."""
+    (``switched``), what each of its ``port``s adds to that, a frame that is carried past it (``carried``;
+    None where no device does) and through an optical switch (``lit``). ``wake``: from one process of Python
+    to another. ``container``: wall-clock seconds until one has started and ended, None without Docker.
+    ``taken``: the largest share of the processors that others had meanwhile."""
 
     frame: float
     switched: float
@@ -99,20 +100,22 @@ def _calibrated(lab: Lab, say: Callable[[str], None]) -> Measured:
         "Open vSwitch, busy": lambda lab: _switched(lab, "full", rate_bps=FULL_BPS),
         f"Open vSwitch with {MORE_PORTS} more ports": lambda lab: _switched(lab, "many", MORE_PORTS),
     }
-    if not has_kernel_datapath():
-        kinds["fast path"] = lambda lab: _switched(lab, "fast", fast=True)
+    carriers = {name.replace("_", " "): kind for name, kind in device_kinds().items() if kind.carries}
+    if has_kernel_datapath():
+        carriers = {}
+    kinds |= {name: partial(_switched, node="fast", carrier=kind) for name, kind in carriers.items()}
     for name, built in kinds.items():
         with built(lab) as ends:
             ways[name] = _cost(lab, ends)
         say(f"{name}: {1e6 * ways[name].frame_s:.1f} µs for each frame")
     frame, optical, few, busy, many = list(ways.values())[:5]
     at_switch = 1 + 1 / ACKED
-    fast = ways.get("fast path")
+    fast = min((ways[name].frame_s for name in carriers), default=None)
     return Measured(
         frame=frame.frame_s,
         switched=busy.switch_s / at_switch,
         port=max(0.0, many.switch_s - few.switch_s) / MORE_PORTS / at_switch,
-        carried=None if fast is None else max(0.0, fast.frame_s - frame.frame_s) / at_switch,
+        carried=None if fast is None else max(0.0, fast - frame.frame_s) / at_switch,
         lit=max(0.0, optical.frame_s - frame.frame_s) / at_switch,
         wake=_wake(),
         container=_container(),
@@ -176,7 +179,12 @@ def _lit(lab: Lab) -> Iterator[tuple[int, int]]:
 
 @contextmanager
 def _switched(
-    lab: Lab, node: str, more_ports: int = 0, *, fast: bool = False, rate_bps: float = RATE_BPS
+    lab: Lab,
+    node: str,
+    more_ports: int = 0,
+    *,
+    carrier: DeviceKind | None = None,
+    rate_bps: float = RATE_BPS,
 ) -> Iterator[tuple[int, int]]:
     """Two hosts at one bridge of Open vSwitch, to which nothing else speaks."""
     bridge = lab.bridge(node)
@@ -199,12 +207,11 @@ def _switched(
         openvswitch.vsctl(*words)
         openvswitch.keep_memory()
         openvswitch.widen_buffers(lab.prefix)
-        if fast:
-            smoother = lab.interface("smoother", 1), lab.interface("smoother", 2)
-            carrier = Carrier({bridge: 1}, Path(directory, "fast.sock"), smoother, lab.link_group)
-            carrier.start()
-            undo.callback(carrier.stop)
-            carrier.take_up(names[:2])
+        device = None if carrier is None else carrier.plan(Site(lab, Path(directory), {bridge: 1}))
+        if device is not None:
+            undo.callback(device.stop)
+            device.start()
+            device.take_up(names[:2])
         for here_port, there in ((1, 2), (2, 1)):
             for kind in ("ip", "arp"):
                 flow = f"priority=9,{kind},in_port={here_port},actions=output:{there}"

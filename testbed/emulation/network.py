@@ -11,10 +11,9 @@ import math
 import threading
 import time
 import zlib
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 
 from mininet.net import Mininet
@@ -25,9 +24,9 @@ from ringlight.fabric.impairments import NONE, Impairments
 from ringlight.fabric.parts import OURS, Link, Port
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.deaths import ProcessKind
+from ringlight.testbed.devices import Device
 from ringlight.testbed.emulation import averager_processes, openvswitch
-from ringlight.testbed.emulation.buildable import check_controllers, check_fabric, check_names, check_rates
-from ringlight.testbed.emulation.fastpath.carrier import Carrier
+from ringlight.testbed.emulation.buildable import check_fabric, check_names, check_rates
 from ringlight.testbed.emulation.impairments.end import End, FrameCounts
 from ringlight.testbed.emulation.kernel import netlink, netns
 from ringlight.testbed.emulation.kernel.netlink import NetworkError
@@ -55,6 +54,7 @@ from ringlight.testbed.emulation.onic.wiring import (
 )
 from ringlight.testbed.emulation.windows import LATE_S, WAITING_FRAMES, Windows
 from ringlight.testbed.lab import INTERFACE_NAME_MAX, NIC, OVS_LABEL, SECOND_NIC, Lab
+from ringlight.testbed.lab_programs import program_kinds, waiting
 from ringlight.testbed.parts import Parts, Tunnel
 
 log = logging.getLogger(__name__)
@@ -98,9 +98,9 @@ class Emulation:
 class LabNetwork(Mininet):  # type: ignore[misc]
     """:meth:`build` makes the nodes, :meth:`start` joins them; :meth:`plug` and :meth:`unplug` join workers.
 
-    ``fast_path``: socket of a fast path beside the packet switches of our controller, None for none. Where
-    Open vSwitch forwards in the kernel there is none either. ``parts``: of a lab over several hosts, of
-    which only one part is here.
+    ``programs``: where switches find the programs that write their tables, by the program's name.
+    ``devices``: makes the lab's devices, given the datapath id of each bridge here that our controller
+    drives. ``parts``: of a lab over several hosts, of which only one part is here.
 
     Methods raise NetworkError or OpenVSwitchError with one line. They may be called from several threads.
     """
@@ -111,12 +111,14 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         fabric: Fabric,
         emulation: Emulation,
         controller: ControllerAddress,
-        apps: ControllerAddress | None = None,
-        fast_path: Path | None = None,
+        programs: Mapping[str, ControllerAddress] | None = None,
+        devices: Callable[[Mapping[str, int]], list[Device]] = lambda _: [],
         parts: Parts | None = None,
     ) -> None:
         check_fabric(fabric)
-        check_controllers(fabric, applications=apps is not None)
+        self._programs = {program_kinds()[name].controller: where for name, where in (programs or {}).items()}
+        if (why := waiting(fabric, programs or ())) is not None:
+            raise ValueError(why)
         check_names(lab, fabric)
         check_rates(fabric, emulation.time_dilation * emulation.payload_scale)
         # Else it changes settings of the whole machine, for good. It asks its own class, and no subclass.
@@ -126,23 +128,16 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         self.fabric = fabric
         self.emulation = emulation
         self.target = controller
-        self._apps = apps
         self._parts = parts
-        self._carrier: Carrier | None = None
+        ours = [switch for switch in fabric.packet_switches.values() if switch.is_ours]
+        self._devices = devices({lab.bridge(s.name): s.dpid for s in ours if self.is_here(s.name)})
         #: Whether no switch that packets may meet is Open vSwitch alone.
-        self._all_carried = False
-        if fast_path is not None and not has_kernel_datapath():
-            optical = fabric.optical_switches.values()
-            self._all_carried = not fabric.foreign_switches and all(s.driver != "openflow" for s in optical)
-            there = fabric.packet_switches.values()
-            ours = (switch for switch in there if switch.is_ours and self.is_here(switch.name))
-            names = lab.interface("smoother", 1), lab.interface("smoother", 2)
-            self._carrier = Carrier(
-                {lab.bridge(switch.name): switch.dpid for switch in ours},
-                fast_path,
-                names,
-                lab.link_group,
-            )
+        self._all_carried = (
+            bool(self._devices)
+            and all(self._carrier_of(s.name) for s in ours if self.is_here(s.name))
+            and not fabric.foreign_switches
+            and all(switch.driver != "openflow" for switch in fabric.optical_switches.values())
+        )
         self._nodes: dict[str, ShellLess] = {}
         self._cables: dict[Port, Cable | CutCable] = {}
         self._control: ControlNetwork | None = None
@@ -238,8 +233,8 @@ class LabNetwork(Mininet):  # type: ignore[misc]
             self._qos = openvswitch.vsctl(*words).split()[0]
             for bridge in self.switches:
                 bridge.qos = self._qos
-        if self._carrier is not None:
-            self._carrier.start()
+        for device in self._devices:
+            device.start()
         self._finish(ports)
         self._start_averagers()
         self._start_onics()
@@ -252,8 +247,17 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         if not has_kernel_datapath():
             openvswitch.keep_memory()
             openvswitch.widen_buffers(self.lab.prefix)
-        if self._carrier is not None:
-            self._carrier.open_vswitch_is_back()
+        for device in self._devices:
+            device.open_vswitch_is_back()
+
+    def _carrier_of(self, name: str) -> Device | None:
+        """Return the device that forwards a switch's packets in place of Open vSwitch, None without one."""
+        bridge = self.lab.bridge(name)
+        return next((device for device in self._devices if device.carries(bridge)), None)
+
+    def of_devices(self) -> dict[str, Any]:
+        """Return the keys of the lab's inventory that its devices have."""
+        return {key: value for device in self._devices for key, value in device.inventory().items()}
 
     @property
     def onics(self) -> dict[str, OnicNode]:
@@ -307,7 +311,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
             )
 
     def _add_bridge(self, name: str, dpid: int, controller: str = OURS) -> None:
-        carried = self._carrier is not None and self._carrier.carries(self.lab.bridge(name))
+        carried = self._carrier_of(name) is not None
         bridge = self.addSwitch(
             self.lab.bridge(name), lab=self.lab, dpid=dpid, controller=controller, carried=carried
         )
@@ -325,11 +329,10 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         match bridge.controller:
             case "none":
                 return []
-            case "app":
-                assert self._apps is not None
-                return [self._apps]
+            case controller if controller == OURS:
+                return [self.target]
             case other:
-                return [self.target if other == OURS else ControllerAddress.parse(other)]
+                return [self._programs.get(other) or ControllerAddress.parse(other)]
 
     def handed_over(self) -> dict[str, tuple[str, str]]:
         """Return the bridge and the controller's address in the fabric of each packet switch on this host
@@ -428,9 +431,9 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         openvswitch.check_ports({self._interface(port): port.number for port in here})
         if here and not has_kernel_datapath():
             openvswitch.widen_buffers(self.lab.prefix)
-        if self._carrier is not None:
-            carried = [port for port in here if self._carrier.carries(self.lab.bridge(port.node))]
-            self._carrier.take_up(map(self._interface, carried))
+        for device in self._devices:
+            carried = [port for port in here if device.carries(self.lab.bridge(port.node))]
+            device.take_up(map(self._interface, carried))
 
     def _end_fibre(self, port: Port) -> None:
         """Finish the end of a fibre at an optical switch.
@@ -581,11 +584,11 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         ]
 
     def _leave_to_open_vswitch(self) -> None:
-        """Have the fast path send nothing there: the kernel takes what eBPF has sent past an impaired end."""
-        if self._carrier is not None:
-            ends = [port for link in self._impaired for port in (link.a, link.b)]
-            switches = [port for port in ends if isinstance(self._nodes.get(port.node), PacketSwitch)]
-            self._carrier.leave(map(self._interface, switches))
+        """Have devices send nothing there: the kernel takes what eBPF has sent past an impaired end."""
+        ends = [port for link in self._impaired for port in (link.a, link.b)]
+        switches = [port for port in ends if isinstance(self._nodes.get(port.node), PacketSwitch)]
+        for device in self._devices:
+            device.leave(map(self._interface, switches))
 
     def _impair_ends(self, link: Link) -> None:
         """Those that are plugged in."""
@@ -936,9 +939,8 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         with self._lock:
             for port in [*self._ends]:
                 self._drop_end(port)
-        if self._carrier is not None:
-            self._carrier.stop()
-            self._carrier = None
+        while self._devices:
+            self._devices.pop().stop()
         try:
             self.remove_bridges()
         except openvswitch.OpenVSwitchError as error:

@@ -170,7 +170,7 @@ class PacketSwitch(ShellLess, OVSSwitch):  # type: ignore[misc]
     Without a controller it forwards nothing (fail mode secure), unless it is to do without one
     (``controller``: none), and then learns and floods. ``qos``: the record that tells Open vSwitch
     to leave queueing to others; without it the shaping of a port would be removed as the port is added.
-    ``carried``: a fast path reads its tables, for which the bridge must also speak OpenFlow 1.5.
+    ``carried``: a device forwards by its tables, which it reads with OpenFlow 1.5.
     """
 
     def __init__(

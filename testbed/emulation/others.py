@@ -1,108 +1,44 @@
-"""Other writers of packet switches' tables: the process of applications, and other controllers."""
+"""Other writers of packet switches' tables: programs of the lab, and other controllers."""
 
 from __future__ import annotations
 
-import json
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import asdict
 from typing import Any
 
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse
-from pydantic import TypeAdapter
 
 from ringlight.testbed.emulation import openvswitch
-from ringlight.testbed.emulation.nodes import ControllerAddress
-from ringlight.testbed.forkserver import Process, start_process
-from ringlight.testbed.lab import Lab
-from ringlight.testbed.supervision import Supervisor
+from ringlight.testbed.supervision import Life, Supervisor
 
-#: Its name among supervised processes: there is one for all applications.
-NAME = "applications"
 #: What Open vSwitch says of connections is asked for once in so many seconds, however many ask.
 _FRESH_S = 0.5
 
 
-@dataclass(frozen=True)
-class Applications:
-    """Files of applications of others. ``openflow`` and ``rest``: where they wait for switches and for calls,
-    ``host:port``. ``controller``: URL of our REST API, ``token_file``: with the token that it asks for,
-    ``cacert``: what its certificate is checked with. ``observe_links``: they discover links between switches.
-    """
-
-    files: tuple[str, ...]
-    openflow: str
-    rest: str
-    controller: str
-    log: Path
-    token_file: Path | None
-    cacert: str | None = None
-    observe_links: bool = False
-
-    @classmethod
-    def read(cls, path: Path) -> Applications:
-        """Read settings from a file that :meth:`write` wrote, and return them. Raises OSError, ValueError."""
-        return TypeAdapter(cls).validate_json(path.read_bytes())
-
-    def write(self, path: Path) -> None:
-        path.write_text(json.dumps(asdict(self), default=str), encoding="utf-8")
-
-    @property
-    def address(self) -> ControllerAddress:
-        return ControllerAddress.parse(self.openflow)
-
-    def start(self, lab: Lab, ready: Path) -> Process:
-        """Start the process of the applications and return it. The process writes ``ready`` once the
-        applications run. Raises OSError."""
-        ready.unlink(missing_ok=True)
-        environment = {**lab.environment(), "RINGLIGHT_REST": self.controller}
-        if self.token_file is not None:
-            environment["RINGLIGHT_TOKEN"] = self.token_file.read_text(encoding="utf-8").strip()
-        if self.cacert is not None:
-            environment["RINGLIGHT_CACERT"] = self.cacert
-        words = ["--openflow", self.openflow, "--rest", self.rest, "--ready", str(ready)]
-        words += ["--observe-links"] if self.observe_links else []
-        with self.log.open("ab") as output:
-            command = [sys.executable, "-m", "ringlight.controller.openflow.apps", *words, *self.files]
-            return start_process(command, environment, output)
-
-
 class Others:
-    """State of foreign applications and controllers.
+    """State of those who write tables beside our controller.
 
     ``bridges``: bridge and controller's address, as the fabric has it, of each packet switch that connects to
-    a foreign controller, by switch. ``apps``: supervisor of the applications' process.
+    a foreign controller, by switch. ``programs``: supervisors of the lab's programs, by name.
     """
 
-    def __init__(self, bridges: Mapping[str, tuple[str, str]], apps: Supervisor | None) -> None:
+    def __init__(self, bridges: Mapping[str, tuple[str, str]], programs: Mapping[str, Supervisor]) -> None:
         self._bridges = bridges
-        self._apps = apps
+        self._programs = programs
         self._lock = threading.Lock()
         self._read: tuple[float, list[openvswitch.Connection]] = (-_FRESH_S, [])
 
     def document(self) -> dict[str, Any]:
-        """Return the state of the applications' process as ``applications``, None without any, and of the
-        connection of each packet switch to its foreign controller as ``controllers``.
+        """Return the state of each program's process as ``programs``, and of the connection of each packet
+        switch to its foreign controller as ``controllers``.
 
         Raises OpenVSwitchError.
         """
-        return {"applications": self._process(), "controllers": self._connections()}
-
-    def _process(self) -> dict[str, Any] | None:
-        if self._apps is None:
-            return None
-        life = self._apps.lives()[NAME]
-        return {
-            "alive": life.runs,
-            "pid": life.pid,
-            "since": life.since,
-            "restarts": life.restarts,
-            "last_error": life.ended,
-        }
+        programs = {name: _process(kept.lives()[name]) for name, kept in self._programs.items()}
+        return {"programs": programs, "controllers": self._connections()}
 
     def _connections(self) -> dict[str, Any]:
         with self._lock:
@@ -114,6 +50,16 @@ class Others:
             name: {"controller": controller, **asdict(connection)}
             for (name, (_, controller)), connection in zip(self._bridges.items(), connections, strict=True)
         }
+
+
+def _process(life: Life) -> dict[str, Any]:
+    return {
+        "alive": life.runs,
+        "pid": life.pid,
+        "since": life.since,
+        "restarts": life.restarts,
+        "last_error": life.ended,
+    }
 
 
 def others_routes(state: Callable[[], dict[str, Any]]) -> APIRouter:

@@ -32,7 +32,8 @@ from ringlight.fabric.topology import Fabric
 from ringlight.testbed import deaths, descriptors, forkserver, limits, services
 from ringlight.testbed.deaths import Deaths
 from ringlight.testbed.descriptors import too_few
-from ringlight.testbed.emulation import clean, openvswitch, others
+from ringlight.testbed.devices import Site, plan_devices
+from ringlight.testbed.emulation import clean, openvswitch
 from ringlight.testbed.emulation.agent.hosts import IdleHosts
 from ringlight.testbed.emulation.agent.http import AgentServer, make_app
 from ringlight.testbed.emulation.agent.lightpaths import Lightpaths
@@ -62,11 +63,12 @@ from ringlight.testbed.emulation.onic.wiring import (
 )
 from ringlight.testbed.emulation.optical.far_light import light_plan
 from ringlight.testbed.emulation.optical.lasers import Lasers
-from ringlight.testbed.emulation.others import Applications, Others, others_routes
+from ringlight.testbed.emulation.others import Others, others_routes
 from ringlight.testbed.emulation.vswitchd import VswitchdWatch
 from ringlight.testbed.forkserver import ForkServer, Process, start_process
 from ringlight.testbed.freezes import FreezeWatch, Watched
 from ringlight.testbed.lab import Lab
+from ringlight.testbed.lab_programs import LabProgram
 from ringlight.testbed.parts import Parts
 from ringlight.testbed.preloaded import WORKER
 from ringlight.testbed.supervision import Life, Start, Supervisor
@@ -134,10 +136,11 @@ class Settings:
     worker.
 
     ``onic_faults``: the O-NICs' agents can be ordered to delay and lose control messages. ``onic_lease_s``:
-    emulated seconds that a grant of light lasts unless it is renewed. ``apps``: foreign applications.
+    emulated seconds that a grant of light lasts unless it is renewed. ``programs``: of extensions, by
+    name.
     ``keeps``: the controller's command, if the testbed starts the controller and keeps it running.
-    ``fast_path``: the kernel carries packets according to the packet switches' flow tables. ``parts``: the
-    parts of a lab over several hosts, of which this testbed is one.
+    ``devices``: names of extensions' devices. ``parts``: the parts of a lab over several hosts, of which this
+    testbed is one.
     """
 
     lab: Lab
@@ -146,14 +149,14 @@ class Settings:
     runtime: Runtime = "docker"
     emulation: Emulation = field(default_factory=Emulation)
     controller: ControllerAddress = field(default_factory=lambda: ControllerAddress("127.0.0.1", 6653))
-    apps: Applications | None = None
+    programs: Mapping[str, LabProgram] = field(default_factory=dict)
     keeps: KeptController | None = None
     image: str | None = None
     command: tuple[str, ...] | None = None
     seed: int = 0
     onic_faults: bool = False
     onic_lease_s: float = 2.0
-    fast_path: bool = False
+    devices: tuple[str, ...] = ()
     parts: Parts | None = None
 
 
@@ -170,7 +173,7 @@ class Testbed:
         self.network: LabNetwork | None = None
         #: Of a fabric's parts that are processes, by their part of the inventory.
         self.supervisors: dict[str, Supervisor] = {}
-        self.apps: Supervisor | None = None
+        self.programs: dict[str, Supervisor] = {}
         self.controller: Supervisor | None = None
         self._deaths = Deaths(settings.state / deaths.FILE)
         #: All that are started again, by their kind.
@@ -255,16 +258,17 @@ class Testbed:
 
         self._undo.enter_context(FreezeWatch(("testbed", "testbed"), self._watched, self._deaths.add))
         # First, as a file that cannot be loaded ends it all.
-        self._launch_apps()
+        for name in settings.programs:
+            self._launch_program(name)
         self._go_on()
         self._launch_controller()
         if forked:
             # Not before: the controller imports most of what it needs by itself, beside all else.
             forkserver.prepare(self._environment[forkserver.SOCKET], forked)
-        where = None if settings.apps is None else settings.apps.address
+        where = {name: ControllerAddress.parse(p.openflow) for name, p in settings.programs.items()}
         network = LabNetwork(
             *(lab, settings.fabric, settings.emulation, controller, where),
-            self._fast_path if settings.fast_path else None,
+            lambda bridges: plan_devices(settings.devices, Site(lab, settings.state, bridges)),
             settings.parts,
         )
         self.network = network
@@ -313,7 +317,7 @@ class Testbed:
         )
         self._undo.callback(faults.close)
         app.include_router(fault_routes(faults))
-        app.include_router(others_routes(Others(network.handed_over(), self.apps).document))
+        app.include_router(others_routes(Others(network.handed_over(), self.programs).document))
         server.start()
         self._await_optical()
         self._await_onics()
@@ -393,28 +397,21 @@ class Testbed:
             raise TestbedError(f"Docker: {docker_reason(error)}") from None
         return api, image
 
-    @property
-    def _fast_path(self) -> Path:
-        return self.settings.state / "fastpath.sock"
+    # -- programs of extensions
 
-    # -- applications of others
-
-    def _launch_apps(self) -> None:
-        """Start them, and wait until they run."""
-        if (apps := self.settings.apps) is None:
-            return
-        ready = self.settings.state / "apps.json"
-        starts = {others.NAME: partial(apps.start, self.settings.lab, ready)}
-        self.apps = Supervisor(
+    def _launch_program(self, name: str) -> None:
+        """Start it, and wait until it runs."""
+        program = self.settings.programs[name]
+        ready = self.settings.state / f"{name}.json"
+        kept = self.programs[name] = self._supervisors[name] = Supervisor(
             "the process of",
-            starts,
-            lambda name, *_: self._deaths.back("applications", name),
-            lambda _: last_line(apps.log),
-            on_end=partial(self._deaths.ended, "applications"),
+            {name: partial(program.start, self.settings.lab, ready)},
+            lambda *_: self._deaths.back(name, name),
+            lambda _: last_line(program.log),
+            on_end=partial(self._deaths.ended, name),
         )
-        self._supervisors["applications"] = self.apps
-        self._undo.callback(self.apps.stop)
-        self._await(self.apps, others.NAME, ready.exists, apps.log, time.monotonic() + START_S)
+        self._undo.callback(kept.stop)
+        self._await(kept, name, ready.exists, program.log, time.monotonic() + START_S)
 
     # -- the controller
 
@@ -674,7 +671,7 @@ class Testbed:
             for name, life in kept.lives().items()
         ]
         watched = [
-            Watched(kind, name, life.pid, kind == "applications") for kind, name, life in lives if life.runs
+            Watched(kind, name, life.pid, kind in self.programs) for kind, name, life in lives if life.runs
         ]
         if self._fork_server is not None:
             watched.append(Watched("fork server", "forks", self._fork_server.pid))
@@ -703,6 +700,7 @@ class Testbed:
     def _make_inventory(self) -> dict[str, Any]:
         settings = self.settings
         lab, fabric = settings.lab, settings.fabric
+        assert self.network is not None
         switches = self._lives("optical_switches")
         optical: dict[str, Any] = {}
         for index, switch in enumerate(fabric.optical_switches.values()):
@@ -763,7 +761,7 @@ class Testbed:
             "packet_switches": packet,
             "optical_switches": optical,
             "onics": onics,
-            **({"fast_path": str(self._fast_path)} if self._fast_path.exists() else {}),
+            **self.network.of_devices(),
             **({"averagers": working} if working else {}),
             **({"processes": processes} if processes else {}),
         }
@@ -793,7 +791,7 @@ class Testbed:
     def _remove_state(self) -> None:
         """Remove our files; the directories too unless somebody else keeps files there."""
         state, lab = self.settings.state, self.settings.lab
-        names = ["inventory.json", "agent.sock", "fastpath.sock", "light.json", deaths.FILE]
+        names = ["inventory.json", "agent.sock", "light.json", deaths.FILE]
         names += [
             f"{name}.{kind}"
             for name in self.settings.fabric.optical_switches

@@ -43,7 +43,6 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "controller.__main__": ("fabric", "controller"),
     "controller.running": ("fabric", "controller"),
     "controller.openflow": ("fabric", "controller.tls_session", "controller.waiting_room"),
-    "controller.openflow.apps": ("fabric", "controller.openflow", "controller.web"),
     "controller.web": (
         *("controller.errors", "controller.tls_session", "controller.waiting_room", "fabric.text"),
     ),
@@ -113,6 +112,8 @@ OF_EXPERIMENTS = {
 for _room, _others in OF_EXPERIMENTS.items():
     MAY_IMPORT[f"experiments.{_room}"] = ("fabric", "workloads", *(f"experiments.{name}" for name in _others))
 MAY_IMPORT["experiments.runner"] += (
+    "testbed.devices",
+    "testbed.lab_programs",
     "testbed.hosts",
     "testbed.lab",
     "testbed.parts",
@@ -139,7 +140,7 @@ MAY_IMPORT["controller.jobs"] += (
 )
 #: Packages of others, by the only rooms of the core that may import them.
 ONLY_IN = {
-    "os_ken": ["controller.openflow"],
+    "os_ken": ["controller.openflow", "extensions"],
     "mininet": ["testbed.emulation", "extensions"],
     "numba": ["testbed.simulation"],
     "torch": ["experiments.onn"],

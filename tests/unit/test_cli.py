@@ -309,22 +309,15 @@ def test_a_lab_that_stands_is_built_at_the_addresses_asked_for(
     monkeypatch.setattr(lab_of_setting, "processes_of", made)
     monkeypatch.setenv("RINGLIGHT_TOKEN", "secret")
     cert, key = tmp_path / "cert", tmp_path / "key"
-    where = ["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3", "127.0.0.1:4"]
-    options = ["--rest", where[0], "--openflow", where[1], "--app-openflow", where[2], "--app-rest", where[3]]
+    where = ["127.0.0.1:1", "127.0.0.1:2"]
+    options = ["--rest", where[0], "--openflow", where[1]]
     doors = ["--tls-cert", str(cert), "--tls-key", str(key), "--rest-insecure", "--openflow-insecure"]
-    doors += ["--app", "ryu.app.rest_topology", "--app-all", "--observe-links"]
     words = ["up", str(BUNDLED), "--arm", "a-fragmented", "--runtime", "namespace", *options, *doors]
     cli.add_commands()
     with pytest.raises(LabError, match="enough"):
         cli.app(words, standalone_mode=False)
-    wanted = Addresses(
-        *where[:2],
-        "secret",
-        *where[2:],
-        tls=(cert, key),
-        insecure=frozenset({"rest", "openflow"}),
-        observe_links=True,
-    )
+    insecure = frozenset({"rest", "openflow"})
+    wanted = Addresses(*where, "secret", tls=(cert, key), insecure=insecure)
     assert asked == ["namespace", wanted, False]
 
 

@@ -162,7 +162,7 @@ def test_a_link_on_another_page_may_be_followed_and_its_form_not_sent(controller
     Reached(app)
     link = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
     assert call(app, "GET", "/docs", link)[0] == 200
-    assert call(app, "POST", "/stats/flowentry/add", link)[0] == 403
+    assert call(app, "POST", "/v1/jobs", link)[0] == 403
 
 
 def test_a_body_below_v1_must_be_json(controller: Controller) -> None:
@@ -172,7 +172,7 @@ def test_a_body_below_v1_must_be_json(controller: Controller) -> None:
         for headers in ({"content-length": "2"}, {"transfer-encoding": "chunked"}):
             for kind in FORMS:
                 named = {} if kind is None else {"content-type": kind}
-                # A script for Ryu's ofctl_rest may call its body what it likes, or nothing.
+                # Elsewhere scripts of old may call their bodies what they like, or nothing.
                 wanted = 415 if path.startswith("/v1/") else 200
                 assert call(app, method, path, {**headers, **named}, b"{}")[0] == wanted, (method, path, kind)
             assert bool(reached.calls) == (not path.startswith("/v1/"))

@@ -268,3 +268,18 @@ def test_a_report_leads_to_the_pages_of_extensions(
     )
     assert '<a href="torus.html">The torus</a>' in (done.path / "report.html").read_text()
     assert (done.path / "torus.html").read_text() == "watched: True"
+
+
+def test_a_broken_device_is_one_line() -> None:
+    code = """
+from ringlight.fabric import extension
+extension.extensions = lambda: [
+    extension.InstalledExtension(extension.Extension("torus", devices={"torus": "none:TORUS"}), "json")
+]
+from ringlight.experiments.cli import app
+app.main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("ringlight: extension torus: none:TORUS")
+    assert done.stderr.count("\n") == 1

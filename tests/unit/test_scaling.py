@@ -217,7 +217,7 @@ def test_a_calibration_is_of_one_processor_kernel_and_commit(
     # Workers go by the speed of the machine, switches are as measured.
     assert found.costs.message == pytest.approx(2 * MEASURED.message)
     assert (found.costs.switched, found.costs.port) == (30e-6, 2e-6)
-    assert (found.costs.fast().switched, found.costs.fast().port) == (4e-6, 0)
+    assert (found.costs.past_switches().switched, found.costs.past_switches().port) == (4e-6, 0)
     for key in ("processor", "kernel", "commit", "processors"):
         text = (tmp_path / "cache" / "calibration.json").read_text()
         other = json.loads(text)

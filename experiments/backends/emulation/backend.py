@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -15,7 +14,6 @@ from ringlight.experiments.backends.emulation.astray import freeze_line
 from ringlight.experiments.backends.emulation.lab import EmulatedLab
 from ringlight.experiments.backends.emulation.lab_of_setting import (
     cannot_drive,
-    for_applications,
     processes_of,
 )
 from ringlight.experiments.backends.emulation.linktest import LinkTest
@@ -31,8 +29,11 @@ from ringlight.experiments.record.events import Record
 from ringlight.experiments.record.writing import writing
 from ringlight.fabric.keys import plugged
 from ringlight.fabric.parts import canonical
+from ringlight.fabric.topology import Fabric
 from ringlight.fabric.values import under
+from ringlight.testbed.devices import device_kinds
 from ringlight.testbed.emulation.buildable import building_problem
+from ringlight.testbed.lab_programs import ProgramOptions, waiting, writers
 from ringlight.testbed.processes import Addresses, LabProcesses, check_ready
 
 if TYPE_CHECKING:
@@ -49,9 +50,8 @@ def _cannot_build(setting: Setting) -> str | None:
 
 
 class EmulationBackend:
-    """``runtime``: docker or namespace. ``apps``: files of applications of others, which every lab runs.
-    ``fast_path``: the kernel carries what the packet switches' flow tables say. ``spread``: a lab's parts on
-    other hosts.
+    """``runtime``: docker or namespace. ``programs``: what runs in every lab that is for it.
+    ``devices``: names of extensions' devices that every lab has. ``spread``: a lab's parts on other hosts.
 
     The output of a lab's processes goes with the lab, where nobody has said where to (``prepare``).
     """
@@ -64,12 +64,12 @@ class EmulationBackend:
         self,
         runtime: str = "docker",
         addresses: Addresses = Addresses(),
-        apps: Sequence[Path] = (),
-        fast_path: bool = False,
+        programs: Sequence[ProgramOptions] = (),
+        devices: Sequence[str] = (),
         spread: Callable[[Setting], SpreadLab] | None = None,
     ) -> None:
-        self.fast_path, self._spread = fast_path, spread
-        self.runtime, self._addresses, self._apps = runtime, addresses, tuple(apps)
+        self.devices, self._spread = tuple(devices), spread
+        self.runtime, self._addresses, self._programs = runtime, addresses, tuple(programs)
         self._logs: Path | None = None
         self._say: Callable[[str], None] = log.info
         self._references = References()
@@ -84,7 +84,7 @@ class EmulationBackend:
             or cannot_drive(fabric)
             or passes_no_packets(fabric)
             or _cannot_build(plan.setting)
-            or (None if self._apps else for_applications(fabric))
+            or _waits(fabric, self._programs)
             or self._cannot_run(plan)
         )
 
@@ -114,7 +114,7 @@ class EmulationBackend:
 
     def check_ready(self) -> None:
         with ending_runs():
-            check_ready(self.runtime, self._addresses, self._apps)
+            check_ready(self.runtime, self._addresses, self._programs)
 
     def prepare(
         self,
@@ -137,10 +137,10 @@ class EmulationBackend:
             setting,
             self.runtime,
             self._addresses,
-            fast_path=self.fast_path,
+            devices=self.devices,
             bounded=not setting.delays,
             logs=self._folder(setting),
-            apps=self._apps if for_applications(setting.fabric) is not None else (),
+            programs=[program for program in self._programs if program.name in writers(setting.fabric)],
             spread=spread,
             notice=self._say,
             on_freeze=lambda death: self._say(freeze_line(death)),
@@ -169,9 +169,10 @@ class EmulationBackend:
         return lab
 
     def facts(self) -> Mapping[str, Any]:
-        facts = {"runtime": self.runtime, "fast_path": self.fast_path, "labs": self._labs}
-        # The same file may be another one tomorrow.
-        return facts | ({"apps": {str(path): _digest(path) for path in self._apps}} if self._apps else {})
+        devices = {name: name in self.devices for name in device_kinds()}
+        facts = {"runtime": self.runtime, **devices, "labs": self._labs}
+        with ending_runs():
+            return facts | {k: v for program in self._programs for k, v in program.facts().items()}
 
     def _folder(self, setting: Setting) -> Path | None:
         if self._logs is None:
@@ -183,9 +184,10 @@ class EmulationBackend:
         return folder
 
 
-def _digest(path: Path) -> str:
-    with ending_runs():
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+def _waits(fabric: Fabric, programs: Sequence[ProgramOptions]) -> str | None:
+    """Return which switch waits for a program that is not there, ``key: reason``; None if none does."""
+    why = waiting(fabric, [program.name for program in programs])
+    return None if why is None else f"fabric.{why}"
 
 
 def _described(setting: Setting) -> str:

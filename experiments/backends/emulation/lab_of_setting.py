@@ -1,11 +1,11 @@
-"""The lab that a setting asks for: its processes, what cannot be driven in it, what others drive in it.
+"""The lab that a setting asks for: its processes, what cannot be driven in it.
 
 Commands that only build a lab import no more of the backend than this.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any
 
 from ringlight.controller.optical.registry import check_driver
@@ -13,30 +13,27 @@ from ringlight.experiments.language.plan import Setting
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.processes import Addresses, LabProcesses
 
-#: The controller of packet switches that are for applications of others.
-APP = "app"
-
 
 def processes_of(
     setting: Setting,
     runtime: str,
     addresses: Addresses,
     *,
-    fast_path: bool = False,
+    devices: Sequence[str] = (),
     bounded: bool = False,
     **more: Any,
 ) -> LabProcesses:
     """Return the processes, not started yet, of a lab of this setting.
 
-    ``bounded``: workers have little in progress, as no event will delay frames. ``more``: keywords of
-    ``LabProcesses``.
+    ``devices``: names of extensions' devices that it has. ``bounded``: workers have little in progress, as no
+    event will delay frames. ``more``: keywords of ``LabProcesses``.
     """
     scale, tcp = setting.scale, setting.tcp
     options = [
         *("--time-dilation", repr(scale.time), "--payload-scale", repr(scale.payload)),
         *("--congestion-control", tcp.congestion_control, "--rto-min", repr(tcp.rto_min * scale.time)),
         *(["--onic-faults"] if setting.onic_faults else []),
-        *(["--fast-path"] if fast_path else []),
+        *(word for name in devices for word in ("--device", name)),
         *(["--bounded"] if bounded else []),
     ]
     return LabProcesses(setting.section, runtime, addresses, options, **more)
@@ -50,27 +47,3 @@ def cannot_drive(fabric: Fabric) -> str | None:
         except ValueError as error:
             return f"fabric.optical_switches.{name}.driver: {error}"
     return None
-
-
-def for_applications(fabric: Fabric) -> str | None:
-    """Return which switch waits for an application, of which none was given, ``key: reason``; None if no
-    switch does.
-    """
-    for name, switch in fabric.packet_switches.items():
-        if switch.controller == APP:
-            return f"fabric.packet_switches.{name}.controller: app, and no application was given (--app FILE)"
-    return None
-
-
-def all_for_applications(setting: Setting) -> Setting:
-    """Return a copy of a setting whose packet switches are all left to applications."""
-    section = {**setting.section, "controller": APP}
-    if "packet_switches" in section:
-        section["packet_switches"] = {
-            name: {key: value for key, value in entry.items() if key != "controller"}
-            for name, entry in section["packet_switches"].items()
-        }
-    switches = {
-        name: replace(switch, controller=APP) for name, switch in setting.fabric.packet_switches.items()
-    }
-    return replace(setting, section=section, fabric=replace(setting.fabric, packet_switches=switches))

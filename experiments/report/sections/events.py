@@ -23,6 +23,7 @@ from ringlight.experiments.report.sections import section
 from ringlight.experiments.report.sections.jobs import state
 from ringlight.experiments.report.view import SLOWEST, Draw, Figures, View, seconds_and_real
 from ringlight.experiments.report.words import YES_NO, called, count, meaning, seconds
+from ringlight.fabric.table_writers import programs
 
 #: More arms than these have their events and faults in the tables only.
 _MOST = 4
@@ -43,7 +44,6 @@ _AND = "; "
 _TIMES = ("wire_dark", "blackout", "followed")
 _WRITES = {
     "none": "nobody: it learns addresses and floods",
-    "app": "applications beside our controller",
     "ringlight": "our controller",
 }
 
@@ -360,6 +360,8 @@ def _switches(runs: Sequence[Run], named: bool) -> str:
 
 def _who(run: Run, switch: str) -> str:
     controller = run.plan.setting.fabric.packet_switches[switch].controller
+    if (program := programs().get(controller)) is not None:
+        return text(f"{program} beside our controller")
     return text(_WRITES.get(controller, f"the controller at {controller}"))
 
 

@@ -318,6 +318,7 @@ def test_everything_can_be_reached_by_keyboard(tab: Browser, served: str, width:
 
 @chromium
 def test_one_file_shows_the_same_without_a_server(tab: Browser, folder: Path, tmp_path: Path) -> None:
+    add_commands()
     file = tmp_path / "page.html"
     add_commands()
     done = CliRunner().invoke(app, ["view", str(folder), "--html", str(file), "--arm", "live"])

@@ -11,10 +11,10 @@ from typing import Any, cast
 
 import pytest
 
-from ringlight.testbed.emulation.fastpath import openflow
-from ringlight.testbed.emulation.fastpath.datapath import SwitchMaps
-from ringlight.testbed.emulation.fastpath.openflow import Bucket, Group, Reader, TableFlow, Told
-from ringlight.testbed.emulation.fastpath.table import (
+from ringlight.extensions.fast_path import openflow
+from ringlight.extensions.fast_path.datapath import SwitchMaps
+from ringlight.extensions.fast_path.openflow import Bucket, Group, Reader, TableFlow, Told
+from ringlight.extensions.fast_path.table import (
     SUBTABLES,
     Rule,
     TableAction,

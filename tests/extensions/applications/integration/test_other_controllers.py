@@ -38,7 +38,7 @@ FAUCET = os.environ.get("RINGLIGHT_FAUCET", "")
 #: Longest until a controller of others has followed; the learning switch's flows idle out in 10 s.
 FOLLOWED_S = 40.0
 #: Applications in Ryu's form that ask ryu.topology, each in another way.
-TOPOLOGY_APPS = ROOT / "tests/data/topology_apps"
+TOPOLOGY_APPS = ROOT / "tests/extensions/applications/data/topology_apps"
 TRAIN: dict[str, Any] = {
     "workload": "train",
     "gradient_bytes": 96400,

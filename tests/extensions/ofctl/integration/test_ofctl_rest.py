@@ -6,11 +6,13 @@ The shapes here are written down from Ryu's documentation, not from ours.
 from __future__ import annotations
 
 import json
+import signal
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from ringlight.testbed.acceptance.network import run
 
 from tests.integration.controller_rig import FABRIC, ControllerRig
 from tests.integration.test_controller_api import rules_found, rules_wanted
@@ -323,3 +325,65 @@ def test_strange_flows_with_our_cookie_are_swept_away(rig: ControllerRig) -> Non
     time.sleep(1.2)
     assert "a round of the reconciler failed" not in rig.log()
     assert rig.api.get("/v1/health").json()["status"] == "ok"
+
+
+def test_a_form_of_a_foreign_page_changes_no_flow(rig: ControllerRig) -> None:
+    entry = {"dpid": 1, "priority": 6, "match": {"in_port": 1}, "actions": []}
+
+    def written(headers: dict[str, str]) -> tuple[int, bool]:
+        # As curl -d and a page's form send it.
+        headers = {"content-type": "application/x-www-form-urlencoded", **headers}
+        answer = rig.api.post("/stats/flowentry/add", headers=headers, content=json.dumps(entry))
+        return answer.status_code, "6,in_port=1" in rig.table("tor0")
+
+    assert written({"origin": "http://evil.example"}) == (403, False)
+    assert written({"host": "evil.example"}) == (403, False)
+    assert written({}) == (200, True)
+    rig.api.post("/stats/flowentry/delete_strict", content=json.dumps(entry))
+    assert "6,in_port=1" not in rig.table("tor0")
+
+
+def test_a_user_s_flow_stays_also_where_others_remove_it(rig: ControllerRig) -> None:
+    bridge = rig.lab.bridge("tor0")
+    user = {"dpid": 1, "priority": 6, "match": {"in_port": 3}, "actions": []}
+    rig.api.post("/stats/flowentry/add", content=json.dumps(user)).raise_for_status()
+
+    def table() -> dict[str, str]:
+        return {match: actions for match, (_, actions) in rig.table("tor0").items()}
+
+    def mends() -> int:
+        return int(rig.api.get("/v1/health").json()["flow_tables"]["tor0"]["mends"])
+
+    whole = table()
+    assert "6,in_port=3" in whole
+    for words in (("del-flows", bridge), ("mod-flows", bridge, "in_port=3,actions=output:2")):
+        before = mends()
+        run("ovs-ofctl", "-O", "OpenFlow13", *words)
+        rig.wait(lambda before=before: mends() > before, "nothing was mended")  # type: ignore[misc]
+        assert table() == whole, words
+
+    # What ran out by itself is no drift, and a user's flow is still one after a restart.
+    short = {"dpid": 1, "priority": 7, "match": {"in_port": 3}, "actions": [], "hard_timeout": 1}
+    rig.api.post("/stats/flowentry/add", content=json.dumps(short)).raise_for_status()
+    rig.wait(lambda: table() == whole, "it did not run out")
+    rig.stop_controller(signal.SIGKILL)
+    run("ovs-ofctl", "-O", "OpenFlow13", "add-flow", bridge, "priority=65000,ip,actions=drop")
+    rig.start_controller()
+    rig.wait(lambda: table() == whole, "the flow of a stranger is still there")
+    rig.api.post("/stats/flowentry/delete_strict", content=json.dumps(user)).raise_for_status()
+    assert "6,in_port=3" not in table()
+    assert rules_found(rig) == rules_wanted(rig, FABRIC["circuits"])
+
+
+def test_every_call_needs_the_token(rig: ControllerRig) -> None:
+    rig.stop_controller()
+    token = rig.state / "token"
+    token.write_text("correct-horse-battery\n")
+    rig.start_controller("--token-file", str(token))
+    try:
+        assert rig.api.get("/stats/switches").status_code == 401
+        good = {"authorization": "Bearer correct-horse-battery"}
+        assert rig.api.get("/stats/switches", headers=good).status_code == 200
+    finally:
+        rig.stop_controller()
+        rig.start_controller()

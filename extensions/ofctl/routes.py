@@ -12,16 +12,19 @@ import contextlib
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, FastAPI, Request, Response
 from pydantic import BaseModel
 
 from ringlight.controller.errors import ConflictError, NotFoundError, UnsupportedError
 from ringlight.controller.openflow.plane import OpenFlowPlane
-from ringlight.controller.rest import ofctl_shapes as shapes
 from ringlight.controller.rest.common import PlainRoute, answers
-from ringlight.controller.rest.ofctl_shapes import Dpid, OneGroup, OneMeter, OnePort, OneQueue
+from ringlight.controller.service import Controller
 from ringlight.controller.web.refusals import errors
+from ringlight.extensions.ofctl import shapes
+from ringlight.extensions.ofctl.exchange import Ofctl
+from ringlight.extensions.ofctl.shapes import Dpid, OneGroup, OneMeter, OnePort, OneQueue
 
+PREFIX = "/stats"
 #: Questions of later OpenFlow, and where 1.3 has the answer.
 _LATER = {"queuedesc": "queueconfig", "meterdesc": "meterconfig"}
 _ALIASES = {"flowdesc": "flow"}
@@ -46,6 +49,12 @@ class _AlwaysJson(PlainRoute):
         return read
 
 
+def add(app: FastAPI, controller: Controller) -> None:
+    """Add the routes below ``/stats``; what cannot be read there is answered 400."""
+    app.include_router(router(controller.plane, controller.tables.written_by_user))
+    app.state.bad_request.append(f"{PREFIX}/")
+
+
 def router(
     plane: OpenFlowPlane, writing: Callable[[int], contextlib.AbstractContextManager[None]]
 ) -> APIRouter:
@@ -53,7 +62,8 @@ def router(
 
     ``writing``: context, given a datapath id, for each change of a switch's flows.
     """
-    routes = APIRouter(prefix="/stats", tags=["ofctl_rest"], route_class=_AlwaysJson)
+    routes = APIRouter(prefix=PREFIX, tags=["ofctl_rest"], route_class=_AlwaysJson)
+    ofctl = Ofctl(plane)
 
     def known(dpid: int | str) -> int:
         number = int(str(dpid), 0)
@@ -71,7 +81,7 @@ def router(
         for key, value in filters.items():
             if value is not None and value > _MOST:
                 raise NotFoundError(f"there is no {key} {value}: it has 32 bits")
-        return plane.ofctl_read(number, _ALIASES.get(what, what), **filters)
+        return ofctl.read(number, _ALIASES.get(what, what), **filters)
 
     @routes.get("/switches", **answers(list[int]))
     def switches() -> Any:
@@ -151,7 +161,7 @@ def router(
 
     def filtered(what: str) -> Any:
         def endpoint(dpid: Dpid, body: shapes.FlowFilter | None = None) -> Any:
-            return plane.ofctl_read(known(dpid), what, flow={} if body is None else _given(body))
+            return ofctl.read(known(dpid), what, flow={} if body is None else _given(body))
 
         return endpoint
 
@@ -175,7 +185,7 @@ def router(
         def endpoint(body: Any) -> Response:
             number = known(body.dpid)
             with writing(number):
-                plane.ofctl_write(number, what, _given(body), command)
+                ofctl.write(number, what, _given(body), command)
             return Response()
 
         endpoint.__annotations__["body"] = body_type
@@ -197,13 +207,13 @@ def router(
         """Delete every flow. The controller's own, without which no packet gets through, are back at once."""
         number = known(dpid)
         with writing(number):
-            plane.ofctl_clear_flows(number)
+            ofctl.clear_flows(number)
         return Response()
 
     @routes.post("/portdesc/modify", **made)
     def modify_port(body: shapes.PortEntry) -> Response:
         """Change the configuration of a port."""
-        plane.ofctl_modify_port(known(body.dpid), _given(body))
+        ofctl.modify_port(known(body.dpid), _given(body))
         return Response()
 
     @routes.post("/role", **made)
@@ -212,7 +222,7 @@ def router(
         number = known(body.dpid)
         if body.role in _SLAVE:
             raise ConflictError("role: as SLAVE this controller could not forward any more")
-        plane.ofctl_set_role(number, body.role)
+        ofctl.set_role(number, body.role)
         return Response()
 
     @routes.post("/experimenter/{dpid}", **made)
@@ -220,7 +230,7 @@ def router(
         """Send an experimenter message."""
         number = known(dpid)
         with writing(number):
-            plane.ofctl_experimenter(number, body.model_dump())
+            ofctl.experimenter(number, body.model_dump())
         return Response()
 
     return routes

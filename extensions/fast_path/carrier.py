@@ -20,13 +20,13 @@ import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from pyroute2.iproute import IPRoute
 
-from ringlight.testbed.emulation import openvswitch
-from ringlight.testbed.emulation.fastpath import openflow
-from ringlight.testbed.emulation.fastpath.datapath import Datapath, SwitchMaps
-from ringlight.testbed.emulation.fastpath.openflow import (
+from ringlight.extensions.fast_path import openflow
+from ringlight.extensions.fast_path.datapath import Datapath, SwitchMaps
+from ringlight.extensions.fast_path.openflow import (
     Group,
     MalformedError,
     PortDescription,
@@ -34,7 +34,9 @@ from ringlight.testbed.emulation.fastpath.openflow import (
     TableFlow,
     Told,
 )
-from ringlight.testbed.emulation.fastpath.table import compile_table
+from ringlight.extensions.fast_path.table import compile_table
+from ringlight.testbed.devices import Device
+from ringlight.testbed.emulation import openvswitch
 from ringlight.testbed.emulation.kernel import ebpf, netlink
 
 log = logging.getLogger(__name__)
@@ -185,7 +187,7 @@ class BridgeTable:
         return {"ports": [[number, *counts] for number, counts in self._maps.extras().items()]}
 
 
-class Carrier:
+class Carrier(Device):
     """The fast path of a lab. ``bridges``: datapath id by bridge; ``path``: of the socket for questions.
     ``smoother``: names for the pair of interfaces through which frames are left to Open vSwitch; it goes with
     the lab's.
@@ -281,6 +283,9 @@ class Carrier:
             except openvswitch.OpenVSwitchError:
                 if time.monotonic() > deadline or self._stop.wait(RETRY_S):
                     raise
+
+    def inventory(self) -> dict[str, Any]:
+        return {"fast_path": str(self._path)}
 
     # -- the thread
 

@@ -1,54 +1,39 @@
-"""Applications of others: Ryu's names for os-ken, REST routes, whose a packet switch is, what it is told."""
+"""Applications of others: Ryu's names for os-ken, REST routes, and options of commands."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import webob
-import yaml
-from pydantic import ValidationError
 
 from ringlight.containers.image import ROOT
-from ringlight.controller.bus import EventBus
-from ringlight.controller.openflow.apps import wsgi
-from ringlight.controller.packets import announcing
-from ringlight.controller.packets.attachment import attachments
-from ringlight.controller.packets.following import Followers, attached
-from ringlight.controller.packets.forwarding import Forwarding
+from ringlight.controller.service import ProgramProcess, health_model
+from ringlight.experiments.backends.emulation import lab_of_setting
 from ringlight.experiments.backends.emulation.backend import EmulationBackend
-from ringlight.experiments.backends.emulation.lab_of_setting import all_for_applications
 from ringlight.experiments.cli import app
 from ringlight.experiments.language.expand import load
 from ringlight.experiments.language.text import ScenarioError
 from ringlight.experiments.record.version import code_version
 from ringlight.experiments.runner.command import check_resumed
-from ringlight.fabric.parts import Port
+from ringlight.extensions.applications import apps
+from ringlight.extensions.applications.apps import wsgi
+from ringlight.extensions.applications.options import ApplicationOptions, all_for_applications
 from ringlight.fabric.schema import FabricSpec, build_fabric
-from ringlight.fabric.topology import circuit_cross_connects
-from ringlight.testbed.emulation import openvswitch
-from ringlight.testbed.emulation.kernel import netlink
-from ringlight.testbed.emulation.network import LabNetwork
-from ringlight.testbed.emulation.others import NAME, Others
-from ringlight.testbed.lab import Lab
-from ringlight.testbed.supervision import Life
-from tests.unit.test_controller_rules import FakeTables
+from ringlight.testbed.lab import LabError
 
 APPLICATIONS = ROOT / "docs/applications"
-SECTION: dict[str, Any] = yaml.safe_load((APPLICATIONS / "two_switches.yaml").read_text())["fabrics"]["two"]
 
 
 def loaded(text: str, folder: Path, *more: Path) -> tuple[int, str]:
     """Exit code and standard error of a process that runs an application file with this text."""
     file = folder / "my_app.py"
     file.write_text(text)
-    command = [sys.executable, "-m", "ringlight.controller.openflow.apps", "--openflow", "127.0.0.1:9"]
+    command = [sys.executable, "-m", "ringlight.extensions.applications.apps", "--openflow", "127.0.0.1:9"]
     done = subprocess.run(
         [*command, "--rest", "127.0.0.1:9", *map(str, more), str(file)],
         cwd=ROOT,
@@ -141,7 +126,7 @@ def in_os_ken(program: str) -> str:
 def test_a_handler_or_thread_that_fails_is_one_line_and_the_application_goes_on() -> None:
     program = """if True:
         import logging, sys, time
-        from ringlight.controller.openflow.apps import ryu, threads
+        from ringlight.extensions.applications.apps import ryu, threads
         ryu.install()
         threads.install()
         handler = logging.StreamHandler(sys.stdout)
@@ -186,10 +171,10 @@ def test_a_handler_or_thread_that_fails_is_one_line_and_the_application_goes_on(
 def test_a_link_without_frames_is_reported_gone_and_a_host_that_moved_is_reported() -> None:
     program = """if True:
         from types import SimpleNamespace as Fake
-        from ringlight.controller.openflow.apps import ryu, threads
+        from ringlight.extensions.applications.apps import ryu, threads
         ryu.install()
         threads.install()
-        from ringlight.controller.openflow.apps import topology
+        from ringlight.extensions.applications.apps import topology
         topology.install()
         from os_ken import cfg
         from os_ken.base import app_manager
@@ -238,7 +223,7 @@ def test_a_link_without_frames_is_reported_gone_and_a_host_that_moved_is_reporte
 def test_applications_are_not_called_ready_before_their_port_is_open() -> None:
     program = (
         "import socket\n"
-        "from ringlight.controller.openflow.apps.__main__ import AppError, _await_listening\n"
+        "from ringlight.extensions.applications.apps.__main__ import AppError, _await_listening\n"
         "with socket.create_server(('127.0.0.1', 0)) as taken:\n"
         "    port = taken.getsockname()[1]\n"
         "    _await_listening(port, 0.1)\n"
@@ -256,7 +241,7 @@ def test_applications_are_not_called_ready_before_their_port_is_open() -> None:
 
 def test_ryu_is_os_ken_under_another_name() -> None:
     code = """if True:
-        from ringlight.controller.openflow.apps import ryu
+        from ringlight.extensions.applications.apps import ryu
         ryu.install()
         from ryu.base import app_manager
         import os_ken.base.app_manager as theirs
@@ -264,7 +249,7 @@ def test_ryu_is_os_ken_under_another_name() -> None:
         from ryu.exception import RyuException
         from ryu.app.wsgi import ControllerBase
         from os_ken.app import wsgi
-        from ringlight.controller.openflow.apps import wsgi as ours
+        from ringlight.extensions.applications.apps import wsgi as ours
         assert app_manager is theirs and theirs.__spec__.name == "os_ken.base.app_manager"
         assert app_manager.RyuApp is theirs.OSKenApp
         assert ryu.lib.packet.ethernet is os_ken.lib.packet.ethernet
@@ -299,156 +284,6 @@ def test_routes_of_an_application_are_answered_as_ryu_does() -> None:
     assert call("/table/12", "PUT", b"[3]").json == [{"app": 1}, "12", [3]]
     assert call("/old", "GET").status_code == 202
     assert [call(*words).status_code for words in (("/table/12", "GET"), ("/table/x", "PUT"))] == [404, 404]
-
-
-def fabric_of(**switches: str) -> Any:
-    """The example's fabric, with these controllers of its switches and ours elsewhere."""
-    packet = {name: {"ports": 4, "controller": switches.get(name, "ringlight")} for name in ("p0", "p1")}
-    return build_fabric(FabricSpec.model_validate({**SECTION, "packet_switches": packet}))
-
-
-def test_a_switch_says_who_writes_its_tables_or_its_fabric_does() -> None:
-    assert fabric_of(p1="tcp:10.0.0.5:6653").packet_switches["p1"].controller == "tcp:10.0.0.5:6653"
-    assert fabric_of(p1="none").foreign_switches == ("p1",)
-    assert build_fabric(FabricSpec.model_validate(SECTION)).foreign_switches == ("p0", "p1")
-
-
-@pytest.mark.parametrize("text", ["ours", "tcp:6653", "tcp:host", "tls:10.0.0.5:1", "tcp:host:1", 7])
-def test_a_controller_that_is_none_is_refused(text: Any) -> None:
-    with pytest.raises(ValidationError) as refused:
-        FabricSpec.model_validate({**SECTION, "controller": text})
-    assert refused.value.errors()[0]["loc"] == ("controller",)
-
-
-def light(*pairs: tuple[str, str]) -> Any:
-    fabric = fabric_of()
-    ends = [(Port.parse(f"{gpu}:0"), Port.parse(port)) for gpu, port in pairs]
-    return {"ocs0": frozenset(), **circuit_cross_connects(fabric, ends)}
-
-
-def test_tables_of_others_are_neither_read_nor_written() -> None:
-    fabric = fabric_of(p1="tcp:127.0.0.1:9")
-    tables = FakeTables()
-    forwarding = Forwarding(fabric, tables)  # type: ignore[arg-type]
-    lit = light(("g0", "p0:1"), ("g1", "p0:2"), ("g2", "p1:1"), ("g3", "p1:2"))
-    assert forwarding.reconcile(lit) == {}
-    assert {rule.switch for rule in forwarding.plan(lit).wanted} == {"p0"}
-    assert {dpid for dpid in (1, 2) if tables.flows(dpid, timeout_s=1.0)} == {1}
-
-
-def test_who_writes_a_switch_is_told_what_the_light_changed_there_and_no_more() -> None:
-    fabric = fabric_of(p1="tcp:127.0.0.1:9")
-    told = (bus := EventBus()).subscribe()
-    moves: list[list[str]] = []
-    followers = Followers(fabric, bus, moves.append)
-    before = attachments(fabric, light(("g0", "p0:1"), ("g2", "p1:1")))
-    after = attachments(fabric, light(("g0", "p0:2"), ("g2", "p1:3")))
-    followers.tell(lambda: before)
-    assert told.take() == []
-    followers.tell(lambda: after)
-    followers.tell(lambda: after)
-    (event,) = told.take()
-    assert (event["event"], event["switch"], event["dpid"]) == ("packet_switch_light", "p1", 2)
-    gpu = fabric.gpus["g2"]
-    assert event["ports"] == [
-        {"port": 1, "peer": None, "gpu": None, "ip": None, "mac": None},
-        {"port": 3, "peer": "g2:0", "gpu": "g2", "ip": gpu.ip, "mac": gpu.mac},
-    ]
-    assert [entry["peer"] for entry in attached(fabric, after, "p1")] == [None, None, "g2:0", "p0:4"]
-    # A switch of others must hear, too, of who has moved to one of ours.
-    assert moves == [["g0", "g2"]]
-    followers.tell(lambda: attachments(fabric, light(("g0", "p0:2"), ("g2", "p1:3"), ("g1", "p1:1"))))
-    followers.tell(lambda: attachments(fabric, light(("g0", "p0:2"), ("g2", "p0:1"))))
-    assert moves[1:] == [["g1"], ["g2"]]
-
-
-def test_nobody_announces_itself_where_all_switches_are_ours() -> None:
-    fabric = fabric_of()
-    moves: list[list[str]] = []
-    followers = Followers(fabric, EventBus(), moves.append)
-
-    def never() -> Mapping[Port, Port | None]:
-        raise AssertionError("nobody needs to know")
-
-    followers.tell(never)
-    assert moves == []
-
-
-def test_a_switch_of_others_or_its_fabric_says_whether_flows_of_moved_gpus_go() -> None:
-    def forgetting(fabric: dict[str, Any], **switches: Any) -> dict[str, bool]:
-        packet = {name: {"ports": 4, **switches.get(name, {})} for name in ("p0", "p1")}
-        made = build_fabric(FabricSpec.model_validate({**SECTION, **fabric, "packet_switches": packet}))
-        return {name: switch.forgets_moved for name, switch in made.packet_switches.items()}
-
-    delete = {"moved_flows": "delete"}
-    assert forgetting({}) == {"p0": False, "p1": False}
-    assert forgetting(delete) == {"p0": True, "p1": True}
-    assert forgetting({}, p0=delete) == {"p0": True, "p1": False}
-    assert forgetting(delete, p0={"moved_flows": "keep"}) == {"p0": False, "p1": True}
-    # Our own switches need it not: what is said of the whole fabric does not mean them.
-    assert forgetting(delete, p1={"controller": "ringlight"}) == {"p0": True, "p1": False}
-    with pytest.raises(ValueError, match=r"packet_switches\.p1\.moved_flows: .* ringlight"):
-        forgetting({}, p1={**delete, "controller": "ringlight"})
-    with pytest.raises(ValidationError, match="moved_flows"):
-        forgetting({"moved_flows": "forget"})
-
-
-def test_flows_are_deleted_once_the_moved_gpus_have_said_where_they_are(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked: list[tuple[list[str], bool]] = []
-
-    def say(gpus: list[str], *, forget: bool) -> dict[str, Any]:
-        asked.append((gpus, forget))
-        return {"absent": []}
-
-    monkeypatch.setattr(announcing, "PAUSES_S", (0.0, 0.0, 0.0))
-    announcer = announcing.Announcer(SimpleNamespace(announce=say), EventBus())  # type: ignore[arg-type]
-    announcer.announce(["g0"])
-    announcer._pool.shutdown()
-    # Before, whoever learns would write the same flows again.
-    assert asked == [(["g0"], False), (["g0"], True), (["g0"], True)]
-
-
-def test_only_flows_that_name_a_moved_gpu_are_deleted_and_only_at_stated_switches(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    ran: list[tuple[list[str], str]] = []
-
-    def run(command: list[str], *, input: str, **_more: Any) -> Any:
-        ran.append((command, input))
-        return SimpleNamespace(returncode=0, stdout="", stderr="")
-
-    monkeypatch.setattr(openvswitch.subprocess, "run", run)
-    packet = {"p0": {"ports": 4, "moved_flows": "delete"}, "p1": {"ports": 4}}
-    fabric = build_fabric(FabricSpec.model_validate({**SECTION, "packet_switches": packet}))
-    network = SimpleNamespace(fabric=fabric, lab=Lab("zz9z"), is_here=lambda _: True)
-    LabNetwork.delete_flows_of(network, ["g2"])  # type: ignore[arg-type]
-    ((command, flows),) = ran
-    assert command[-3:] == ["del-flows", Lab("zz9z").bridge("p0"), "-"]
-    mac, ip = fabric.gpus["g2"].mac, fabric.gpus["g2"].ip
-    assert flows.splitlines() == [f"dl_dst={mac}", f"dl_src={mac}", f"ip,nw_dst={ip}", f"ip,nw_src={ip}"]
-
-
-@pytest.mark.parametrize(("operation", "to_ip"), [(1, "10.82.0.1"), (2, "10.82.0.7")])
-def test_os_ken_reads_what_a_host_announces(operation: int, to_ip: str) -> None:
-    from os_ken.lib.packet import arp, ethernet, packet
-
-    own, other = "02:00:00:00:00:01", "ff:ff:ff:ff:ff:ff" if operation == 1 else "02:00:00:00:00:07"
-    read = packet.Packet(netlink.arp_frame(operation, own, "10.82.0.1", other, to_ip))
-    frame, said = read.get_protocol(ethernet.ethernet), read.get_protocol(arp.arp)
-    assert (frame.dst, frame.src, frame.ethertype) == (other, own, 0x0806)
-    assert (said.opcode, said.src_mac, said.src_ip, said.dst_ip) == (operation, own, "10.82.0.1", to_ip)
-    assert said.dst_mac == ("00:00:00:00:00:00" if operation == 1 else other)
-
-
-@pytest.mark.parametrize(("runs", "ended"), [(True, None), (False, "exit code 1")])
-def test_a_process_of_applications_that_has_ended_is_told_as_such(runs: bool, ended: str | None) -> None:
-    apps: Any = SimpleNamespace(lives=lambda: {NAME: Life(7, runs, 2, ended, 1.5)})
-    assert Others({}, apps).document() == {
-        "applications": {"alive": runs, "pid": 7, "since": 1.5, "restarts": 2, "last_error": ended},
-        "controllers": {},
-    }
 
 
 @pytest.mark.parametrize("command", ["run", "up", "shell"])
@@ -497,11 +332,46 @@ def test_all_switches_are_given_to_applications() -> None:
 def test_a_run_is_not_gone_on_with_under_other_applications(tmp_path: Path) -> None:
     learning, elephants = APPLICATIONS / "learning_switch.py", APPLICATIONS / "elephants.py"
     experiment = load(APPLICATIONS / "two_switches.yaml")
-    before = EmulationBackend(apps=[learning])
+    before = EmulationBackend(programs=[ApplicationOptions(app=[learning])])
     (tmp_path / "scenario.yaml").write_text(experiment.text)
     facts = {"backend": before.name, "code": code_version(), **before.facts()}
     (tmp_path / "environment.json").write_text(json.dumps(facts))
     check_resumed(tmp_path, experiment, before)
     with pytest.raises(ScenarioError) as caught:
-        check_resumed(tmp_path, experiment, EmulationBackend(apps=[elephants]))
+        check_resumed(tmp_path, experiment, EmulationBackend(programs=[ApplicationOptions(app=[elephants])]))
     assert str(caught.value) == f"{tmp_path}: its runs were made with another --app; begin anew"
+
+
+@pytest.mark.parametrize("command", ["up", "shell"])
+def test_a_lab_that_stands_gets_the_applications_that_were_asked_for(
+    command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def made(setting: Any, *_: object, programs: list[ApplicationOptions], **more: Any) -> None:
+        asked.extend((programs, setting.fabric.foreign_switches))
+        raise LabError("enough")
+
+    monkeypatch.setattr(lab_of_setting, "processes_of", made)
+    scenario = ROOT / "scenarios/disaggregation.yaml"
+    words = [command, str(scenario), "--arm", "a-fragmented", "--runtime", "namespace"]
+    words += ["--app-openflow", "127.0.0.1:3", "--app-rest", "127.0.0.1:4", "--observe-links"]
+    app.add_commands()
+    with pytest.raises(LabError, match="enough"):
+        app.app([*words, "--app", "ryu.app.rest_topology", "--app-all"], standalone_mode=False)
+    brought = Path(apps.__path__[0], "rest_topology.py")
+    ((options,), switches) = asked
+    assert options == ApplicationOptions("127.0.0.1:3", "127.0.0.1:4", [brought], True, True)
+    assert set(switches) == set(load(scenario).plans[0].setting.fabric.packet_switches)
+    assert options.listens() == {"--app-openflow": "127.0.0.1:3", "--app-rest": "127.0.0.1:4"}
+
+
+def test_an_unknown_controller_is_told_of_them() -> None:
+    with pytest.raises(ScenarioError, match="write ringlight, none, app, or another controller's address"):
+        load(APPLICATIONS / "two_switches.yaml", sets=["fabrics.two.controller=torus"])
+
+
+def test_health_has_their_process() -> None:
+    keys = health_model().__annotations__
+    assert keys["applications"] == ProgramProcess | None
+    assert "status" in keys

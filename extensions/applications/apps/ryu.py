@@ -18,8 +18,8 @@ from types import ModuleType
 
 #: Modules that os-ken has dropped and we bring, by os-ken's name.
 BROUGHT = {
-    "os_ken.app.rest_topology": "ringlight.controller.openflow.apps.rest_topology",
-    "os_ken.app.wsgi": "ringlight.controller.openflow.apps.wsgi",
+    "os_ken.app.rest_topology": "ringlight.extensions.applications.apps.rest_topology",
+    "os_ken.app.wsgi": "ringlight.extensions.applications.apps.wsgi",
 }
 #: Names of ``ryu.app.wsgi`` that are for WebSockets.
 _WEB_SOCKETS = r"ryu\.app\.wsgi\.(websocket|WebSocket\w*|rpc_public)"

@@ -1,4 +1,4 @@
-"""``python -m ringlight.controller.openflow.apps``: runs users' applications from their files.
+"""``python -m ringlight.extensions.applications.apps``: runs users' applications from their files.
 
 They see the switches that connect to their port, and have their REST routes on another. Nothing of ours is in
 this process but the names that they import.
@@ -24,7 +24,7 @@ from typing import Any
 from os_ken import cfg
 from os_ken.base.app_manager import AppManager, OSKenApp
 
-from ringlight.controller.openflow.apps import ryu, threads, wsgi
+from ringlight.extensions.applications.apps import ryu, threads, wsgi
 
 log = logging.getLogger("apps")
 
@@ -124,7 +124,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m ringlight.controller.openflow.apps", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m ringlight.extensions.applications.apps", description=__doc__
+    )
     parser.add_argument("--openflow", required=True, help="HOST:PORT for their switches")
     parser.add_argument("--rest", required=True, help="HOST:PORT of their REST routes")
     parser.add_argument("--ready", type=Path, help="file to write once they run")
@@ -143,7 +145,7 @@ def _start(options: argparse.Namespace) -> AppManager:
     ryu.install()
     threads.install()
     # Before the options are read, because it declares some.
-    topology = importlib.import_module("ringlight.controller.openflow.apps.topology")
+    topology = importlib.import_module("ringlight.extensions.applications.apps.topology")
     topology.install()
     cfg.CONF(args=[], project="os_ken", default_config_files=[], default_config_dirs=[])
     for key, value in (

@@ -8,8 +8,8 @@ import struct
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from ringlight.testbed.emulation.fastpath.openflow import Group
-from ringlight.testbed.emulation.fastpath.table import (
+from ringlight.extensions.fast_path.openflow import Group
+from ringlight.extensions.fast_path.table import (
     BUCKETS,
     GROUP,
     GROUP_HEAD,

@@ -11,18 +11,18 @@ import copy
 import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from os_ken.exception import OSKenException
 from os_ken.lib import ofctl_utils, ofctl_v1_3
 from os_ken.ofproto import ofproto_v1_3, ofproto_v1_3_parser
 
-from ringlight.controller.openflow.carried import Carried
 from ringlight.controller.openflow.errors import (
     NotKeptError,
     SwitchRefusedError,
     UnreadableError,
 )
+from ringlight.controller.openflow.plane import OpenFlowPlane
 from ringlight.controller.openflow.switch import Switch
 
 #: Exceptions that the library raises on an entry that it cannot read.
@@ -85,7 +85,7 @@ _WRITES: dict[str, Callable[..., Any]] = {
 }
 
 
-#: Answers with counters of what a fast path may have carried beside the switch.
+#: Answers with counters of what may have been carried past the switch.
 _COUNTED = (
     ofproto_v1_3_parser.OFPFlowStatsReply,
     ofproto_v1_3_parser.OFPGroupStatsReply,
@@ -129,31 +129,22 @@ class _Exchange:
         arrived.set()
 
 
-class _HasSwitches(Protocol):
-    carried: Carried | None
-
-    def _switch(self, dpid: int) -> Switch: ...
-
-    def _amend(self, dpid: int, replies: Sequence[Any]) -> None: ...
-
-    def _settle(self) -> None: ...
-
-
-class OfctlMixin:
-    """Methods ``ofctl_*`` of the plane. All raise the errors of ``controller.openflow.errors``.
+class Ofctl:
+    """Reads and writes switches of a plane. Methods raise the errors of ``controller.openflow.errors``.
 
     ``timeout_s`` (default 5 s) bounds the whole call, regardless of the number of requests to the switch.
     """
 
-    def ofctl_read(
-        self: _HasSwitches, dpid: int, what: str, *, timeout_s: float = 5.0, **narrowed: Any
-    ) -> dict[str, Any]:
+    def __init__(self, plane: OpenFlowPlane) -> None:
+        self._plane = plane
+
+    def read(self, dpid: int, what: str, *, timeout_s: float = 5.0, **narrowed: Any) -> dict[str, Any]:
         """Query a switch. Return its reply as ``{"<dpid>": …}``.
 
         ``what``: the word in ``/stats/<what>/<dpid>``. ``narrowed``: ``flow`` (a filter), ``port``,
         ``queue_id``, ``group_id`` or ``meter_id``; None for all.
         """
-        exchange = _Exchange(self._switch(dpid), timeout_s, self._amend)
+        exchange = _Exchange(self._plane.switch(dpid), timeout_s, self._plane.amend)
         if (flow_filter := narrowed.get("flow")) is not None:
             _check_flow(exchange, flow_filter)
             narrowed["flow"] = copy.deepcopy(dict(flow_filter))
@@ -164,7 +155,7 @@ class OfctlMixin:
         if what in ("portdesc", "groupdesc"):
             key = "port_no" if what == "portdesc" else "group_id"
             number = narrowed.pop("port" if what == "portdesc" else "group_id", None)
-        read = _summed if what == "aggregateflow" and self.carried is not None else _READS[what]
+        read = _summed if what == "aggregateflow" and self._plane.carried is not None else _READS[what]
         reply = dict(_reading(what, lambda: read(exchange, exchange.waiters, **narrowed)))
         if number is not None:
             reply = {
@@ -172,8 +163,8 @@ class OfctlMixin:
             }
         return reply
 
-    def ofctl_write(
-        self: _HasSwitches,
+    def write(
+        self,
         dpid: int,
         what: str,
         entry: Mapping[str, Any],
@@ -187,25 +178,25 @@ class OfctlMixin:
         flows), add, modify or delete (of the others). Raises KeyError on another.
         """
         number = _COMMANDS[what][command]
-        exchange = _Exchange(self._switch(dpid), timeout_s)
+        exchange = _Exchange(self._plane.switch(dpid), timeout_s)
         if what == "flow":
             _check_flow(exchange, entry)
         if what == "group":
             for index, bucket in enumerate(entry.get("buckets") or ()):
                 _check_actions(exchange, f"buckets.{index}.actions", bucket.get("actions") or ())
         _reading(f"the {what} entry", lambda: _WRITES[what](exchange, copy.deepcopy(dict(entry)), number))
-        self._settle()
+        self._plane.settle()
 
-    def ofctl_clear_flows(self: _HasSwitches, dpid: int) -> None:
+    def clear_flows(self, dpid: int) -> None:
         """Delete every flow of every table."""
-        exchange = _Exchange(self._switch(dpid))
+        exchange = _Exchange(self._plane.switch(dpid))
         everything = {"table_id": ofproto_v1_3.OFPTT_ALL}
         ofctl_v1_3.mod_flow_entry(exchange, everything, ofproto_v1_3.OFPFC_DELETE)
-        self._settle()
+        self._plane.settle()
 
-    def ofctl_modify_port(self: _HasSwitches, dpid: int, entry: Mapping[str, Any]) -> None:
+    def modify_port(self, dpid: int, entry: Mapping[str, Any]) -> None:
         """Change a port's configuration (``port_no``, ``config``, ``mask``) and read it back."""
-        exchange = _Exchange(self._switch(dpid))
+        exchange = _Exchange(self._plane.switch(dpid))
         number = _number(entry["port_no"], "OFPP_")
         before = _port(exchange, number)
         mask, config = _number(entry.get("mask", 0)), _number(entry.get("config", 0))
@@ -216,14 +207,14 @@ class OfctlMixin:
                 f"switch {dpid} confirmed the change of port {number}; its config is {after:#x}"
             )
 
-    def ofctl_set_role(self: _HasSwitches, dpid: int, role: Any) -> None:
+    def set_role(self, dpid: int, role: Any) -> None:
         """Ask for a role (``MASTER``, ``EQUAL`` or ``NOCHANGE``)."""
-        exchange = _Exchange(self._switch(dpid))
+        exchange = _Exchange(self._plane.switch(dpid))
         _reading("the role", lambda: ofctl_v1_3.set_role(exchange, {"role": role}))
 
-    def ofctl_experimenter(self: _HasSwitches, dpid: int, entry: Mapping[str, Any]) -> None:
+    def experimenter(self, dpid: int, entry: Mapping[str, Any]) -> None:
         """Send an experimenter message; what the switch answers to it but an error is not waited for."""
-        exchange = _Exchange(self._switch(dpid))
+        exchange = _Exchange(self._plane.switch(dpid))
         _reading("the message", lambda: ofctl_v1_3.send_experimenter(exchange, dict(entry)))
 
 

@@ -14,7 +14,7 @@ from os_ken.base import app_manager
 from os_ken.lib import dpid as dpid_lib
 from os_ken.topology.api import get_host, get_link, get_switch
 
-from ringlight.controller.openflow.apps.wsgi import ControllerBase, Response, WSGIApplication, route
+from ringlight.extensions.applications.apps.wsgi import ControllerBase, Response, WSGIApplication, route
 
 _OF_ONE = {"dpid": dpid_lib.DPID_PATTERN}
 

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ringlight.testbed.emulation.fastpath.openflow import Bucket, Group, TableFlow
+from ringlight.extensions.fast_path.openflow import Bucket, Group, TableFlow
 
 #: As in ``fastpath.c``.
 SUBTABLES, OUTPUTS, BUCKETS, SLOTS, WORDS = 24, 8, 16, 64, 8
