@@ -5,7 +5,7 @@ Max-min sharing takes nothing of a link but headers. TCP takes more: acknowledge
 flows' payload. Of the flows of an exchange, which share two full links each, some are ahead of others, so
 that links stand empty at its end. The shares are what was left of the rest, the median of queues of 6, 20 and
 60 frames, once connections were warm (``python -m benchmarks full_load``, its ``warm``; AMD EPYC, two
-processors, fast path, 2026-11-26).
+processors, 2026-11-26).
 """
 
 from __future__ import annotations

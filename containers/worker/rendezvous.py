@@ -31,8 +31,8 @@ from ringlight.containers.worker.windows import keep_window
 
 _HELLO = struct.Struct("!4s8sII")
 _MAGIC = b"RLw2"
-#: Asked for each direction of a connection. With the kernel's own sizing up to 32 MiB are under way on a
-#: fast path, which then come from memory instead of the cache: a quarter slower (benchmarks/allreduce.py).
+#: Asked for each direction of a connection. With the kernel's own sizing up to 32 MiB are under way where it
+#: forwards, which then come from memory instead of the cache: a quarter slower (benchmarks/allreduce.py).
 SOCKET_BUFFER_BYTES = 768 * 1024
 #: Connections that may wait to be accepted; a rank may have several to each peer.
 _BACKLOG = 128

@@ -6,14 +6,19 @@ import errno
 import itertools
 import socket
 import struct
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from ringlight.controller.inventory import Inventory
+from ringlight.experiments.backends.emulation.backend import EmulationBackend
 from ringlight.extensions.fast_path import openflow
+from ringlight.extensions.fast_path.carried import Carried
 from ringlight.extensions.fast_path.datapath import SwitchMaps
 from ringlight.extensions.fast_path.openflow import Bucket, Group, Reader, TableFlow, Told
+from ringlight.extensions.fast_path.service import add_carried
 from ringlight.extensions.fast_path.table import (
     SUBTABLES,
     Rule,
@@ -243,3 +248,17 @@ def test_the_maps_say_what_the_table_says_also_after_they_were_full() -> None:
         write(2, "10.0.0.2")
     write(1)
     assert {name: dict(maps[name]) for name in before} == before
+
+
+def test_a_run_says_whether_it_was_on() -> None:
+    assert EmulationBackend().facts()["fast_path"] is False
+    assert EmulationBackend(devices=["fast_path"]).facts()["fast_path"] is True
+
+
+def test_the_controller_counts_what_the_labs_fast_path_carries(tmp_path: Path) -> None:
+    inventory = Inventory.model_validate({"lab": "abcd", "fast_path": str(tmp_path / "fastpath.sock")})
+    plane = SimpleNamespace(carried=None)
+    add_carried(SimpleNamespace(inventory=Inventory(lab="abcd"), plane=plane))  # type: ignore[arg-type]
+    assert plane.carried is None
+    add_carried(SimpleNamespace(inventory=inventory, plane=plane))  # type: ignore[arg-type]
+    assert isinstance(plane.carried, Carried)

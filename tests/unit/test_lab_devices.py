@@ -1,0 +1,124 @@
+"""Devices and programs that extensions add to labs: their options, and what a network tells them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Annotated, Any, ClassVar
+
+import pytest
+import typer
+
+from ringlight.experiments.cli import options
+from ringlight.fabric.impairments import Impairments
+from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.testbed import devices
+from ringlight.testbed.devices import Device, Site
+from ringlight.testbed.emulation.network import Emulation, LabNetwork
+from ringlight.testbed.emulation.nodes import ControllerAddress, PacketSwitch
+from ringlight.testbed.lab import Lab
+
+FABRIC = {
+    "servers": {"s": {"gpus": {"g0": "t", "g1": "t"}}},
+    "packet_switches": {"p0": {"ports": 3}, "p1": {"ports": 3, "controller": "none"}},
+    "links": [
+        {"ends": ["g0", "p0:1"], "rate": "1 Gbit/s"},
+        {"ends": ["g1", "p1:1"], "rate": "1 Gbit/s"},
+        {"ends": ["p0:2", "p1:2"], "rate": "1 Gbit/s"},
+    ],
+}
+
+
+class Recorder(Device):
+    """Carries the bridges that our controller drives, and keeps what it is told."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.left: list[str] = []
+
+    def carries(self, bridge: str) -> bool:
+        return bridge in self.site.bridges
+
+    def leave(self, interfaces: Iterable[str]) -> None:
+        self.left = sorted(interfaces)
+
+    def inventory(self) -> dict[str, Any]:
+        return {"torus": sorted(self.site.bridges)}
+
+
+def network(controller: str) -> tuple[LabNetwork, Recorder]:
+    packet = {"p0": {"ports": 3}, "p1": {"ports": 3, "controller": controller}}
+    fabric = build_fabric(FabricSpec.model_validate({**FABRIC, "packet_switches": packet}))
+    made: list[Device] = []
+
+    def plan(bridges: Any) -> list[Device]:
+        made.append(Recorder(Site(Lab("dev1"), Path("/nowhere"), bridges)))
+        return list(made)
+
+    address = ControllerAddress("127.0.0.1", 6653)
+    built = LabNetwork(Lab("dev1"), fabric, Emulation(), address, devices=plan)
+    (recorder,) = made
+    assert isinstance(recorder, Recorder)
+    return built, recorder
+
+
+def test_a_device_is_planned_with_the_bridges_that_our_controller_drives() -> None:
+    built, recorder = network("none")
+    bridge = Lab("dev1").bridge("p0")
+    assert recorder.site.bridges == {bridge: 1}
+    assert built.of_devices() == {"torus": [bridge]}
+    # A packet may meet the other switch, which is Open vSwitch alone.
+    assert not built._all_carried
+    assert network("ringlight")[0]._all_carried
+
+
+def test_what_goes_out_by_an_impaired_link_is_left_by_devices() -> None:
+    built, recorder = network("none")
+    built._leave_to_open_vswitch()
+    assert recorder.left == []
+    built._impaired = {built.fabric.links[0]: Impairments(loss=0.1)}
+    built._nodes = {"p0": PacketSwitch.__new__(PacketSwitch)}
+    built._leave_to_open_vswitch()
+    assert recorder.left == [Lab("dev1").interface("p0", 1)]
+
+
+@dataclass(frozen=True)
+class TorusOptions:
+    turns: Annotated[int, typer.Option("--turns", help="Turns of the torus.")] = 3
+
+    name: ClassVar[str] = "torus"
+    is_wanted: ClassVar[bool] = True
+
+
+def test_commands_that_build_labs_have_an_option_for_each_device_and_those_of_programs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kinds = {"slow_path": SimpleNamespace(help="Go slowly.", carries=True)}
+    monkeypatch.setattr(options, "device_kinds", lambda: kinds)
+    monkeypatch.setattr(options, "program_options", lambda: (TorusOptions,))
+    given: list[options.OpenLab] = []
+
+    @options.with_groups
+    def build(lab: options.OpenLab) -> None:
+        given.append(lab)
+
+    parameters = inspect.signature(build).parameters
+    assert {"slow_path", "turns"} < parameters.keys()
+    assert {"devices", "programs"}.isdisjoint(parameters)
+    told = {name: parameter.default for name, parameter in parameters.items()}
+    build(**told)
+    build(**{**told, "slow_path": True, "turns": 5})
+    assert [lab.devices for lab in given] == [(), ("slow_path",)]
+    assert [lab.programs for lab in given] == [(TorusOptions(3),), (TorusOptions(5),)]
+    assert given[0].wanted_programs == [TorusOptions(3)]
+
+
+def test_costs_go_by_what_carries(monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = {"slow_path": SimpleNamespace(carries=True), "lamp": SimpleNamespace(carries=False)}
+    monkeypatch.setattr(devices, "device_kinds", lambda: kinds)
+    assert devices.any_carries(["lamp", "slow_path"])
+    assert not devices.any_carries(["lamp"])
+    assert not devices.any_carries([])
