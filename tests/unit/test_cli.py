@@ -107,7 +107,9 @@ def loaded_by(code: str) -> set[str]:
 
 def test_hands_in_a_lab_load_only_what_they_need(tmp_path: Path) -> None:
     fabric = tmp_path / "fabric.json"
-    fabric.write_text('{"rings": {"r": {"nodes": 3, "wavelengths": 1, "gpu": "a", "rate": "1 Gbit/s"}}}')
+    fabric.write_text(
+        '{"leaf_spine": {"leaves": 1, "spines": 1, "gpus_per_leaf": 2, "gpu": "a", "rate": "1 Gbit/s"}}'
+    )
     heavy = {"numpy", "scipy", "networkx", "docker", "pyroute2", "mininet", "fastapi", "matplotlib"}
     attached = "from ringlight.testbed.emulation.console import attached, capture, measures\n"
     attached += f"from pathlib import Path; attached.load_fabric(Path({str(fabric)!r}))"
@@ -255,7 +257,7 @@ def test_a_bad_scenario_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
         (["job", "submit", "red"], 2, "either --ranks or --gpus"),
         (["onics", "--flows"], 2, "--flows needs a GPU"),
         (
-            ["bench", "tests/data/mini_wrht.yaml", "--simulate"],
+            ["bench", "tests/data/mini_oddl.yaml", "--simulate"],
             2,
             "it runs over packet switches",
         ),
