@@ -346,12 +346,13 @@ class Algorithm:
     ``steps``: returns the steps of a collective among so many ranks; None if its plane does it. ``options``:
     those that its name may have besides, by their names in :class:`Collective`. ``plane``: returns the plane
     that a job on these GPUs of a fabric has for it, if only one kind of plane can; raises
-    :class:`fabric.planes.base.Misfit`.
+    :class:`fabric.planes.base.Misfit`. ``coloured``: whether its steps say the wavelengths of transfers.
     """
 
     steps: Callable[[Collective, int], Steps] | None
     options: frozenset[str] = frozenset({"striped"})
     plane: Callable[[Any, Sequence[str]], Any] | None = None
+    coloured: bool = False
 
 
 def _grouped(

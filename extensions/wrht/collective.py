@@ -26,7 +26,7 @@ def _steps(collective: Collective, ranks: int) -> Steps:
     )
 
 
-WRHT = Algorithm(_steps, frozenset({"striped", "wavelengths", "group", "reach", "exchange"}))
+WRHT = Algorithm(_steps, frozenset({"striped", "wavelengths", "group", "reach", "exchange"}), coloured=True)
 
 
 def fitted(name: str, ranks: int, wavelengths: int, reach: int | None) -> str:

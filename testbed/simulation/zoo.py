@@ -157,9 +157,9 @@ class WavelengthRingNetwork:
     """A ring of fibres, one in each direction, of ``fibre_bps`` bits per second each; all transfers go the
     short way round, and of those half round the ones of even GPUs clockwise.
 
-    Transfers that pass a fibre share its light fairly: a fluid, which is exact for WRHT's full groups, whose
-    transfers have a wavelength each and all wavelengths are in use, and no slower than any wavelengths that
-    could be given to others. Raises ValueError for a rate that is not above 0.
+    Transfers that pass a fibre share its light fairly: a fluid, which is exact for a tree's full groups,
+    whose transfers have a wavelength each and all wavelengths are in use, and no slower than any wavelengths
+    that could be given to others. Raises ValueError for a rate that is not above 0.
     """
 
     def __init__(

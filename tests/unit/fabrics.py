@@ -21,7 +21,7 @@ from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import ElectricalGraph, Fabric
 
 #: Every collective, by the names that a scenario uses.
-COLLECTIVES = (*STEPS, "wrht", "wrht-2", "wrht-4", "wrht-2-exchange")
+COLLECTIVES = tuple(STEPS)
 
 #: Real rates of the six-GPU testbed; the inter-switch link is 3.1 times slower than a NIC.
 NIC_BPS = 40e9

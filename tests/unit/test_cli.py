@@ -244,7 +244,7 @@ def test_a_bad_scenario_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
         (["job", "submit", "red"], 2, "either --ranks or --gpus"),
         (["onics", "--flows"], 2, "--flows needs a GPU"),
         (
-            ["bench", "tests/data/mini_wrht.yaml", "--simulate"],
+            ["bench", "tests/data/mini_oddl.yaml", "--simulate"],
             2,
             "it runs over packet switches",
         ),

@@ -15,7 +15,6 @@ from ringlight.fabric.optical_profiles import PROFILES
 from ringlight.fabric.parts import Port
 from ringlight.fabric.planes.grid.wavelengths import cross_connects as grid_cross_connects
 from ringlight.fabric.planes.grid.wavelengths import ways_for
-from ringlight.fabric.planes.ring.wdm import plan_ring
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import (
@@ -24,7 +23,7 @@ from ringlight.fabric.topology import (
     path_dbm,
     trace,
 )
-from ringlight.testbed.simulation.networks import GridNetwork, RingNetwork
+from ringlight.testbed.simulation.networks import GridNetwork
 
 
 def described(**sections: object) -> Fabric:
@@ -80,24 +79,6 @@ def test_a_switch_loses_what_its_profile_says_unless_told_otherwise() -> None:
     exact = profile.losing(2.0)
     assert (exact.loss_min_db, exact.loss_max_db, exact.repeatability_db) == (2.0, 2.0, 0.0)
     assert replace(switch, loss_db=0.0).insertion_loss_db == 0
-
-
-def test_a_ring_is_planned_and_simulated_only_as_far_as_its_light_reaches() -> None:
-    # A lightpath over two segments of a ring of five passes three WSSs: 3 · 2 dB.
-    ring = {"nodes": 5, "gpu": "x", "rate": "1 Gbit/s", "wss": {"loss_db": 2}, "wavelengths": 2}
-    steps = steps_named("wrht-2", 5)
-    for sensitivity_dbm, message in ((-6.0, None), (-5.9, "passes 3 WSSs and arrives with -6.00 dBm")):
-        fabric = described(rings={"r": ring}, light={"sensitivity_dbm": sensitivity_dbm})
-        network = RingNetwork(fabric, fabric.parts["rings"]["r"])
-        if message is None:
-            plan_ring(fabric, fabric.parts["rings"]["r"], steps)
-            for step in steps:
-                network.routes(fabric.parts["rings"]["r"].nodes, step)
-            continue
-        with pytest.raises(ValueError, match=message):
-            plan_ring(fabric, fabric.parts["rings"]["r"], steps)
-        with pytest.raises(ValueError, match=message):
-            [network.routes(fabric.parts["rings"]["r"].nodes, step) for step in steps]
 
 
 def test_a_grid_whose_light_is_too_weak_is_refused() -> None:

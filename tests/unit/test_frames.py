@@ -80,11 +80,6 @@ def test_a_long_queue_that_is_stated_is_enough() -> None:
     assert [queue.queue_s for queue in found.short] == [0.625]
 
 
-def test_light_without_a_packet_switch_needs_no_queue() -> None:
-    ring = {"nodes": 3, "gpu": "x", "rate": "40 Mbit/s", "queue": "1 us"}
-    assert choose_frames(build_fabric(FabricSpec.model_validate({"rings": {"r": ring}})), 1, 400).short == ()
-
-
 @given(
     st.floats(1e9, 4e10), st.floats(1e-4, 0.1), st.floats(1e-4, 0.1), st.sampled_from([1, 4, 40]),
     st.sampled_from([1, 100, 400]),

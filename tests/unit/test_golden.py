@@ -7,6 +7,7 @@ of the sweep, subject, metric, value.
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,8 +31,8 @@ OF_REAL_GRADIENT = (
 )
 
 
-def simulated(name: str) -> Analysis:
-    experiment, backend = load_checked(bundled(name)), SimulationBackend()
+def simulated(path: Path) -> Analysis:
+    experiment, backend = load_checked(path), SimulationBackend()
     records = []
     for plan in choose(experiment, backend).plans:
         found, failures = one_alone(backend, plan)
@@ -55,8 +56,13 @@ def figures(found: Analysis) -> dict[tuple[str, ...], Any]:
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in GOLDEN.glob("*.json")))
 def test_figures_are_as_they_were(name: str) -> None:
-    found = figures(simulated(name))
-    wanted = json.loads((GOLDEN / f"{name}.json").read_text())
+    check_figures(bundled(name), GOLDEN / f"{name}.json")
+
+
+def check_figures(scenario: Path, golden: Path) -> None:
+    """Check the figures of a scenario against those of a file."""
+    found = figures(simulated(scenario))
+    wanted = json.loads(golden.read_text())
     assert wanted
     wrong = []
     for row in wanted:

@@ -477,7 +477,6 @@ jobs: {{{jobs}}}
 
 GRID = "n: {rows: 1, columns: 4, gpu: x, rate: 1 Gbit/s, wavelengths: 2}"
 SMALL_GRID = "m: {rows: 1, columns: 2, gpu: x, rate: 1 Gbit/s}"
-RING = "rings: {r: {nodes: 5, gpu: x, rate: 1 Gbit/s, wavelengths: 1}}"
 BESIDE = """servers: {s0: {gpus: {g0: x, g1: x}}}, packet_switches: {tor0: {ports: 3}, tor1: {ports: 3}},
   links: [{ends: [g0, "tor0:1"], rate: 1 Gbit/s}, {ends: [g1, "tor0:2"], rate: 1 Gbit/s}]"""
 #: g1 on the other switch, which nothing joins to the first; its link left out; its link dark.
@@ -491,12 +490,7 @@ FIT = "training.collective: {} of job red on fabric: "
     ("text", "said"),
     [
         (light(f"grids: {{{GRID}, {SMALL_GRID}}}"), "fabric.grids: grid n and grid m"),
-        (light(f"grids: {{{GRID}}}, {RING}"), "fabric: ring r and grid n"),
         (light(f"grids: {{{GRID}}}, {BESIDE}", "red: {ranks: [n0, g0]}"), "jobs.red.ranks: GPU g0 is"),
-        (light(RING, "red: {ranks: [r0, r1]}"), "jobs.red.ranks: 2 GPUs, but ring r carries one job"),
-        (light(RING, "red: {gpus: 2}"), "jobs.red.gpus: 2 GPUs, but ring r carries one job"),
-        (light(RING, "a: {ranks: all}, b: {ranks: all}"), "jobs.b.ranks: GPU r0 is used by job a"),
-        (light(RING, collective="wrht-2"), FIT.format("wrht-2") + "step 0: wavelength 1 does not fit"),
         (light("grids: {n: {rows: 2, columns: 2, gpu: x, rate: 1 Gbit/s}}"), FIT.format("ring") + "ranks"),
         (light(UNPLUGGED), "fabric.links: GPU g1 is not plugged in"),
         (light(APART), "fabric.links: "),

@@ -32,7 +32,6 @@ fabric:
 #: What stands beside them in the same fabric, with which the job has nothing to do.
 BESIDE = {
     "nothing": "",
-    "ring": "  rings: {r: {nodes: 4, wavelengths: 4, gpu: t, rate: 10 Gbit/s}}\n",
     "grid": "  grids: {n: {rows: 2, columns: 2, gpu: t, rate: 10 Gbit/s}}\n",
 }
 JOB = """
@@ -46,7 +45,7 @@ def experiment(beside: str, ranks: str = "ranks: [a, b, c]", collective: str = "
     return parse(THREE + BESIDE[beside] + job, "three.yaml")
 
 
-#: Three GPUs on wires, a ring of three and a grid of four.
+#: Three GPUs on wires, and a grid of four.
 MIXED = build_fabric(
     FabricSpec.model_validate(
         {
@@ -55,12 +54,11 @@ MIXED = build_fabric(
             "links": [
                 {"ends": [gpu, f"tor:{n}"], "rate": "1 Gbit/s"} for n, gpu in enumerate("abc", start=1)
             ],
-            "rings": {"r": {"nodes": 3, "wavelengths": 2, **ONIC}},
             "grids": {"n": {"rows": 1, "columns": 4, **ONIC}},
         }
     )
 )
-LIT = build_fabric(FabricSpec.model_validate({"rings": {"r": {"nodes": 3, "wavelengths": 2, **ONIC}}}))
+LIT = build_fabric(FabricSpec.model_validate({"grids": {"n": {"rows": 1, "columns": 3, **ONIC}}}))
 
 
 @pytest.mark.parametrize(
@@ -68,9 +66,8 @@ LIT = build_fabric(FabricSpec.model_validate({"rings": {"r": {"nodes": 3, "wavel
     [
         (MIXED, ("a", "b"), "packets", ("a", "b", "c")),
         (MIXED, (), "packets", ("a", "b", "c")),
-        (MIXED, ("r0", "r1", "r2"), "ring", ("r0", "r1", "r2")),
         (MIXED, ("n3", "n0"), "grid", ("n0", "n1", "n2", "n3")),
-        (LIT, (), "ring", ("r0", "r1", "r2")),
+        (LIT, (), "grid", ("n0", "n1", "n2")),
     ],
 )
 def test_a_plane_is_where_the_gpus_are(
@@ -80,9 +77,9 @@ def test_a_plane_is_where_the_gpus_are(
     assert (plane.kind, plane.nodes) == (found, nodes)
 
 
-@pytest.mark.parametrize("ranks", [("r0", "a"), ("r0", "n0"), ("r0", "r1", "r2", "b")])
+@pytest.mark.parametrize("ranks", [("n0", "a"), ("n0", "n1", "b")])
 def test_gpus_in_two_places_have_no_plane(ranks: tuple[str, ...]) -> None:
-    with pytest.raises(ValueError, match=f"GPU {ranks[-1]} is not on r, as others of the job are"):
+    with pytest.raises(ValueError, match=f"GPU {ranks[-1]} is not on n, as others of the job are"):
         plane_of(MIXED, ranks)
 
 
@@ -91,7 +88,7 @@ def test_averaging_needs_averagers() -> None:
         plane_of(MIXED, ("a", "b"), "optinc")
 
 
-@pytest.mark.parametrize("beside", ["ring", "grid"])
+@pytest.mark.parametrize("beside", ["grid"])
 @pytest.mark.parametrize("ranks", ["ranks: [a, b, c]", "gpus: 3"])
 @pytest.mark.parametrize("collective", ["ring", "recursive-doubling"])
 def test_what_stands_beside_a_job_changes_nothing(beside: str, ranks: str, collective: str) -> None:
@@ -106,7 +103,7 @@ def test_what_stands_beside_a_job_changes_nothing(beside: str, ranks: str, colle
     assert ("job train", "jct_predicted") in figures[1]
 
 
-@pytest.mark.parametrize("beside", ["ring", "grid"])
+@pytest.mark.parametrize("beside", ["grid"])
 def test_a_job_beside_light_waits_for_none(beside: str) -> None:
     found = experiment(beside)
     (run,) = runs_of(records_of(found), found.plans)

@@ -40,7 +40,6 @@ JOB = JobPlan("red", "", ("g0", "g1"), 2, 5, LOOP)
 GRID: dict[str, Any] = {
     "grids": {"n": {"rows": 2, "columns": 2, "gpu": "x", "rate": "100 Gbit/s", "wavelengths": 2}}
 }
-RING: dict[str, Any] = {"rings": {"r": {"nodes": 4, "gpu": "x", "rate": "100 Gbit/s", "wavelengths": 2}}}
 
 
 def plan_of(section: Mapping[str, Any], *jobs: JobPlan, scale: Scale = Scale(), **more: Any) -> RunPlan:
@@ -77,7 +76,7 @@ def test_a_straggler_sets_the_pace() -> None:
     assert slower - plain == pytest.approx(5 * 0.2)
 
 
-@pytest.mark.parametrize("section", [GRID, RING])
+@pytest.mark.parametrize("section", [GRID])
 def test_light_is_waited_for_and_shared_with_nobody(section: Mapping[str, Any]) -> None:
     nodes = tuple(build_fabric(FabricSpec.model_validate(section)).gpus)
     halving = replace(LOOP, collective="halving-doubling")

@@ -54,7 +54,7 @@ TEXTS = {
     "arms": FABRIC + TWO_ARMS,
     "sweep": FABRIC + SWEEP,
     "break-even": BREAK_EVEN,
-    **{name: (DATA / f"{name}.yaml").read_text() for name in ("mini", "mini_oddl", "mini_wrht")},
+    **{name: (DATA / f"{name}.yaml").read_text() for name in ("mini", "mini_oddl")},
 }
 
 

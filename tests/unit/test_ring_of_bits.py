@@ -113,7 +113,6 @@ def test_the_simulation_takes_as_long_as_its_bytes(bits: int) -> None:
     [
         ("halving-doubling-bits-8", "halving-doubling has no bits"),
         ("bidirectional-ring-bits-8", "bidirectional-ring has no bits"),
-        ("wrht-2-bits-8", "wrht has no bits"),
         ("optinc-bits-8", "optinc has no bits"),
         ("ring-bits-8-striped", "whole numbers are not spread over wavelengths"),
         ("ring-bits-1", "1 bits: 2 to 16 are possible"),
@@ -141,7 +140,6 @@ def test_it_is_no_schedule_of_one_vector() -> None:
     ("fabric", "light"),
     [
         ({"grids": {"n": {"rows": 2, "columns": 2, "gpu": "gpu", "rate": "1 Gbit/s"}}}, "n"),
-        ({"rings": {"r": {"nodes": 4, "gpu": "gpu", "rate": "1 Gbit/s", "wavelengths": 4}}}, "r"),
     ],
 )
 def test_light_that_is_asked_for_step_by_step_is_refused(fabric: dict[str, Any], light: str) -> None:

@@ -186,7 +186,6 @@ def test_a_link_below_its_rate_is_slow() -> None:
             "grid n",
             "n0, n1, n2, n3",
         ),
-        ("rings: {w: {nodes: 3, gpu: t, rate: 4 Gbit/s, wavelengths: 2}}", "ring w", "w0, w1, w2"),
     ],
 )
 def test_trainings_on_wires_and_on_light_are_not_simulated_together(
@@ -204,7 +203,6 @@ def test_trainings_on_wires_and_on_light_are_not_simulated_together(
     "light",
     [
         "grids: {n: {rows: 2, columns: 2, gpu: t, rate: 4 Gbit/s, wavelengths: 2}}",
-        "rings: {w: {nodes: 5, gpu: t, rate: 4 Gbit/s, wavelengths: 2}}",
     ],
 )
 def test_a_workload_takes_as_long_beside_light_that_it_has_nothing_to_do_with(light: str) -> None:

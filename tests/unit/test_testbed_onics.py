@@ -65,22 +65,6 @@ def test_every_laser_is_plugged_into_one_port_of_one_switch() -> None:
             assert plugged[laser] == fabric.link_at[here].other(here)
 
 
-def test_a_ring_beside_a_grid_has_no_lasers_to_tune() -> None:
-    ring = {"nodes": 3, "wavelengths": 4, "gpu": "test", "rate": "25 Gbit/s"}
-    fabric = grid(rings={"r": ring})
-    assert fabric.onics.keys() == {*fabric.parts["grids"]["n"].nodes, "r0", "r1", "r2"}
-    assert fabric.agents == fabric.parts["grids"]["n"].nodes
-    assert [array_wavelengths(fabric, gpu) for gpu in ("n0", "r0", "r2")] == [None, 4, 4]
-    assert [lasers_of_switch(fabric, switch) for switch in fabric.parts["rings"]["r"].switches] == [
-        {},
-        {},
-        {},
-    ]
-    assert lasers_of_switch(fabric, "n-r0")
-    check_fabric(fabric)
-    check_names(Lab("test"), fabric)
-
-
 def interconnect(**keys: Any) -> Fabric:
     spec = {"gpu": "a100", "gpus": 5, "rate": "100 Gbit/s", **keys}
     return plugged(build_fabric(FabricSpec.model_validate({"interconnect": spec})))
@@ -108,11 +92,8 @@ def test_where_light_stands_a_peer_has_a_queue_for_each_number_of_lightpaths() -
 def test_light_tells_its_own_colour_on_rings_only() -> None:
     planes = interconnect(kind="parallel-ocs", switches=2)
     ring = interconnect(kind="demand-ring", wavelength="50 Gbit/s", interval="5 ms", dark="1 ms")
-    wrht = grid(rings={"r": {"nodes": 3, "wavelengths": 4, "gpu": "test", "rate": "25 Gbit/s"}})
-    tagged = {
-        name for made in (planes, ring, wrht) for name in made.optical_switches if is_tagged(made, name)
-    }
-    assert tagged == {"r-w0", "r-w1", "r-w2", *ring.optical_switches}
+    tagged = {name for made in (planes, ring) for name in made.optical_switches if is_tagged(made, name)}
+    assert tagged == {*ring.optical_switches}
 
 
 @pytest.mark.parametrize(

@@ -23,15 +23,14 @@ from ringlight.fabric.planes.wholes.electrical import Ideal, Servers
 from ringlight.fabric.planes.wholes.interconnect import of_circuits, of_ring
 from ringlight.fabric.planes.wholes.rotor import Rotor
 from ringlight.fabric.planes.wholes.torus import Torus, TorusOfGpus
-from ringlight.fabric.schedules import steps_named, strides
+from ringlight.fabric.schedules import strides
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.steps import IntArray, Step, frozen
 from ringlight.fabric.topology import Fabric
 from ringlight.fabric.trees import fat_tree, leaf_spine
 from ringlight.testbed.simulation.maxmin import rates
-from ringlight.testbed.simulation.networks import GridNetwork, IdealNetwork, Network, RingNetwork
+from ringlight.testbed.simulation.networks import GridNetwork, IdealNetwork, Network
 from ringlight.testbed.simulation.passing import PARTS
-from ringlight.testbed.simulation.phases import Phases, StepCost
 from ringlight.testbed.simulation.workload import Fidelity, simulate_workload
 from ringlight.testbed.simulation.zoo import (
     CircuitNetwork,
@@ -415,18 +414,6 @@ def test_light_goes_the_short_way_and_shares_fibres() -> None:
     ]
     found = got(network, step_of(np.array([0, 1, 2]), np.array([2, 2, 3])), 8)
     assert found == pytest.approx([50e9, 50e9, 100e9])
-
-
-@pytest.mark.parametrize(("nodes", "wavelengths"), [(27, 1), (25, 2), (125, 2), (81, 4), (729, 4)])
-def test_a_ring_shared_fairly_is_exact_for_full_groups_of_wrht(nodes: int, wavelengths: int) -> None:
-    """Against the ring where each lightpath has a wavelength of its own."""
-    fabric, ring = wdm.wdm_ring("n", nodes, wavelengths, 10e9)
-    steps = wdm.collective_on_ring(f"wrht-{wavelengths}", nodes, wavelengths)
-    cost = StepCost(25e-6, "changed-only")
-    exact = Phases(RingNetwork(fabric, ring), ring.nodes, steps).time(1e8, cost)
-    shared = WavelengthRingNetwork(ring.nodes, wavelengths * 10e9)
-    fluid = Phases(shared, ring.nodes, steps_named(f"wrht-{wavelengths}", nodes)).time(1e8, cost)
-    assert fluid.total_s == pytest.approx(exact.total_s, rel=1e-9)
 
 
 # What they are built of.

@@ -1,1 +1,1 @@
-"""A ring of wavelengths, whose light is set between the steps of a collective (Dai et al., WRHT)."""
+"""A ring of nodes with wavelengths in both directions: its parts, and its light."""

@@ -313,7 +313,7 @@ def collective_on_ring(name: str, nodes: int, wavelengths: int, places: Sequence
     steps = at_places(made, places) if places else made
     if collective.striped:
         return striped(steps, wavelengths)
-    return steps if collective.algorithm == "wrht" and steps is made else on_ring(steps, wavelengths)
+    return steps if collective.kind.coloured and steps is made else on_ring(steps, wavelengths)
 
 
 def reach(fabric: Fabric, ring: WdmRing) -> int | None:

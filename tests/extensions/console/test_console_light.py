@@ -23,7 +23,6 @@ from ringlight.testbed.lab import Lab
 from tests.null_onic import NullLaser, NullRoutes
 
 GRID = {"grids": {"n": {"rows": 2, "columns": 2, "gpu": "t", "rate": "1 Gbit/s"}}}
-RING = {"rings": {"r": {"nodes": 3, "wavelengths": 2, "gpu": "t", "rate": "1 Gbit/s"}}}
 PLANES = {
     "interconnect": {"kind": "parallel-ocs", "gpus": 3, "gpu": "a100", "rate": "2 Gbit/s", "switches": 2}
 }
@@ -33,7 +32,6 @@ PLANES = {
     ("section", "source", "target", "transmitter", "name", "ranks"),
     [
         (GRID, "n0", "n1", Transmitter(0, 3), "n0:0 λ3 into n-r0:1", "n0,n1"),
-        (RING, "r0", "r1", Transmitter(1, 0), "r0:1 λ0 into r-w0:4", "r0,r1,r2"),
         (PLANES, "g1", "g2", Transmitter(1), "g1:1 into q1:2", "g1,g2"),
     ],
 )

@@ -175,16 +175,6 @@ def test_light_goes_past_a_lost_server(tmp_path: Path) -> None:
     assert turns[1][0] == pytest.approx(back)
 
 
-def test_a_ring_is_dark_while_it_is_set(tmp_path: Path) -> None:
-    take = simulated("wrht_9_each_step.yaml", "wrht", tmp_path)
-    (_, _, first, dark), *turns = take["lightpaths"]["turns"]
-    assert not dark
-    assert [(a, b) for a, b, _, _ in take["lightpaths"]["sets"][first][:2]] == [("r0", "r1"), ("r2", "r1")]
-    changes = list(zip(turns[:-1:2], turns[1::2], strict=True))
-    assert all(one[3] and not two[3] and one[2] == two[2] for one, two in changes)
-    assert len({round(lit[0] - dark[0], 4) for dark, lit in changes}) == 1
-
-
 @chromium
 def test_light_moves_as_it_did(tab: Browser, served: str) -> None:
     shown(tab, f"{served}#2")

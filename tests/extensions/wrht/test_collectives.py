@@ -469,7 +469,7 @@ def test_arms_are_compared_where_they_differ_in_nothing_else() -> None:
 
 def test_the_bundled_study_gives_the_figures_that_it_gave() -> None:
     """Figures of the code before the study was an experiment as others, where they are soon computed."""
-    wanted = json.loads((bundled("wrht").parents[1] / "tests/golden/study/wrht.json").read_text())
+    wanted = json.loads((Path(__file__).parent / "golden/study.json").read_text())
 
     raw = yaml.safe_load(bundled("wrht").read_text(encoding="utf-8"))
     few = {RING + "nodes": [64, 128, 256], "fabrics.tree.leaf_spine.leaves": [2, 4]}

@@ -28,7 +28,10 @@ from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.steps import Steps, frozen
 from ringlight.fabric.topology import Fabric, electrical_graph
-from tests.unit.fabrics import COLLECTIVES, six_gpus
+from tests.unit.fabrics import COLLECTIVES as CORE
+from tests.unit.fabrics import six_gpus
+
+COLLECTIVES = (*CORE, "wrht", "wrht-2", "wrht-4", "wrht-2-exchange")
 
 
 def ring_spec(**values: Any) -> dict[str, Any]:

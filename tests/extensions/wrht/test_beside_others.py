@@ -1,0 +1,219 @@
+"""Rings beside what else there is: the same tests as of other planes, and what only rings refuse."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ringlight.experiments.record.events import Iteration
+from ringlight.fabric.collectives import all_reduce, lendable
+from ringlight.fabric.frames import choose_frames
+from ringlight.fabric.planes.choice import plane_of
+from ringlight.fabric.planes.ring import wdm
+from ringlight.fabric.planes.ring.wdm import plan_ring
+from ringlight.fabric.schedules import parse_collective, steps_named
+from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.testbed.emulation.buildable import check_fabric, check_names
+from ringlight.testbed.emulation.onic.tables import Transmitter
+from ringlight.testbed.emulation.onic.wiring import array_wavelengths, is_tagged, lasers_of_switch
+from ringlight.testbed.lab import Lab
+from ringlight.testbed.simulation.networks import RingNetwork
+from ringlight.testbed.simulation.phases import Phases, StepCost
+from ringlight.testbed.simulation.zoo import WavelengthRingNetwork
+from tests.simulated import records_of
+from tests.unit import (
+    test_console_light,
+    test_containers,
+    test_experiment_report,
+    test_lending,
+    test_paper_pages,
+    test_planes,
+    test_prediction,
+    test_ring_of_bits,
+    test_simulated_workloads,
+    test_simulation_workload,
+)
+from tests.unit.test_fabric_light import described
+from tests.unit.test_interconnect import KINDS, experiment
+from tests.unit.test_language import FIT, GRID, light, refused
+from tests.unit.test_testbed_onics import grid
+from tests.unit.test_view_page import simulated
+
+MINI = Path(__file__).parent / "data" / "mini_wrht.yaml"
+CONTAINERS = "fabric: {rings: {w: {nodes: 5, gpu: t, rate: 4 Gbit/s, wavelengths: 2}}}\n"
+RING = "rings: {r: {nodes: 5, gpu: x, rate: 1 Gbit/s, wavelengths: 1}}"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (light(f"grids: {{{GRID}}}, {RING}"), "fabric: ring r and grid n"),
+        (light(RING, "red: {ranks: [r0, r1]}"), "jobs.red.ranks: 2 GPUs, but ring r carries one job"),
+        (light(RING, "red: {gpus: 2}"), "jobs.red.gpus: 2 GPUs, but ring r carries one job"),
+        (light(RING, "a: {ranks: all}, b: {ranks: all}"), "jobs.b.ranks: GPU r0 is used by job a"),
+        (light(RING, collective="wrht-2"), FIT.format("wrht-2") + "step 0: wavelength 1 does not fit"),
+    ],
+)  # fmt: skip
+def test_a_job_that_does_not_fit_its_fabric(text: str, said: str) -> None:
+    assert refused("", text).startswith(said)
+
+
+def test_a_plane_is_where_the_gpus_are() -> None:
+    rings = {"r": {"nodes": 3, "wavelengths": 2, **test_planes.ONIC}}
+    fabric = build_fabric(FabricSpec.model_validate({"rings": rings}))
+    assert [plane_of(fabric, ranks).kind for ranks in ((), ("r0", "r1", "r2"))] == ["ring", "ring"]
+
+
+@pytest.mark.parametrize("ranks", ["ranks: [a, b, c]", "gpus: 3"])
+@pytest.mark.parametrize("collective", ["ring", "recursive-doubling"])
+def test_what_stands_beside_a_job_changes_nothing(
+    ranks: str, collective: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ring = "  rings: {r: {nodes: 4, wavelengths: 4, gpu: t, rate: 10 Gbit/s}}\n"
+    monkeypatch.setitem(test_planes.BESIDE, "ring", ring)
+    test_planes.test_what_stands_beside_a_job_changes_nothing("ring", ranks, collective)
+    test_planes.test_a_job_beside_light_waits_for_none("ring")
+
+
+def test_trainings_on_wires_and_on_light_are_not_simulated_together() -> None:
+    rings = "rings: {w: {nodes: 3, gpu: t, rate: 4 Gbit/s, wavelengths: 2}}"
+    test_simulated_workloads.test_trainings_on_wires_and_on_light_are_not_simulated_together(
+        rings, "ring w", "w0, w1, w2"
+    )
+
+
+def test_a_workload_takes_as_long_beside_light_that_it_has_nothing_to_do_with() -> None:
+    rings = "rings: {w: {nodes: 5, gpu: t, rate: 4 Gbit/s, wavelengths: 2}}"
+    test_simulated_workloads.test_a_workload_takes_as_long_beside_light_that_it_has_nothing_to_do_with(rings)
+
+
+def test_its_section_is_on_the_page(tmp_path: Path) -> None:
+    test_experiment_report.check_sections(MINI, {"rings"}, {"allreduce"}, tmp_path)
+
+
+def test_an_experiment_without_a_paper(tmp_path: Path) -> None:
+    test_paper_pages.check_without_paper(str(MINI), tmp_path)
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "halving-doubling"])
+def test_the_training_loop_takes_what_it_takes_as_a_job(algorithm: str) -> None:
+    test_simulation_workload.test_the_training_loop_takes_what_it_takes_as_a_job("wrht_9", algorithm)
+
+
+def test_an_exchange_would_be_overwritten_too_soon() -> None:
+    test_lending.test_an_exchange_would_be_overwritten_too_soon("wrht-2-exchange")
+
+
+@pytest.mark.parametrize("n", [2, 4, 8, 16])
+def test_a_tree_may_lend_everything(n: int) -> None:
+    assert all(lendable(all_reduce("wrht", n)))
+
+
+def test_it_has_no_bits() -> None:
+    with pytest.raises(ValueError, match="collective 'wrht-2-bits-8': wrht has no bits"):
+        parse_collective("wrht-2-bits-8")
+
+
+def test_its_light_tells_its_own_colour() -> None:
+    fabric = grid(rings={"r": {"nodes": 3, "wavelengths": 4, "gpu": "test", "rate": "25 Gbit/s"}})
+    assert {name for name in fabric.optical_switches if is_tagged(fabric, name)} == {"r-w0", "r-w1", "r-w2"}
+
+
+def test_light_of_a_ring_described_as_a_whole_is_dark_where_circuits_change() -> None:
+    """Circuits of WRHT are others in its second step."""
+    job = "{ranks: all, workload: {collective: all-reduce, algorithm: wrht-8, size: 64 MB}}"
+    records = records_of(experiment(KINDS["wavelength-ring"], job))
+    found = [record.whole_s for record in records if isinstance(record, Iteration)]
+    # Eight in one group: four on one side of the middle, whose last fibre has them all, there and back.
+    step_s = 4 * 64e6 * 8 / 200e9
+    assert max(found) == pytest.approx(2 * (step_s + 25e-6), rel=1e-6)
+
+
+def test_light_without_a_packet_switch_needs_no_queue() -> None:
+    ring = {"nodes": 3, "gpu": "x", "rate": "40 Mbit/s", "queue": "1 us"}
+    assert choose_frames(build_fabric(FabricSpec.model_validate({"rings": {"r": ring}})), 1, 400).short == ()
+
+
+@pytest.mark.parametrize(("nodes", "wavelengths"), [(27, 1), (25, 2), (125, 2), (81, 4), (729, 4)])
+def test_a_ring_shared_fairly_is_exact_for_full_groups_of_wrht(nodes: int, wavelengths: int) -> None:
+    """Against the ring where each lightpath has a wavelength of its own."""
+    fabric, ring = wdm.wdm_ring("n", nodes, wavelengths, 10e9)
+    steps = wdm.collective_on_ring(f"wrht-{wavelengths}", nodes, wavelengths)
+    cost = StepCost(25e-6, "changed-only")
+    exact = Phases(RingNetwork(fabric, ring), ring.nodes, steps).time(1e8, cost)
+    shared = WavelengthRingNetwork(ring.nodes, wavelengths * 10e9)
+    fluid = Phases(shared, ring.nodes, steps_named(f"wrht-{wavelengths}", nodes)).time(1e8, cost)
+    assert fluid.total_s == pytest.approx(exact.total_s, rel=1e-9)
+
+
+def test_a_ring_beside_a_grid_has_no_lasers_to_tune() -> None:
+    ring = {"nodes": 3, "wavelengths": 4, "gpu": "test", "rate": "25 Gbit/s"}
+    fabric = grid(rings={"r": ring})
+    assert fabric.onics.keys() == {*fabric.parts["grids"]["n"].nodes, "r0", "r1", "r2"}
+    assert fabric.agents == fabric.parts["grids"]["n"].nodes
+    assert [array_wavelengths(fabric, gpu) for gpu in ("n0", "r0", "r2")] == [None, 4, 4]
+    assert [lasers_of_switch(fabric, switch) for switch in fabric.parts["rings"]["r"].switches] == [
+        {},
+        {},
+        {},
+    ]
+    assert lasers_of_switch(fabric, "n-r0")
+    check_fabric(fabric)
+    check_names(Lab("test"), fabric)
+
+
+def test_a_ring_is_planned_and_simulated_only_as_far_as_its_light_reaches() -> None:
+    # A lightpath over two segments of a ring of five passes three WSSs: 3 · 2 dB.
+    ring = {"nodes": 5, "gpu": "x", "rate": "1 Gbit/s", "wss": {"loss_db": 2}, "wavelengths": 2}
+    steps = steps_named("wrht-2", 5)
+    for sensitivity_dbm, message in ((-6.0, None), (-5.9, "passes 3 WSSs and arrives with -6.00 dBm")):
+        fabric = described(rings={"r": ring}, light={"sensitivity_dbm": sensitivity_dbm})
+        network = RingNetwork(fabric, fabric.parts["rings"]["r"])
+        if message is None:
+            plan_ring(fabric, fabric.parts["rings"]["r"], steps)
+            for step in steps:
+                network.routes(fabric.parts["rings"]["r"].nodes, step)
+            continue
+        with pytest.raises(ValueError, match=message):
+            plan_ring(fabric, fabric.parts["rings"]["r"], steps)
+        with pytest.raises(ValueError, match=message):
+            [network.routes(fabric.parts["rings"]["r"].nodes, step) for step in steps]
+
+
+def test_a_ring_is_dark_while_it_is_set(tmp_path: Path) -> None:
+    take = simulated("wrht_9_each_step.yaml", "wrht", tmp_path)
+    (_, _, first, dark), *turns = take["lightpaths"]["turns"]
+    assert not dark
+    assert [(a, b) for a, b, _, _ in take["lightpaths"]["sets"][first][:2]] == [("r0", "r1"), ("r2", "r1")]
+    changes = list(zip(turns[:-1:2], turns[1::2], strict=True))
+    assert all(one[3] and not two[3] and one[2] == two[2] for one, two in changes)
+    assert len({round(lit[0] - dark[0], 4) for dark, lit in changes}) == 1
+
+
+def test_a_container_is_refused_where_a_rank_does_not_reach_every_other() -> None:
+    test_containers.test_a_container_is_refused_where_a_rank_does_not_reach_every_other(
+        CONTAINERS, "all", "on ring w light leads to the partners of one step"
+    )
+
+
+@pytest.mark.parametrize("jobs", [test_containers.PAIR, test_containers.TRAINED])
+def test_a_job_beside_a_ring_has_no_figures_of_its_light(jobs: str) -> None:
+    test_containers.test_a_job_beside_light_has_no_figures_of_it(CONTAINERS, jobs)
+
+
+def test_light_is_called_by_its_port_and_colour_and_a_job_makes_some() -> None:
+    section = {"rings": {"r": {"nodes": 3, "wavelengths": 2, "gpu": "t", "rate": "1 Gbit/s"}}}
+    test_console_light.test_light_is_called_by_its_port_and_colour_and_a_job_makes_some(
+        section, "r0", "r1", Transmitter(1, 0), "r0:1 λ0 into r-w0:4", "r0,r1,r2"
+    )
+
+
+def test_light_is_waited_for_and_shared_with_nobody() -> None:
+    ring = {"nodes": 4, "gpu": "x", "rate": "100 Gbit/s", "wavelengths": 2}
+    test_prediction.test_light_is_waited_for_and_shared_with_nobody({"rings": {"r": ring}})
+
+
+def test_bits_are_refused_on_light_that_is_set_step_by_step() -> None:
+    ring = {"nodes": 4, "gpu": "gpu", "rate": "1 Gbit/s", "wavelengths": 4}
+    test_ring_of_bits.test_light_that_is_asked_for_step_by_step_is_refused({"rings": {"r": ring}}, "r")
