@@ -17,7 +17,7 @@ from pydantic import (
 )
 
 from ringlight.controller.circuits.drift import Policy
-from ringlight.fabric import guest_keys
+from ringlight.extensions.own_containers import keys as guest_keys
 from ringlight.fabric.crossconnect import Mode
 from ringlight.fabric.schedules import parse_collective, steps_named
 

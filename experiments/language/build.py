@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from ringlight.experiments.language.checks import Draft, check_run, loss_rule
-from ringlight.experiments.language.containers import container_of
-from ringlight.experiments.language.containers import files_of as container_files
+from ringlight.extensions.own_containers.job import container_of
+from ringlight.extensions.own_containers.job import files_of as container_files
 from ringlight.experiments.language.paths import AUTO, like, names_of
 from ringlight.experiments.language.plan import (
     Costs,

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, model_validator
 
-from ringlight.experiments.language.containers import ContainerKeys
+from ringlight.extensions.own_containers.job import ContainerKeys
 from ringlight.experiments.language.plan import Do, OnLoss, Scale, Target, Tcp
 from ringlight.experiments.language.profiles import compute_seconds
 from ringlight.experiments.language.traces import TRACE, TraceSpec

@@ -31,7 +31,7 @@ from ringlight.experiments.record.folder import (
     experiment_of,
     read_port_rates,
 )
-from ringlight.experiments.record.outputs import outputs
+from ringlight.extensions.own_containers.outputs import outputs
 from ringlight.experiments.record.version import code_version
 from ringlight.experiments.record.writing import write_json, write_whole, writing
 from ringlight.experiments.report.report import prepare, write_report

@@ -30,7 +30,7 @@ from pyroute2.iproute import IPRoute
 from ringlight import IMPORT_PATH
 from ringlight.fabric.parts import OURS
 from ringlight.testbed.descriptors import too_few
-from ringlight.testbed.emulation.guests import CONFINED, Guest, GuestPlan, exit_or_signal, remove_container
+from ringlight.extensions.own_containers.guests import CONFINED, Guest, GuestPlan, exit_or_signal, remove_container
 from ringlight.testbed.emulation.kernel import netlink
 from ringlight.testbed.emulation.kernel.netns import HELD_GROUP
 from ringlight.testbed.emulation.residents import Orders

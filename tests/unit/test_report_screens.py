@@ -19,7 +19,7 @@ from matplotlib.text import Text
 from ringlight.containers.image import ROOT
 from ringlight.experiments.language.expand import parse
 from ringlight.experiments.language.plan import Scale
-from ringlight.experiments.record.outputs import outputs
+from ringlight.extensions.own_containers.outputs import outputs
 from ringlight.experiments.report.charts import chart, key, legend, named_rows, pictures, sheet
 from ringlight.experiments.report.drawing import (
     JOB_COLOURS,

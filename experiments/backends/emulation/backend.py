@@ -24,7 +24,7 @@ from ringlight.experiments.backends.emulation.requests import only_simulated, pa
 from ringlight.experiments.backends.emulation.rest import ending_runs
 from ringlight.experiments.backends.protocol import CAPABILITIES, lacking
 from ringlight.experiments.client import CALL_TIMEOUT_S, Api
-from ringlight.experiments.language.containers import problem_of
+from ringlight.extensions.own_containers.job import problem_of
 from ringlight.experiments.language.plan import RunPlan, Setting
 from ringlight.experiments.record.environment import describe_setting
 from ringlight.experiments.record.events import Record

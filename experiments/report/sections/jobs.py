@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from ringlight.experiments.analysis.statistics import percentile
-from ringlight.experiments.record.outputs import Written
+from ringlight.extensions.own_containers.outputs import Written
 from ringlight.experiments.record.runs import JobRun
 from ringlight.experiments.report.charts import chart, legend
 from ringlight.experiments.report.drawing import PALETTE, QUIET, job_colours

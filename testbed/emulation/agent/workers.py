@@ -46,7 +46,7 @@ from ringlight.testbed.emulation.agent.hosts import IdleHosts, host_entries
 from ringlight.testbed.emulation.agent.lightpaths import Lightpaths
 from ringlight.testbed.emulation.agent.refusals import AgentError
 from ringlight.testbed.emulation.averager_processes import place_of
-from ringlight.testbed.emulation.guests import (
+from ringlight.extensions.own_containers.guests import (
     LOOK_S,
     Guest,
     GuestEnd,

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from ringlight.experiments.language.plan import Container, Mount, Scale
 from ringlight.experiments.language.workloads import OF_RUN_FOLDERS
-from ringlight.fabric import guest_keys
+from ringlight.extensions.own_containers import keys as guest_keys
 from ringlight.fabric.schema import Duration, Size, Strict
 
 _MEMORY_BYTES, _DEADLINE_S = 1 << 30, 3600.0

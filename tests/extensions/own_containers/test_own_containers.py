@@ -36,8 +36,8 @@ from ringlight.experiments.record.events import (
 from ringlight.experiments.record.folder import RunFolder
 from ringlight.experiments.record.runs import runs_of
 from ringlight.fabric.parts import Link, Port
-from ringlight.testbed.emulation import guests
-from ringlight.testbed.emulation.guests import CUT, Bind, GuestPlan, exit_or_signal, refusal_of, space_below
+from ringlight.extensions.own_containers import guests
+from ringlight.extensions.own_containers.guests import CUT, Bind, GuestPlan, exit_or_signal, refusal_of, space_below
 
 HEAD = """
 name: small
