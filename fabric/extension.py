@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from importlib.metadata import EntryPoint, entry_points
@@ -35,12 +35,18 @@ class Extension:
     Values are ``"module:object"``, the module's name relative to the extension's package, and are loaded when
     they are used. ``requires``: names of the extensions whose modules it imports. ``commands``: a function
     that adds commands to a :class:`typer.Typer`. It is called whenever ``ringlight`` starts, so its module
-    must import what is heavy inside its commands.
+    must import what is heavy inside its commands. ``guests``: by name, kinds of programs that run beside the
+    workers of a job (``fabric.guests.GuestKind``). ``metrics`` and ``sections``: modules (no object) whose
+    functions are metrics (``experiments.analysis.metrics``) and sections of the report
+    (``experiments.report.sections``).
     """
 
     name: str
     requires: tuple[str, ...] = ()
     commands: str = ""
+    guests: Mapping[str, str] = field(default_factory=dict)
+    metrics: str = ""
+    sections: str = ""
 
 
 @dataclass(frozen=True)
@@ -50,11 +56,16 @@ class InstalledExtension:
     extension: Extension
     package: str
 
+    def module(self, name: str) -> str:
+        """Return the whole name of one of its modules."""
+        return f"{self.package}.{name}"
+
     def load(self, value: str) -> Any:
-        """Return the object that a value names. Raises ExtensionError if there is none."""
+        """Return the object, or the module, that a value names. Raises ExtensionError if there is none."""
         module, _, name = value.partition(":")
         try:
-            return getattr(importlib.import_module(f"{self.package}.{module}"), name)
+            loaded = importlib.import_module(self.module(module))
+            return getattr(loaded, name) if name else loaded
         except (ImportError, AttributeError) as error:
             raise ExtensionError(
                 f"extension {self.extension.name}: {value} cannot be loaded: {error}"

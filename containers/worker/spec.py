@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-WORKLOADS = ("train", "graph", "linktest", "container")
+WORKLOADS = ("train", "graph", "linktest", "hold")
 
 
 class BadSpec(Exception):
@@ -48,7 +48,7 @@ class WorkerSpec:
     """One rank of one job. Names end in their unit; ``gradient_bytes`` is what each rank all-reduces.
 
     ``workload``: what it does; ``graph`` executes the graph of operations in the file ``workload`` beside the
-    spec, each computation ``slower`` times as long; ``container`` holds the NIC for a command that runs
+    spec, each computation ``slower`` times as long; ``hold`` holds the NIC for a command that runs
     beside it, for at most ``deadline_s``. ``compute_s``: emulated GPU time per iteration.
     ``beacon_interval_s``: 0 sends no beacons. ``go_timeout_s``: how long a ready worker waits for its start.
     ``onic``: the socket of its O-NIC's agent, without whose light it sends no payload; None without an O-NIC.
@@ -142,7 +142,7 @@ def parse_spec(raw: Any) -> WorkerSpec:
         (spec.connect_timeout_s > 0, "connect_timeout_s must be positive"),
         (spec.peer_timeout_s > 0, "peer_timeout_s must be positive"),
         (spec.deadline_s > 0, "deadline_s must be positive"),
-        (spec.workload != "container" or spec.onic is None, "workload container: it cannot ask for light"),
+        (spec.workload != "hold" or spec.onic is None, "workload hold: it cannot ask for light"),
         (spec.beacon_interval_s >= 0, "beacon_interval_s must not be negative"),
         (spec.checkpoint_every >= 1, "checkpoint_every must be at least 1"),
         (

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from fastapi import Header, Path, Query
 from pydantic import (
-    AfterValidator,
-    BaseModel,
     ConfigDict,
     Field,
     JsonValue,
     StrictBool,
     WithJsonSchema,
+    create_model,
     model_validator,
 )
 
 from ringlight.controller.circuits.drift import Policy
-from ringlight.extensions.own_containers import keys as guest_keys
+from ringlight.controller.jobs.job import OWN_WORKLOADS
+from ringlight.controller.rest.body import Body
 from ringlight.fabric.crossconnect import Mode
+from ringlight.fabric.guests import guest_kinds
 from ringlight.fabric.schedules import parse_collective, steps_named
 
 PortNumber = Annotated[int, Field(ge=1, le=65535)]
@@ -61,10 +62,6 @@ OlderThan = Annotated[int | None, Query(ge=0, le=2**53, description="Only entrie
 AtMost = Annotated[int, Query(ge=1, le=1000, description="Longest list")]
 #: From which entry of a list on.
 Cursor = Annotated[int, Query(ge=0, le=2**53)]
-
-
-class Body(BaseModel):
-    model_config = ConfigDict(extra="forbid")
 
 
 class OneCrossConnect(Body):
@@ -242,36 +239,7 @@ _TRAINING: JsonValue = {
 }
 
 
-class ContainerMount(Body):
-    """File or directory of the server, and its path in the container; read-only unless ``write``."""
-
-    source: str = Field(pattern=r"^/", max_length=4096)
-    target: Annotated[str, AfterValidator(guest_keys.target), Field(pattern=r"^/", max_length=4096)]
-    write: StrictBool = False
-
-
-class Container(Body):
-    """Container that each rank runs instead of the built-in training: an image that the server has, and its
-    ``command`` (default: the image's).
-
-    The container may write to /job and /tmp; ``mounts`` and ``devices`` give it more by name. A command that
-    has not ended ``deadline_s`` seconds after its start fails the job.
-    """
-
-    image: str = Field(min_length=1, max_length=256, pattern=r"^[a-zA-Z0-9][^\s]*$")
-    command: list[str] | None = Field(default=None, min_length=1, max_length=1000)
-    environment: dict[
-        Annotated[str, AfterValidator(guest_keys.variable), Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], str
-    ] = {}
-    mounts: list[ContainerMount] = Field(default=[], max_length=64)
-    devices: list[
-        Annotated[str, AfterValidator(guest_keys.device), Field(pattern=r"^/dev/[^:]+$", max_length=4096)]
-    ] = Field(default=[], max_length=64)
-    memory_bytes: int = Field(default=1 << 30, ge=16 << 20, le=1 << 50)
-    deadline_s: float = Field(default=3600.0, gt=0, le=30 * 86400)
-
-
-class JobRequest(Placement):
+class CoreJobRequest(Placement):
     """Body of ``POST /v1/jobs``. Times in seconds, sizes in bytes, as emulated.
 
     ``hold``: stay READY until released. ``on_loss``: reaction to the death of a worker while the job runs:
@@ -280,7 +248,8 @@ class JobRequest(Placement):
     ``checkpoint_every``: iterations from one checkpoint to the next. ``slower``: factor by which a rank's
     computing takes longer, by rank. ``graph``: SHA-256 of the workload that ``workload: graph`` executes once
     in each iteration, uploaded to ``/v1/workloads`` before. ``light: phases`` sets the light for each of its
-    phases. ``container``: container that ``workload: container`` runs; ``port`` is then its MASTER_PORT.
+    phases. Any other workload is a program beside each worker, which the key of the same name describes;
+    ``port`` is then the MASTER_PORT of these.
     """
 
     model_config = ConfigDict(json_schema_extra={"examples": [_TRAINING]})
@@ -291,7 +260,7 @@ class JobRequest(Placement):
     spares: list[str] = Field(default=[], max_length=4096)
     checkpoint_every: int | None = Field(default=None, ge=1, le=1_000_000)
     port: int | None = Field(default=None, ge=1, le=65535)
-    workload: Literal["train", "graph", "linktest", "container"] = "train"
+    workload: str = "train"
     graph: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
     light: Literal["phases"] | None = None
     gradient_bytes: int | None = Field(default=None, ge=9640, le=2**30, multiple_of=4)
@@ -307,7 +276,6 @@ class JobRequest(Placement):
     beacon_interval_s: float | None = Field(default=None, ge=0, le=60)
     interface: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_.-]{1,15}$")
     linktest: LinkTest | None = None
-    container: Container | None = None
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -315,8 +283,9 @@ class JobRequest(Placement):
         for name in needed.get(self.workload, ()):
             if getattr(self, name) is None:
                 raise ValueError(f"workload {self.workload} needs {name}")
-        if (self.container is not None) != (self.workload == "container"):
-            raise ValueError(f"workload {self.workload} and container do not go together")
+        for kind in guest_kinds():
+            if (getattr(self, kind, None) is not None) != (self.workload == kind):
+                raise ValueError(f"workload {self.workload} and {kind} do not go together")
         if self.graph is not None and self.workload != "graph":
             raise ValueError(f"workload {self.workload} has no use for graph")
         if self.light is not None and self.workload != "graph":
@@ -345,6 +314,19 @@ class JobRequest(Placement):
         """Return the workers' settings. Keys that are not given are left to the worker's own defaults."""
         ours = {"name", "ranks", "gpus", "plane", "hold", "on_loss", "spares"}
         return self.model_dump(exclude=ours, exclude_none=True)
+
+
+def _with_guests() -> type[CoreJobRequest]:
+    """Return the request with the keys of all kinds of guests."""
+    keys: dict[str, Any] = {"workload": (Literal[(*OWN_WORKLOADS, *guest_kinds())], "train")}
+    keys |= {name: (kind.body() | None, None) for name, kind in guest_kinds().items()}
+    return create_model("JobRequest", __base__=CoreJobRequest, __doc__=CoreJobRequest.__doc__, **keys)
+
+
+if TYPE_CHECKING:
+    JobRequest = CoreJobRequest
+else:
+    JobRequest = _with_guests()
 
 
 class LightRequest(Placement):

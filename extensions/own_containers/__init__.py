@@ -2,4 +2,10 @@
 
 from ringlight.fabric.extension import Extension
 
-EXTENSION = Extension(name="own_containers")
+EXTENSION = Extension(
+    name="own_containers",
+    commands="cli:register",
+    guests={"container": "kind:CONTAINER"},
+    metrics="metrics",
+    sections="section",
+)

@@ -15,9 +15,9 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -26,7 +26,20 @@ import docker
 import docker.errors
 import docker.types
 import requests
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+
+from ringlight.containers.image import OWN_IMAGE
+from ringlight.testbed.emulation.docker_containers import CONFINED, exit_or_signal, remove_container
+from ringlight.testbed.emulation.guests import GuestEnd
+from ringlight.testbed.emulation.nodes import (
+    WORKER_UID,
+    DockerHost,
+    WorkerError,
+    WorkerHost,
+    docker_reason,
+    worker_environment,
+)
+from ringlight.testbed.lab import ENVIRONMENT, NIC
 
 #: Processes and threads of a guest, its /tmp and /dev/shm, and what is kept of what it said, each stream.
 PIDS = 1024
@@ -35,12 +48,10 @@ SHM_BYTES = 64 << 20
 LOG_BYTES = 16 << 20
 #: What a guest may keep in its /job: bytes, and files and directories.
 HOME_BYTES, HOME_FILES = 4 << 30, 100_000
-#: From one look at a guest's /job to the next, seconds.
-LOOK_S = 0.5
 #: In front of output of which more was said than is kept.
 CUT = b"[ringlight: at most the newest 16 MiB are kept; what was written before this may be cut off]\n"
-#: What no container of a job may do.
-CONFINED: Mapping[str, Any] = {"cap_drop": ["ALL"], "security_opt": ["no-new-privileges"], "read_only": True}
+#: In a worker's directory: what its guest sees as /job.
+HOME = "home"
 #: Longest wait for Docker to know of a death, seconds.
 _WAIT_S = 10
 
@@ -56,7 +67,7 @@ class Bind:
 
 
 @dataclass(frozen=True)
-class GuestPlan:
+class ContainerPlan:
     """Settings of a guest.
 
     ``command``: replaces the image's own command; None keeps that. ``devices``: paths of this machine's
@@ -73,18 +84,10 @@ class GuestPlan:
     port: Annotated[int, Field(gt=0, lt=1 << 16)] = 29500
 
 
-@dataclass(frozen=True)
-class GuestEnd:
-    """End of a guest. ``t``: CLOCK_MONOTONIC seconds. ``exit_code``: None if a signal ended the guest."""
-
-    t: float
-    exit_code: int | None
-    signal: int | None
-    oom: bool
-    error: str | None
+_PLAN = TypeAdapter(ContainerPlan)
 
 
-class Guest:
+class ContainerGuest:
     """One guest: :meth:`create`, then :meth:`start` once; ``pidfd`` becomes readable when it dies.
 
     ``beside``: id of the container whose network it shares. ``home``: directory of this machine that is its
@@ -94,7 +97,7 @@ class Guest:
     def __init__(
         self,
         api: docker.APIClient,
-        plan: GuestPlan,
+        plan: ContainerPlan,
         *,
         name: str,
         beside: str,
@@ -111,6 +114,10 @@ class Guest:
         self.id: str | None = None
         self.pidfd: int | None = None
         self.pid: int | None = None
+
+    @property
+    def made(self) -> bool:
+        return self.id is not None
 
     def create(self) -> None:
         plan = self._plan
@@ -221,7 +228,7 @@ def space_below(directory: Path, most_bytes: int, most_files: int) -> int | None
     return used
 
 
-def refusal_of(plan: GuestPlan) -> str | None:
+def refusal_of(plan: ContainerPlan) -> str | None:
     """Return the reason why a guest may not see a mount or device of this machine, ``key: reason``, or None
     if it may see all."""
     for mount in plan.mounts:
@@ -237,35 +244,12 @@ def refusal_of(plan: GuestPlan) -> str | None:
     return None
 
 
-def remove_container(api: docker.APIClient, container: str) -> None:
-    """End a container and remove it with its volumes, if it is still there."""
-    try:
-        api.remove_container(container, force=True, v=True)
-    except docker.errors.NotFound:
-        pass
-    except docker.errors.APIError as error:
-        # Two removals at once: the other one will have done it.
-        if error.status_code != requests.codes.conflict:
-            raise
-
-
-def exit_or_signal(status: int) -> tuple[int | None, int | None]:
-    """Return the exit code, or else the signal, in Docker's status of a container's end, which is 128 plus
-    the number of a signal.
-
-    A program that ends with such a code by itself cannot be distinguished from one that was killed. The usual
-    code 255 is not a signal.
-    """
-    number = status - 128
-    return (None, number) if number in signal.valid_signals() else (status, None)
-
-
 def _monotonic(stamp: str) -> float:
     """A time of Docker's as CLOCK_MONOTONIC seconds."""
     return time.monotonic() - (time.time() - datetime.fromisoformat(stamp).timestamp())
 
 
-def network_environment(rank: int, addresses: list[str], port: int, interface: str) -> dict[str, str]:
+def network_environment(rank: int, addresses: Sequence[str], port: int, interface: str) -> dict[str, str]:
     """Return the environment that launchers of distributed programs set for each rank, with the names that
     these programs read.
 
@@ -291,3 +275,48 @@ def network_environment(rank: int, addresses: list[str], port: int, interface: s
         "RINGLIGHT_ADDRESSES": ",".join(addresses),
         **dict.fromkeys(interfaces, interface),
     }
+
+
+def invite(
+    host: WorkerHost, settings: Mapping[str, Any], peers: Sequence[str], image: str | None
+) -> ContainerGuest:
+    """Return a new container in the network of a worker, not started yet (``fabric.guests.GuestKind``).
+
+    The constant name of the worker's own image stands for that image. Raises WorkerError.
+    """
+    try:
+        plan = _PLAN.validate_python(settings)
+    except ValidationError as error:
+        raise WorkerError(f"container: {error.errors()[0]['msg']}") from None
+    if not isinstance(host, DockerHost):
+        raise WorkerError(f"image {plan.image}: it needs containers; start the lab with --runtime docker")
+    if image is not None and plan.image == OWN_IMAGE:
+        plan = replace(plan, image=image)
+    if (refusal := refusal_of(plan)) is not None:
+        raise WorkerError(refusal)
+    place, lab = host.place, host.lab
+    home = place.directory / HOME
+    network = network_environment(place.rank, peers, plan.port, NIC)
+    own = {ENVIRONMENT: lab.id, **worker_environment(), "RINGLIGHT_JOB": place.job, **network}
+    assert host.container is not None
+    guest = ContainerGuest(
+        host.api,
+        plan,
+        name=lab.container(f"{place.id}.guest"),
+        beside=host.container,
+        home=home,
+        uid=WORKER_UID,
+        labels=host.labels,
+        environment=own,
+    )
+    try:
+        home.mkdir(mode=0o700)
+        os.chown(home, WORKER_UID, WORKER_UID)
+        guest.create()
+    except docker.errors.ImageNotFound:
+        raise WorkerError(f"there is no image {plan.image} on this machine") from None
+    except (docker.errors.APIError, docker.errors.DockerException) as error:
+        raise WorkerError(f"image {plan.image}: {docker_reason(error)}") from None
+    except requests.RequestException as error:
+        raise WorkerError(f"image {plan.image}: Docker does not answer: {type(error).__name__}") from None
+    return guest

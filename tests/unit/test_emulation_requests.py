@@ -172,7 +172,7 @@ def test_a_job_that_went_on_is_told_to_run_once(monkeypatch: pytest.MonkeyPatch)
     )
     monkeypatch.setattr(EmulatedLab, "_events", lambda *_: True)
     monkeypatch.setattr(EmulatedLab, "_tell_state", lambda _, job, *__: told.append(job.state))
-    plan: Any = SimpleNamespace(container=None)
+    plan: Any = SimpleNamespace(guest=None)
     job = _Job(plan, "1", {}, state="RUNNING", released=True)
     for _ in range(3):
         lab._look_at(job)
@@ -193,7 +193,7 @@ def test_a_recovery_is_told_once_that_ends_between_state_and_events() -> None:
     lab = EmulatedLab.__new__(EmulatedLab)
     lab._api = SimpleNamespace(get=get)  # type: ignore[assignment]
     lab._found, lab._now = [], SimpleNamespace(plan=SimpleNamespace(name="run"))  # type: ignore[assignment]
-    plan: Any = SimpleNamespace(container=None, name="red")
+    plan: Any = SimpleNamespace(guest=None, name="red")
     job = _Job(plan, "1", {}, state="READY", released=True)
     for _ in range(4):
         lab._look_at(job)

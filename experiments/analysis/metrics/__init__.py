@@ -8,7 +8,7 @@
 It is called as the function is, and said to be what the first line of its docstring says. What it returns
 becomes a row; None becomes none. ``of`` says what it is called for, and so the rows' subject: ``run`` once,
 ``fabric`` once, ``job`` for each job, ``event`` for each event of the timeline that took place, ``event job``
-for each of these and each job; ``traffic`` for each job of containers and each direction of a link;
+for each of these and each job; ``traffic`` for each job of guests and each direction of a link;
 ``messages`` for each kind of fault of control messages.
 
 Figures that are computed together are one function with ``makes``: their names, and what each is said to be.
@@ -36,6 +36,7 @@ from ringlight.experiments.analysis.prediction import (
 from ringlight.experiments.analysis.rows import Label, Row, Value
 from ringlight.experiments.record.events import RingSetUps
 from ringlight.experiments.record.runs import JobRun, Run
+from ringlight.fabric.extension import extensions
 from ringlight.fabric.paths import NoPathError, PacketView
 
 Of = Literal["run", "fabric", "job", "traffic", "event", "event job", "messages"]
@@ -172,7 +173,8 @@ def _start_up_s(job: JobRun, ends: Sequence[float]) -> float:
 @dataclass(frozen=True)
 class Metric:
     """``help``: what it is, in one line. ``known``: how, where not as the run's label says: ``analytic`` from
-    a model, ``simulated`` from a simulation of a measured run.
+    a model, ``simulated`` from a simulation of a measured run. ``unscaled``: a time that is real, or that of
+    software, which no scale changes.
     ``compute``: gives its value by its name, with those that are computed with it. ``file``: its module."""
 
     name: str
@@ -182,13 +184,19 @@ class Metric:
     known: Label | None
     compute: Compute
     file: str
+    unscaled: bool = False
 
 
 _FOUND: dict[str, Metric] = {}
 
 
 def metric(
-    unit: Unit, *, of: Of = "run", known: Label | None = None, makes: Mapping[str, str] | None = None
+    unit: Unit,
+    *,
+    of: Of = "run",
+    known: Label | None = None,
+    makes: Mapping[str, str] | None = None,
+    unscaled: bool = False,
 ) -> Callable[[Compute], Compute]:
     """Return a decorator that registers a function as a metric, or as the metrics in ``makes``.
 
@@ -200,7 +208,7 @@ def metric(
         compute = function if makes else lambda *what: {own: function(*what)}
         helps = makes or {own: (function.__doc__ or "").partition("\n")[0].removesuffix(".")}
         for name, help in helps.items():
-            entry = Metric(name, unit, help, of, known, compute, function.__module__)
+            entry = Metric(name, unit, help, of, known, compute, function.__module__, unscaled)
             before = _FOUND.setdefault(name, entry)
             if before.file != entry.file:
                 raise ValueError(f"metric {name}: {before.file} has one of this name")
@@ -213,10 +221,13 @@ def metric(
 def _all_read() -> None:
     for module in pkgutil.iter_modules(__path__, f"{__name__}."):
         importlib.import_module(module.name)
+    for installed in extensions():
+        if installed.extension.metrics:
+            installed.load(installed.extension.metrics)
 
 
 def metrics() -> Mapping[str, Metric]:
-    """Return all metrics by name: those of every file in this folder."""
+    """Return all metrics by name: those of every file in this folder, and of extensions."""
     _all_read()
     return _FOUND
 
@@ -257,10 +268,12 @@ def rows_of(context: Context) -> list[Row]:
     return rows
 
 
-def table() -> str:
-    """Return all metrics as a table in Markdown, for docs/metrics.md."""
+def table(package: str = __name__) -> str:
+    """Return the metrics of a package as a table in Markdown, for docs/metrics.md or an extension's page."""
     lines = ["| metric | unit | of | |", "|---|---|---|---|"]
     for name, entry in sorted(metrics().items()):
+        if not entry.file.startswith(f"{package}."):
+            continue
         words = f"{entry.help} ({entry.known})" if entry.known else entry.help
         lines.append(f"| `{name}` | {entry.unit} | {entry.of} | {words} |")
     return "\n".join(lines) + "\n"

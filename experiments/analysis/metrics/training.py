@@ -29,7 +29,7 @@ def jct(_: Context, job: JobRun) -> float | None:
     return job.jct_s
 
 
-@metric("s", of="job")
+@metric("s", of="job", unscaled=True)
 def jct_real(context: Context, job: JobRun) -> float | None:
     """Job completion time in real time, where the scale makes it another.
 
@@ -43,12 +43,12 @@ def jct_real(context: Context, job: JobRun) -> float | None:
 def iterations(context: Context, job: JobRun) -> int | None:
     """Iterations that all ranks have done.
 
-    Return the count; None for containers, all-reduces alone and replayed traces.
+    Return the count; None for guests, all-reduces alone and replayed traces.
     """
     if context.run.of(TraceReplayed):
         # A replay knows of none.
         return None
-    return len(job.by_index) if job.timed is None and job.plan.container is None else None
+    return len(job.by_index) if job.timed is None and job.plan.guest is None else None
 
 
 @metric("s", of="job")

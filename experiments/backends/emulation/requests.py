@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from ringlight.experiments.analysis.prediction import light_wait_s, longest_iteration_s, slowest_bps
@@ -56,8 +56,8 @@ def job_request(plan: RunPlan, job: JobPlan) -> dict[str, Any]:
     """Return the body of ``POST /v1/jobs`` for a job that is held."""
     request: dict[str, Any] = {"name": job.name, **_where(plan, job), "hold": True}
     request["connect_timeout_s"] = CONNECT_S
-    if job.container is not None:
-        runs = {"workload": "container", "container": asdict(job.container)}
+    if (guest := job.guest) is not None:
+        runs = {"workload": guest.kind, guest.kind: guest.request()}
         return {**request, **runs, "beacon_interval_s": job.beacon_s}
     request |= {"iterations": job.iterations, "peer_timeout_s": peer_timeout_s(plan, job)}
     if job.workload is not None:
@@ -181,7 +181,7 @@ def only_simulated(plan: RunPlan) -> str | None:
     for job in plan.jobs:
         if (why := _beyond_workers(job)) is not None:
             return why
-        if job.container is not None:
+        if job.guest is not None:
             continue
         if job.workload is not None:
             if (most := max(map(len, job.workload.programs))) > MOST_OPERATIONS:

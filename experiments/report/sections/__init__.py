@@ -8,9 +8,11 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 from ringlight.experiments.report.view import Draw, View
+from ringlight.fabric.extension import extensions
 
 Render = Callable[[View, Draw], str]
 #: The section about what cannot be believed, by its name.
@@ -51,19 +53,32 @@ def section(
     return register
 
 
+def _of_extensions() -> list[str]:
+    """Return the modules of extensions that have sections."""
+    return [
+        installed.module(installed.extension.sections)
+        for installed in extensions()
+        if installed.extension.sections
+    ]
+
+
 @cache
 def names() -> tuple[str, ...]:
     """Return the names of all sections, sorted, from the text of their modules, which take long to import."""
     listed: list[str] = []
-    for path in __path__:
-        for module in Path(path).glob("*.py"):
-            listed += _DECORATED.findall(module.read_text(encoding="utf-8"))
+    files = [module for path in __path__ for module in Path(path).glob("*.py")]
+    files += [
+        Path(str(spec.origin)) for module in _of_extensions() if (spec := find_spec(module)) is not None
+    ]
+    for file in files:
+        listed += _DECORATED.findall(file.read_text(encoding="utf-8"))
     return tuple(sorted(listed))
 
 
 @cache
 def sections() -> tuple[Section, ...]:
-    """Return all sections of the modules here, in the order of the page."""
-    for module in pkgutil.iter_modules(__path__, f"{__name__}."):
-        importlib.import_module(module.name)
+    """Return all sections of the modules here and of extensions, in the order of the page."""
+    here = [module.name for module in pkgutil.iter_modules(__path__, f"{__name__}.")]
+    for module in (*here, *_of_extensions()):
+        importlib.import_module(module)
     return tuple(sorted(_FOUND, key=lambda entry: entry.order))
