@@ -21,13 +21,25 @@ from ringlight.controller.rest.body import Body
 from ringlight.fabric.crossconnect import Mode
 from ringlight.fabric.guests import guest_kinds
 from ringlight.fabric.schedules import parse_collective, steps_named
+from ringlight.workloads.job_settings import LIMITS, SLOWER, Limit
 
 PortNumber = Annotated[int, Field(ge=1, le=65535)]
 Channel = Annotated[int, Field(ge=0, le=4095)]
 Label = Annotated[str, Field(max_length=64)]
-#: Timeout of a connection or a start, seconds.
-Timeout = Annotated[float, Field(gt=0, le=3600)]
-Factor = Annotated[float, Field(gt=0, le=1000)]
+
+
+def _bounds(limit: Limit) -> dict[str, Any]:
+    """Return a limit as arguments of a pydantic field."""
+    least = {"gt" if limit.above else "ge": limit.least}
+    return {**least, "le": limit.most, **({} if limit.step is None else {"multiple_of": limit.step})}
+
+
+def _setting(name: str) -> Any:
+    """Return the field of a job's setting, which has its limits and need not be given."""
+    return Field(default=None, **_bounds(LIMITS[name]))
+
+
+Factor = Annotated[float, Field(**_bounds(SLOWER))]
 
 
 def _name(what: str, example: str) -> Any:
@@ -258,22 +270,22 @@ class CoreJobRequest(Placement):
     hold: StrictBool = False
     on_loss: Literal["fail", "swap", "shrink"] = "fail"
     spares: list[str] = Field(default=[], max_length=4096)
-    checkpoint_every: int | None = Field(default=None, ge=1, le=1_000_000)
-    port: int | None = Field(default=None, ge=1, le=65535)
+    checkpoint_every: int | None = _setting("checkpoint_every")
+    port: int | None = _setting("port")
     workload: str = "train"
     graph: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
     light: Literal["phases"] | None = None
-    gradient_bytes: int | None = Field(default=None, ge=9640, le=2**30, multiple_of=4)
-    compute_s: float | None = Field(default=None, ge=0, le=3600)
+    gradient_bytes: int | None = _setting("gradient_bytes")
+    compute_s: float | None = _setting("compute_s")
     slower: dict[Annotated[int, Field(ge=0)], Factor] | None = None
-    iterations: int | None = Field(default=None, ge=1, le=1_000_000)
-    batch: int | None = Field(default=None, ge=1, le=100_000)
-    seed: int | None = Field(default=None, ge=0, lt=2**32)
-    learning_rate: float | None = Field(default=None, gt=0, le=1000)
-    connect_timeout_s: Timeout | None = None
-    peer_timeout_s: Timeout | None = None
-    go_timeout_s: Timeout | None = None
-    beacon_interval_s: float | None = Field(default=None, ge=0, le=60)
+    iterations: int | None = _setting("iterations")
+    batch: int | None = _setting("batch")
+    seed: int | None = _setting("seed")
+    learning_rate: float | None = _setting("learning_rate")
+    connect_timeout_s: float | None = _setting("connect_timeout_s")
+    peer_timeout_s: float | None = _setting("peer_timeout_s")
+    go_timeout_s: float | None = _setting("go_timeout_s")
+    beacon_interval_s: float | None = _setting("beacon_interval_s")
     interface: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_.-]{1,15}$")
     linktest: LinkTest | None = None
 

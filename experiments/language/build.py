@@ -174,7 +174,9 @@ class Builder:
             events = (*events, *regroupings(trace, jobs))
         else:
             jobs = self._jobs(raw, scale, fabric, events)
-        control = _faults(self._section(raw, "control"), scale)
+        asked = self._section(raw, "control")
+        with at("control"):
+            control = _faults(asked, scale)
         draft = Draft(where, key, fabric, jobs, events, control)
         check_run(draft, self._looked_at)
         events = tuple(_with_ports(event, fabric) for event in events)
@@ -523,6 +525,8 @@ def _with_ports(event: EventPlan, fabric: Fabric) -> EventPlan:
 
 def _event(name: str, event: EventSpec, scale: Scale) -> EventPlan:
     when = event.when
+    with at(f"events.{name}.control"):
+        control = None if event.control is None else _faults(event.control, scale)
     return EventPlan(
         name,
         When(
@@ -541,6 +545,6 @@ def _event(name: str, event: EventSpec, scale: Scale) -> EventPlan:
         event.jobs,
         event.then,
         event.circuits,
-        None if event.control is None else _faults(event.control, scale),
+        control,
         None if event.impairments is None else event.impairments.impairments().dilated(scale.time),
     )

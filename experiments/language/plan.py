@@ -24,6 +24,7 @@ from ringlight.fabric.schema import Duration, Strict
 from ringlight.fabric.topology import Fabric
 from ringlight.workloads.fault_traces import FaultTrace
 from ringlight.workloads.graph import Workload
+from ringlight.workloads.job_settings import Training
 from ringlight.workloads.job_traces import Fit, JobTrace, Sending
 
 P = TypeVar("P", bound=Plane)
@@ -123,20 +124,13 @@ class Start:
         return not self.at_s and not self.after and not self.by_event
 
 
-@dataclass(frozen=True)
-class Loop:
-    """Data-parallel training: each rank computes for ``compute_s``, then all reduce ``gradient_bytes``, a
-    multiple of 4, and again. ``collective``: with what the ring of wavelengths under it decides
+@dataclass(frozen=True, kw_only=True)
+class Loop(Training):
+    """Training of a ``model``. ``collective``: with what the ring of wavelengths under it decides
     (``fabric.schedules.fitted``). ``synchronised``: no rank begins a step before all have ended the one
     before."""
 
     model: str
-    collective: str
-    gradient_bytes: int
-    compute_s: float
-    batch: int
-    seed: int
-    learning_rate: float
     synchronised: bool = False
 
 

@@ -22,6 +22,7 @@ from ringlight.fabric.guests import guest_kinds
 from ringlight.fabric.schedules import parse_collective
 from ringlight.fabric.schema import Duration, FabricSpec, ImpairmentsSpec, Name, Rate, Size, Strict
 from ringlight.fabric.units import parse_rate, parse_size, parse_time
+from ringlight.workloads.job_settings import Training
 
 ParameterName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 #: Name of an experiment, an arm or an event.
@@ -95,7 +96,7 @@ class TrainingSpec(Strict):
     collective: Collective = "ring"
     synchronised: bool = False
     seed: int = 7
-    learning_rate: Annotated[float, Field(gt=0)] = 0.05
+    learning_rate: Annotated[float, Field(gt=0)] = Training.learning_rate
 
     @model_validator(mode="after")
     def _one_of_each(self) -> TrainingSpec:

@@ -44,6 +44,7 @@ from ringlight.fabric.planes.choice import plane_of
 from ringlight.fabric.schema import Duration, Strict
 from ringlight.fabric.topology import Fabric
 from ringlight.workloads.fault_traces import FaultTrace
+from ringlight.workloads.job_settings import LIMITS, Training
 from ringlight.workloads.job_traces import (
     Fit,
     FloatArray,
@@ -61,8 +62,8 @@ from ringlight.workloads.job_traces import (
 TRACE = "trace"
 #: Most jobs of a trace that are made training jobs of.
 MOST_TRAINED = 1000
-#: Least bytes of a gradient: the model that is really trained has to fit (containers/worker/model.py).
-LEAST_GRADIENT_BYTES = 9640
+#: Least bytes of a gradient: the model that is really trained has to fit.
+LEAST_GRADIENT_BYTES = LIMITS["gradient_bytes"].least
 #: Emulated seconds after which the first job comes. None is there when the run begins: those would be
 #: waited for.
 SOON_S = 1e-6
@@ -102,7 +103,7 @@ class TrainsSpec(Strict):
     iteration: Annotated[Duration, Field(gt=0)]
     batch: Count = 16
     seed: int = 7
-    learning_rate: Annotated[float, Field(gt=0)] = 0.05
+    learning_rate: Annotated[float, Field(gt=0)] = Training.learning_rate
     recovery: Duration | None = None
 
 
