@@ -35,6 +35,8 @@ LABEL = {"ringlight": "image"}
 OWN_IMAGE = "ringlight-worker"
 #: Modules of ``fabric/optinc`` that a worker imports.
 OPTINC = ("__init__", "averaging", "blocks", "gradients", "network", "pam4", "sums", "wire")
+#: Modules of ``workloads`` that a worker imports.
+WORKLOADS = ("__init__", "graph", "job_settings", "packed", "phases", "splits")
 PACKAGES = ("python3", "python3-numpy")
 # Nothing of these is read by a worker.
 EXCLUDED_PATHS = (
@@ -107,9 +109,7 @@ def code_files() -> dict[str, Path]:
     )
     chosen = [ROOT / "fabric" / f"{name}.py" for name in modules] + [ROOT / "containers/__init__.py"]
     chosen += [ROOT / "fabric/optinc" / f"{name}.py" for name in OPTINC]
-    chosen += [
-        ROOT / "workloads" / f"{name}.py" for name in ("__init__", "graph", "packed", "phases", "splits")
-    ]
+    chosen += [ROOT / "workloads" / f"{name}.py" for name in WORKLOADS]
     chosen += (ROOT / "containers/worker").glob("*.py")
     chosen += [p for p in (ROOT / "containers/data").iterdir() if p.is_file()]
     rooms = {f"ringlight/{path.relative_to(ROOT)}": path for path in sorted(chosen)}

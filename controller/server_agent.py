@@ -36,9 +36,9 @@ class AgentClient:
     def start(self, workers: Sequence[Mapping[str, Any]], *, timeout_s: float = 120.0) -> list[Any]:
         """Start all these workers or none. Return the started workers.
 
-        Each is ``{"job", "rank", "gpu", "spec", "attempt", "checkpoint", "graph", "container"}``. ``graph``:
-        the SHA-256 of a workload that was uploaded before, or None. ``container``: the container next to the
-        worker, or None.
+        Each is ``{"job", "rank", "gpu", "spec", "attempt", "checkpoint", "graph", "guest"}``. ``graph``:
+        the SHA-256 of a workload that was uploaded before, or None. ``guest``: what runs next to
+        the worker, its ``kind`` and ``settings``, or None.
         """
         patience_s = timeout_s + WORKER_S * len(workers)
         started = self._call("POST", "/v1/workers/batch", json=list(workers), timeout_s=patience_s)

@@ -85,6 +85,8 @@ class Extension:
     #: Modules that workers import, which go into their image with the package's own module.
     worker: tuple[str, ...] = ()
 
+    #: By name, kinds of programs that run beside the workers of a job (``fabric.guests.GuestKind``).
+    guests: Mapping[str, str] = field(default_factory=dict)
     #: By name, which is its driver's, a subclass of :class:`~testbed.rigs.rig.Rig` that takes no argument;
     #: ``testbed.rigs.rigs()`` loads all.
     rigs: Mapping[str, str] = field(default_factory=dict)

@@ -42,7 +42,7 @@ def main(directory: Path) -> int:
         # Imported here, so that a bad spec is told at once and a link test loads no model.
         if spec.workload == "linktest":
             from ringlight.containers.worker.linktest import linktest as workload
-        elif spec.workload == "container":
+        elif spec.workload == "hold":
             from ringlight.containers.worker.holder import hold as workload
         elif spec.workload == "graph":
             from ringlight.containers.worker.run import run_graph as workload

@@ -1,4 +1,4 @@
-"""Holds a GPU's NIC for a command in a container of the job's own image, in the same network.
+"""Holds a GPU's NIC for a command that the server agent runs in the same network.
 
 The holder shows that every rank reaches every other, waits for the release with all other workers, and stays
 until the server agent reports, by the file ``ended``, that the command has ended. Meanwhile it sends beacons,

@@ -17,7 +17,7 @@ from ringlight.controller.bus import EventBus
 from ringlight.controller.circuits.manager import CircuitManager, Target
 from ringlight.controller.circuits.transaction import Leftover, LeftoverDocument
 from ringlight.controller.errors import ControllerError, InvalidError, NotFoundError
-from ringlight.controller.jobs.job import Job
+from ringlight.controller.jobs.job import Job, guest_of
 from ringlight.controller.jobs.manager import JobManager
 from ringlight.controller.optical.model import CrossConnectResult
 from ringlight.controller.packets.attachment import attachments, circuit_pairs
@@ -381,7 +381,7 @@ UNKNOWN_BYTES = 1 << 20
 def ring_job(job: Job) -> RingJob:
     """Return a job's demand on the fabric in each iteration, in emulated bytes and seconds."""
     gradient, compute_s = job.spec.get("gradient_bytes") or 0, job.spec.get("compute_s") or 0.0
-    if job.spec.get("container") is not None:
+    if guest_of(job.spec) is not None:
         # Nobody can know what its command sends: taken for a ring, so that neighbouring ranks come together.
         gradient = UNKNOWN_BYTES
     return RingJob.all_reduce(job.id, job.gpus, float(gradient), float(compute_s))

@@ -14,6 +14,8 @@ from typing_extensions import TypedDict
 OnLoss = Literal["fail", "swap", "shrink"]
 #: Keys by which jobs stored by earlier versions name their plane.
 FORMER_KEYS = ("grid", "ring", "interconnect")
+#: What workers do by themselves. For any other workload they hold the NICs of guests (``fabric.guests``).
+OWN_WORKLOADS = ("train", "graph", "linktest")
 #: Exit code of a worker that lost a peer: a consequence, not a cause.
 LOST_PEER = 3
 #: Time to wait for the cause once only consequences have been seen, seconds.
@@ -22,6 +24,12 @@ CAUSE_GRACE_S = 2.0
 TERMINATED = 128 + signal.SIGTERM
 #: Time to wait for the last events of workers that ended well, seconds.
 EVENT_GRACE_S = 2.0
+
+
+def guest_of(spec: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return what a job's settings say of the guests beside its workers; None if the workers do the work."""
+    kind = spec.get("workload", "train")
+    return None if kind in OWN_WORKLOADS else spec[kind]
 
 
 class JobState(StrEnum):
@@ -344,7 +352,7 @@ def progress(job: Job, now: float) -> JobState:
         return job.state
     failed = [rank for rank in job.ranks if rank.failed]
     # Exit codes of somebody's own command mean nothing to us.
-    ours = job.spec.get("container") is None
+    ours = guest_of(job.spec) is None
     if failed:
         if job.t_first_failure is None:
             job.t_first_failure = now

@@ -28,6 +28,7 @@ from ringlight.controller.jobs.job import (
     OnLoss,
     Rank,
     enter_told,
+    guest_of,
     linktest_targets,
     note_event,
     note_workers,
@@ -59,7 +60,7 @@ log = logging.getLogger(__name__)
 _JOBS = "jobs"
 #: Stored jobs that cannot be used, each with the reason.
 _ASIDE = "jobs_set_aside"
-#: Port on which rank 0 of a job of containers may listen, as with torchrun.
+#: Port on which rank 0 of a job's guests may listen, as with torchrun.
 MASTER_PORT = 29500
 #: Longest time that starting a job's workers may take, seconds.
 _START_S = 120.0
@@ -246,10 +247,10 @@ class JobManager:
             return self._submit(name, gpus_or_count, spec, hold, placement, agent, on_loss, spares)
 
     def _check_lit(self, plane: Plane, spec: Mapping[str, Any], on_loss: str) -> None:
-        if spec.get("container") is not None:
+        if guest_of(spec) is not None:
             raise InvalidError(
-                f"container: a program that asks nobody for light runs on packet switches and circuits, "
-                f"not on {plane}"
+                f"{spec['workload']}: a program that asks nobody for light runs on packet switches and "
+                f"circuits, not on {plane}"
             )
         if spec.get("graph") is not None and not plane.standing:
             raise InvalidError(f"workload graph: it runs on packet switches and circuits, not on {plane}")
@@ -418,7 +419,7 @@ class JobManager:
         """Return the output that a rank's command wrote. Raises NotFoundError, UnavailableError."""
         with self._lock:
             job = self._job(job_id)
-            if job.spec.get("container") is None or not 0 <= rank < len(job.ranks):
+            if guest_of(job.spec) is None or not 0 <= rank < len(job.ranks):
                 raise NotFoundError(f"job {job_id} has no command at rank {rank}")
             worker = job.worker(rank)
         texts = self._need_agent().output(worker)
@@ -525,7 +526,7 @@ class JobManager:
                 "attempt": job.attempt,
                 "checkpoint": job.on_loss != "fail",
                 "graph": graph,
-                "container": container_request(job),
+                "guest": guest_request(job),
                 "spec": worker_spec(job, r.rank, peers, self._flow_sockets.get(r.gpu), standing=standing),
             }
             for r in job.ranks
@@ -887,19 +888,22 @@ class JobManager:
                 self._end(job, JobState.FAILED)
 
 
-def container_request(job: Job) -> dict[str, Any] | None:
-    """Return the request for the container that the agent runs next to each of a job's workers; None if the
+def guest_request(job: Job) -> dict[str, Any] | None:
+    """Return the request for the guest that the agent runs next to each of a job's workers; None if the
     workers do the work themselves.
     """
-    container = job.spec.get("container")
-    if container is None:
+    guest = guest_of(job.spec)
+    if guest is None:
         return None
-    settings = {key: value for key, value in container.items() if key != "deadline_s"}
-    return {**settings, "port": job.spec.get("port", MASTER_PORT)}
+    settings = {key: value for key, value in guest.items() if key != "deadline_s"}
+    return {
+        "kind": job.spec["workload"],
+        "settings": {**settings, "port": job.spec.get("port", MASTER_PORT)},
+    }
 
 
 def holder_port(port: int) -> int:
-    """Return the port of the processes that hold NICs, next to the command's port."""
+    """Return the port of the processes that hold NICs, next to the guest's port."""
     return port - 1 if port > 1 else port + 1
 
 
@@ -914,9 +918,11 @@ def worker_spec(
     spec = {"job": job.id, "rank": rank, "world_size": len(peers), "peers": list(peers), **job.spec}
     # A job that was stored has its ranks written as text.
     slower = {int(number): factor for number, factor in (spec.pop("slower", None) or {}).items()}
-    if (container := spec.pop("container", None)) is not None:
-        # Its own connections are beside those of the command.
-        spec |= {"port": holder_port(spec.get("port", MASTER_PORT)), "deadline_s": container["deadline_s"]}
+    if (guest := guest_of(job.spec)) is not None:
+        del spec[spec["workload"]]
+        # Its own connections are beside those of the guest.
+        port = holder_port(spec.get("port", MASTER_PORT))
+        spec |= {"workload": "hold", "port": port, "deadline_s": guest["deadline_s"]}
     if spec.pop("graph", None) is not None:
         spec["slower"] = slower.get(rank, 1.0)
     elif rank in slower:

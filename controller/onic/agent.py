@@ -730,16 +730,13 @@ class Agent:
     def _emulate(self, request: Mapping[str, Any]) -> dict[str, Any]:
         if self._faults is None:
             raise ValueError("was started without --allow-faults")
-        from ringlight.controller.onic.datagram_faults import changed
-
         fault_settings = {name: value for name, value in request.items() if name != "op"}
         tuning_s = fault_settings.pop("tuning_s", self._tuning_s)
         if isinstance(tuning_s, bool) or not isinstance(tuning_s, int | float) or not 0 <= tuning_s <= 60:
             raise ValueError("tuning_s must be from 0 to 60 seconds")
-        self._faults.set(changed(self._faults.settings, fault_settings))
+        self._faults.change(fault_settings)
         self._tuning_s = float(tuning_s)
-        blocked = [f"{host}:{port}" for host, port in sorted(self._faults.settings.blocked)]
-        return {"emulate": {**asdict(self._faults.settings), "blocked": blocked, "tuning_s": self._tuning_s}}
+        return {"emulate": {**self._faults.document(), "tuning_s": self._tuning_s}}
 
     def _read_trace(self, request: Mapping[str, Any]) -> dict[str, Any]:
         cursor = request.get("cursor", 0)

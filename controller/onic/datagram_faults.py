@@ -13,91 +13,80 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ringlight.controller.onic.wire import parse_address
-from ringlight.fabric.control_faults import ControlFaults
+from ringlight.fabric.control_faults import ControlFaults, check_time
 
 Address = tuple[str, int]
 
 
-@dataclass(frozen=True)
-class FaultSettings(ControlFaults):
-    """A reordered message is held back by ``reorder_delay_s`` more; nothing passes to or from ``blocked``.
-    Raises ValueError.
-    """
-
-    reorder_delay_s: float = 0.002
-    seed: int = 0
-    blocked: frozenset[Address] = frozenset()
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("delay_s", "reorder_delay_s"):
-            if not 0 <= getattr(self, name) <= 60:
-                raise ValueError(f"{name} must be from 0 to 60 seconds")
-
-
-def changed(settings: FaultSettings, changes: Mapping[str, Any]) -> FaultSettings:
-    """Return ``settings`` with the values in ``changes``.
-
-    Raises ValueError for an unknown name or a bad value.
-    """
-    values: dict[str, Any] = {}
-    for name, value in changes.items():
-        if name == "blocked":
-            values[name] = frozenset(_addresses(value))
-        elif name == "seed":
-            if not isinstance(value, int):
-                raise ValueError("seed must be a whole number")
-            values[name] = value
-        elif name in FaultSettings.__dataclass_fields__:
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise ValueError(f"{name} must be a number")
-            values[name] = float(value)
-        else:
-            raise ValueError(f"there is no fault called {name}")
-    return replace(settings, **values)
-
-
-def _addresses(value: object) -> list[Address]:
-    if not isinstance(value, list):
-        raise ValueError("blocked must be a list of HOST:PORT")
-    return [parse_address(item) for item in value]
+#: Those of the faults that are in force for every message.
+_OF_MESSAGES = ("delay_s", "loss", "duplicate", "reorder")
 
 
 @dataclass
 class DatagramFaults:
-    """Faults of a control network in force. Times are seconds of one steady clock."""
+    """Faults of a control network in force. Times are seconds of one steady clock.
 
-    settings: FaultSettings = field(default_factory=FaultSettings)
+    A reordered message is held back by ``reorder_delay_s`` more; nothing passes to or from ``blocked``.
+    """
+
+    faults: ControlFaults = field(default_factory=ControlFaults)
+    reorder_delay_s: float = 0.002
+    seed: int = 0
+    blocked: frozenset[Address] = frozenset()
     counts: dict[str, int] = field(
         default_factory=lambda: dict.fromkeys(("lost", "duplicated", "reordered", "blocked"), 0)
     )
 
     def __post_init__(self) -> None:
-        self._random = random.Random(self.settings.seed)
+        self._random = random.Random(self.seed)
         self._flying: list[tuple[float, int, bytes, Address]] = []
         self._number = 0
 
-    def set(self, settings: FaultSettings) -> None:
-        self.settings = settings
-        self._random = random.Random(settings.seed)
+    def change(self, changes: Mapping[str, Any]) -> None:
+        """Replace the values in ``changes``, and begin the random numbers anew.
+
+        Raises ValueError for an unknown name or a bad value; then all stays as it is.
+        """
+        asked = dict(changes)
+        seed = asked.pop("seed", self.seed)
+        if not isinstance(seed, int):
+            raise ValueError("seed must be a whole number")
+        blocked = frozenset(_addresses(asked.pop("blocked"))) if "blocked" in asked else self.blocked
+        reorder_delay_s = _number("reorder_delay_s", asked.pop("reorder_delay_s", self.reorder_delay_s))
+        check_time("reorder_delay_s", reorder_delay_s)
+        if unknown := asked.keys() - set(_OF_MESSAGES):
+            raise ValueError(f"there is no fault called {min(unknown)}")
+        numbers: dict[str, Any] = {name: _number(name, value) for name, value in asked.items()}
+        self.faults = replace(self.faults, **numbers)
+        self.reorder_delay_s, self.seed, self.blocked = reorder_delay_s, seed, blocked
+        self._random = random.Random(seed)
+
+    def document(self) -> dict[str, Any]:
+        """Return all values that :meth:`change` takes, by name."""
+        return {
+            **{name: getattr(self.faults, name) for name in _OF_MESSAGES},
+            "reorder_delay_s": self.reorder_delay_s,
+            "seed": self.seed,
+            "blocked": [f"{host}:{port}" for host, port in sorted(self.blocked)],
+        }
 
     def send(self, now_s: float, data: bytes, peer: Address) -> None:
         """Puts a message under way; :meth:`due` gives what arrives."""
-        settings = self.settings
+        faults = self.faults
         if self.blocks(peer):
             return
-        if settings.loss and self._random.random() < settings.loss:
+        if faults.loss and self._random.random() < faults.loss:
             self.counts["lost"] += 1
             return
         copies = 1
-        if settings.duplicate and self._random.random() < settings.duplicate:
+        if faults.duplicate and self._random.random() < faults.duplicate:
             self.counts["duplicated"] += 1
             copies = 2
         for _ in range(copies):
-            due_s = now_s + settings.delay_s
-            if settings.reorder and self._random.random() < settings.reorder:
+            due_s = now_s + faults.delay_s
+            if faults.reorder and self._random.random() < faults.reorder:
                 self.counts["reordered"] += 1
-                due_s += settings.reorder_delay_s
+                due_s += self.reorder_delay_s
             self._number += 1
             heapq.heappush(self._flying, (due_s, self._number, data, peer))
 
@@ -105,7 +94,7 @@ class DatagramFaults:
         """Return whether all datagrams to and from ``peer`` are dropped, and count the
         datagram if they are.
         """
-        if peer not in self.settings.blocked:
+        if peer not in self.blocked:
             return False
         self.counts["blocked"] += 1
         return True
@@ -118,3 +107,15 @@ class DatagramFaults:
         while self._flying and self._flying[0][0] <= now_s:
             _, _, data, peer = heapq.heappop(self._flying)
             yield data, peer
+
+
+def _addresses(value: object) -> list[Address]:
+    if not isinstance(value, list):
+        raise ValueError("blocked must be a list of HOST:PORT")
+    return [parse_address(item) for item in value]
+
+
+def _number(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{name} must be a number")
+    return float(value)

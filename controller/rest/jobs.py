@@ -81,7 +81,7 @@ def router(controller: Controller) -> APIRouter:
 
     @routes.get("/jobs/{job_id}/output/{rank}", tags=["jobs"], **answers(JobOutput, 404, 409, 422, 503))
     def job_output(job_id: JobId, rank: RankNumber) -> Any:
-        """Output so far of a rank's command, for a job with ``container``."""
+        """Output so far of a rank's command, for a job whose workers hold the NICs of such commands."""
         return jobs.output(job_id, rank)
 
     @routes.delete("/jobs/{job_id}", tags=["jobs"], **answers(JobDocument, 404))

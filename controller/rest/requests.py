@@ -2,31 +2,44 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from fastapi import Header, Path, Query
 from pydantic import (
-    AfterValidator,
-    BaseModel,
     ConfigDict,
     Field,
     JsonValue,
     StrictBool,
     WithJsonSchema,
+    create_model,
     model_validator,
 )
 
 from ringlight.controller.circuits.drift import Policy
-from ringlight.fabric import guest_keys
+from ringlight.controller.jobs.job import OWN_WORKLOADS
+from ringlight.controller.rest.body import Body
 from ringlight.fabric.crossconnect import Mode
+from ringlight.fabric.guests import guest_kinds
 from ringlight.fabric.schedules import parse_collective, steps_named
+from ringlight.workloads.job_settings import LIMITS, SLOWER, Limit
 
 PortNumber = Annotated[int, Field(ge=1, le=65535)]
 Channel = Annotated[int, Field(ge=0, le=4095)]
 Label = Annotated[str, Field(max_length=64)]
-#: Timeout of a connection or a start, seconds.
-Timeout = Annotated[float, Field(gt=0, le=3600)]
-Factor = Annotated[float, Field(gt=0, le=1000)]
+
+
+def _bounds(limit: Limit) -> dict[str, Any]:
+    """Return a limit as arguments of a pydantic field."""
+    least = {"gt" if limit.above else "ge": limit.least}
+    return {**least, "le": limit.most, **({} if limit.step is None else {"multiple_of": limit.step})}
+
+
+def _setting(name: str) -> Any:
+    """Return the field of a job's setting, which has its limits and need not be given."""
+    return Field(default=None, **_bounds(LIMITS[name]))
+
+
+Factor = Annotated[float, Field(**_bounds(SLOWER))]
 
 
 def _name(what: str, example: str) -> Any:
@@ -61,10 +74,6 @@ OlderThan = Annotated[int | None, Query(ge=0, le=2**53, description="Only entrie
 AtMost = Annotated[int, Query(ge=1, le=1000, description="Longest list")]
 #: From which entry of a list on.
 Cursor = Annotated[int, Query(ge=0, le=2**53)]
-
-
-class Body(BaseModel):
-    model_config = ConfigDict(extra="forbid")
 
 
 class OneCrossConnect(Body):
@@ -242,36 +251,7 @@ _TRAINING: JsonValue = {
 }
 
 
-class ContainerMount(Body):
-    """File or directory of the server, and its path in the container; read-only unless ``write``."""
-
-    source: str = Field(pattern=r"^/", max_length=4096)
-    target: Annotated[str, AfterValidator(guest_keys.target), Field(pattern=r"^/", max_length=4096)]
-    write: StrictBool = False
-
-
-class Container(Body):
-    """Container that each rank runs instead of the built-in training: an image that the server has, and its
-    ``command`` (default: the image's).
-
-    The container may write to /job and /tmp; ``mounts`` and ``devices`` give it more by name. A command that
-    has not ended ``deadline_s`` seconds after its start fails the job.
-    """
-
-    image: str = Field(min_length=1, max_length=256, pattern=r"^[a-zA-Z0-9][^\s]*$")
-    command: list[str] | None = Field(default=None, min_length=1, max_length=1000)
-    environment: dict[
-        Annotated[str, AfterValidator(guest_keys.variable), Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], str
-    ] = {}
-    mounts: list[ContainerMount] = Field(default=[], max_length=64)
-    devices: list[
-        Annotated[str, AfterValidator(guest_keys.device), Field(pattern=r"^/dev/[^:]+$", max_length=4096)]
-    ] = Field(default=[], max_length=64)
-    memory_bytes: int = Field(default=1 << 30, ge=16 << 20, le=1 << 50)
-    deadline_s: float = Field(default=3600.0, gt=0, le=30 * 86400)
-
-
-class JobRequest(Placement):
+class CoreJobRequest(Placement):
     """Body of ``POST /v1/jobs``. Times in seconds, sizes in bytes, as emulated.
 
     ``hold``: stay READY until released. ``on_loss``: reaction to the death of a worker while the job runs:
@@ -280,7 +260,8 @@ class JobRequest(Placement):
     ``checkpoint_every``: iterations from one checkpoint to the next. ``slower``: factor by which a rank's
     computing takes longer, by rank. ``graph``: SHA-256 of the workload that ``workload: graph`` executes once
     in each iteration, uploaded to ``/v1/workloads`` before. ``light: phases`` sets the light for each of its
-    phases. ``container``: container that ``workload: container`` runs; ``port`` is then its MASTER_PORT.
+    phases. Any other workload is a program beside each worker, which the key of the same name describes;
+    ``port`` is then the MASTER_PORT of these.
     """
 
     model_config = ConfigDict(json_schema_extra={"examples": [_TRAINING]})
@@ -289,25 +270,24 @@ class JobRequest(Placement):
     hold: StrictBool = False
     on_loss: Literal["fail", "swap", "shrink"] = "fail"
     spares: list[str] = Field(default=[], max_length=4096)
-    checkpoint_every: int | None = Field(default=None, ge=1, le=1_000_000)
-    port: int | None = Field(default=None, ge=1, le=65535)
-    workload: Literal["train", "graph", "linktest", "container"] = "train"
+    checkpoint_every: int | None = _setting("checkpoint_every")
+    port: int | None = _setting("port")
+    workload: str = "train"
     graph: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
     light: Literal["phases"] | None = None
-    gradient_bytes: int | None = Field(default=None, ge=9640, le=2**30, multiple_of=4)
-    compute_s: float | None = Field(default=None, ge=0, le=3600)
+    gradient_bytes: int | None = _setting("gradient_bytes")
+    compute_s: float | None = _setting("compute_s")
     slower: dict[Annotated[int, Field(ge=0)], Factor] | None = None
-    iterations: int | None = Field(default=None, ge=1, le=1_000_000)
-    batch: int | None = Field(default=None, ge=1, le=100_000)
-    seed: int | None = Field(default=None, ge=0, lt=2**32)
-    learning_rate: float | None = Field(default=None, gt=0, le=1000)
-    connect_timeout_s: Timeout | None = None
-    peer_timeout_s: Timeout | None = None
-    go_timeout_s: Timeout | None = None
-    beacon_interval_s: float | None = Field(default=None, ge=0, le=60)
+    iterations: int | None = _setting("iterations")
+    batch: int | None = _setting("batch")
+    seed: int | None = _setting("seed")
+    learning_rate: float | None = _setting("learning_rate")
+    connect_timeout_s: float | None = _setting("connect_timeout_s")
+    peer_timeout_s: float | None = _setting("peer_timeout_s")
+    go_timeout_s: float | None = _setting("go_timeout_s")
+    beacon_interval_s: float | None = _setting("beacon_interval_s")
     interface: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_.-]{1,15}$")
     linktest: LinkTest | None = None
-    container: Container | None = None
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -315,8 +295,9 @@ class JobRequest(Placement):
         for name in needed.get(self.workload, ()):
             if getattr(self, name) is None:
                 raise ValueError(f"workload {self.workload} needs {name}")
-        if (self.container is not None) != (self.workload == "container"):
-            raise ValueError(f"workload {self.workload} and container do not go together")
+        for kind in guest_kinds():
+            if (getattr(self, kind, None) is not None) != (self.workload == kind):
+                raise ValueError(f"workload {self.workload} and {kind} do not go together")
         if self.graph is not None and self.workload != "graph":
             raise ValueError(f"workload {self.workload} has no use for graph")
         if self.light is not None and self.workload != "graph":
@@ -345,6 +326,19 @@ class JobRequest(Placement):
         """Return the workers' settings. Keys that are not given are left to the worker's own defaults."""
         ours = {"name", "ranks", "gpus", "plane", "hold", "on_loss", "spares"}
         return self.model_dump(exclude=ours, exclude_none=True)
+
+
+def _with_guests() -> type[CoreJobRequest]:
+    """Return the request with the keys of all kinds of guests."""
+    keys: dict[str, Any] = {"workload": (Literal[(*OWN_WORKLOADS, *guest_kinds())], "train")}
+    keys |= {name: (kind.body() | None, None) for name, kind in guest_kinds().items()}
+    return create_model("JobRequest", __base__=CoreJobRequest, __doc__=CoreJobRequest.__doc__, **keys)
+
+
+if TYPE_CHECKING:
+    JobRequest = CoreJobRequest
+else:
+    JobRequest = _with_guests()
 
 
 class LightRequest(Placement):

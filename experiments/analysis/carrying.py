@@ -142,11 +142,11 @@ class Demand:
 
 
 def pairs(job: JobPlan, gpus: Sequence[str]) -> set[tuple[str, str]]:
-    """Return the pairs (sender, receiver) of a job's GPUs that exchange data; all pairs for a container.
+    """Return the pairs (sender, receiver) of a job's GPUs that exchange data; all pairs for guests.
 
     ``gpus``: in rank order.
     """
-    if job.container is not None:
+    if job.guest is not None:
         return set(itertools.permutations(gpus, 2))
     # After a loss the job may have fewer.
     ranks = [
@@ -195,7 +195,7 @@ def ports_of(plan: RunPlan) -> int:
 def traffics_of(plan: RunPlan, jobs: Sequence[JobPlan]) -> dict[str, Traffic]:
     """Return what each job sends in an iteration at the plan's scale, by name.
 
-    Containers, jobs with averaged gradients and jobs of more than ``MOST_GPUS`` ranks are left out.
+    Guests, jobs with averaged gradients and jobs of more than ``MOST_GPUS`` ranks are left out.
     """
     switches, iterations_s = _Switches(plan), _modelled_s(plan)
     traffics = {job.name: _traffic(plan, job, switches, iterations_s.get(job.name)) for job in jobs}
@@ -209,7 +209,7 @@ def left_by_tcp(plan: RunPlan) -> float:
     """
     if not plan.setting.tcp.full_load:
         return 1.0
-    return min((left(_flows(job)) for job in plan.jobs if job.container is None), default=1.0)
+    return min((left(_flows(job)) for job in plan.jobs if job.guest is None), default=1.0)
 
 
 def _flows(job: JobPlan) -> int:
@@ -218,7 +218,7 @@ def _flows(job: JobPlan) -> int:
 
 def _traffic(plan: RunPlan, job: JobPlan, switches: _Switches, iteration_s: float | None) -> Traffic | None:
     fabric = plan.setting.fabric
-    if job.container is not None or job.gpus > MOST_GPUS or job.plane(fabric).sums:
+    if job.guest is not None or job.gpus > MOST_GPUS or job.plane(fabric).sums:
         return None
     gpus = list(job.ranks or fabric.gpus)[: job.gpus]
     counted, steps, sent = 0, np.zeros(len(gpus)), np.zeros(len(gpus))

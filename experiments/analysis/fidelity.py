@@ -423,12 +423,12 @@ def between_runs(records: Sequence[Record], runs: Sequence[Run]) -> Iterator[Rea
 def failed(run: Run) -> Iterator[Reason]:
     """Yield a reason for each job that failed and was not killed, if no event disturbed the run.
 
-    Jobs that were allowed to fail are left out. So are containers, whose exit code is their own affair.
+    Jobs that were allowed to fail are left out. So are guests, whose exit code is their own affair.
     """
     if any(action.plan.do not in PLAIN_EVENTS for action in run.actions):
         return
     for job in run.jobs.values():
-        ours = job.plan.container is None and not job.plan.may_fail
+        ours = job.plan.guest is None and not job.plan.may_fail
         if job.state == "FAILED" and ours and not _was_killed(job):
             yield Reason("job_failed", "doubtful", {"run": run.name, "job": job.name, "reason": job.reason})
 

@@ -292,8 +292,8 @@ def expected_s(plan: RunPlan) -> dict[str, float]:
 def _most_s(plan: RunPlan, job: JobPlan) -> float:
     """Return the longest time of a job without others, seconds: all its bytes cross the slowest link one
     by one."""
-    if job.container is not None:
-        return job.container.deadline_s
+    if job.guest is not None:
+        return job.guest.deadline_s
     if job.workload is not None:
         return job.iterations * longest_iteration_s(plan, job)
     if job.plane(plan.setting.fabric).sums:

@@ -57,16 +57,6 @@ def up(
     lab.heed_flags()
 
 
-def image(
-    name: Annotated[str, typer.Argument(help="Name of the image, such as my-mpi.")],
-    packages: Annotated[list[str], typer.Argument(help="Debian packages, such as openmpi-bin.")],
-) -> None:
-    """Make a Docker image of Debian packages, with Python and numpy, for jobs that run containers."""
-    from ringlight.containers.image_build import build_from_packages
-
-    echo(f"Docker has image {build_from_packages(name, packages, say)}")
-
-
 def down(
     lab: Annotated[str | None, typer.Argument(help="Lab id; default: every lab left up.")] = None,
     dask: Annotated[
@@ -237,7 +227,7 @@ def clean(
 
 def register(app: typer.Typer) -> None:
     """Add these commands."""
-    for command in (up, down, image, setup, calibrate, doctor, clean):
+    for command in (up, down, setup, calibrate, doctor, clean):
         app.command(rich_help_panel=options.MACHINE)(command)
     app.command(
         rich_help_panel=options.MACHINE,

@@ -173,9 +173,9 @@ def _jobs_document(plan: RunPlan) -> dict[str, Any]:
 
 
 def _does(job: JobPlan) -> dict[str, Any]:
-    """Return a job's work in an iteration: its training loop or workload, or the container that it runs."""
-    if job.container is not None:
-        return {"image": job.container.image, "command": list(job.container.command or ())}
+    """Return a job's work in an iteration: its training loop or workload, or what runs beside its workers."""
+    if job.guest is not None:
+        return {"guest": job.guest.key, **job.guest.description()}
     if job.workload is None:
         return {key: getattr(job.loop, key) for key in ("collective", "compute_s", "gradient_bytes")}
     from ringlight.workloads.summary import summary
@@ -294,8 +294,8 @@ def _list_jobs(jobs: Sequence[Mapping[str, Any]]) -> None:
         *("arm", "fabric", "runs", "job"),
         ("ranks", lambda job: _short(job["ranks"])),
         ("does", _said_to_do),
-        ("iterations", lambda job: "" if "image" in job else job["iterations"]),
-        ("compute", lambda job: "" if "image" in job else format_time(job["compute_s"])),
+        ("iterations", lambda job: "" if "guest" in job else job["iterations"]),
+        ("compute", lambda job: "" if "guest" in job else format_time(job["compute_s"])),
         ("sends", _sends),
         ("model", lambda job: said_of(job["points"], job["job"], "model")),
         ("simulated", lambda job: said_of(job["points"], job["job"], "simulated")),
@@ -343,16 +343,16 @@ def _counted(number: int, what: str) -> str:
 
 
 def _said_to_do(job: Mapping[str, Any]) -> str:
-    if "image" in job:
-        return f"image {job['image']}"
+    if "guest" in job:
+        return f"{job['guest']} {job[job['guest']]}"
     return str(job["workload"]["name"] if "workload" in job else job["collective"])
 
 
 def _sends(job: Mapping[str, Any]) -> str:
     """Return the size of an iteration's traffic: the gradient, or the sum over all ranks of a workload; ""
-    for containers.
+    for guests.
     """
-    if "image" in job:
+    if "guest" in job:
         return ""
     if "workload" in job:
         return f"{format_size(job['workload']['sent_bytes'])} by all ranks"

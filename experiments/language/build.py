@@ -13,8 +13,7 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from ringlight.experiments.language.checks import Draft, check_run, loss_rule
-from ringlight.experiments.language.containers import container_of
-from ringlight.experiments.language.containers import files_of as container_files
+from ringlight.experiments.language.job_keys import ALL
 from ringlight.experiments.language.job_sources import Sourced, job_source, source_of
 from ringlight.experiments.language.paths import AUTO, like, names_of
 from ringlight.experiments.language.plan import (
@@ -37,7 +36,6 @@ from ringlight.experiments.language.profiles import (
     scaled_gradient_bytes,
 )
 from ringlight.experiments.language.spec import (
-    ALL,
     EITHER,
     ControlSpec,
     CostsSpec,
@@ -167,7 +165,9 @@ class Builder:
             events = (*events, *more)
         else:
             jobs = self._jobs(raw, scale, fabric, events)
-        control = _faults(self._section(raw, "control"), scale)
+        asked = self._section(raw, "control")
+        with at("control"):
+            control = _faults(asked, scale)
         draft = Draft(where, key, fabric, jobs, events, control)
         check_run(draft, self._looked_at)
         events = tuple(_with_ports(event, fabric) for event in events)
@@ -317,11 +317,10 @@ class Builder:
             where = f"jobs.{name}"
             ranks = tuple(fabric.gpus) if job.ranks == ALL else job.ranks or ()
             world_size = len(ranks) or job.gpus or 0
-            loop, workload, container = None, None, None
-            if job.image is not None:
-                container, iterations = container_of(job, scale, self._directory), 1
+            loop, workload, iterations = None, None, 1
+            if (guest := job.guest(scale, self._directory)) is not None:
                 with within(where):
-                    self.files |= dict.fromkeys(container_files(job, self._directory))
+                    self.files |= dict.fromkeys(job.files(self._directory))
             elif job.workload is not None:
                 try:
                     workload = self._workload(job.workload, world_size, scale)
@@ -331,9 +330,8 @@ class Builder:
             else:
                 own = job.training
                 if not own and "training" not in raw:
-                    raise ValueError(
-                        f"{where}: give it a workload, an image or a training, as the file has none"
-                    )
+                    keys = " or ".join(job.does())
+                    raise ValueError(f"{where}: give it {keys}, as the file has no training")
                 training = self._training(where, raw.get("training", _NOTHING), own, parameters)
                 iterations = _iterations(training, world_size)
                 loop = Loop(
@@ -356,7 +354,7 @@ class Builder:
                     training=loop,
                     workload=workload,
                     phases=job.workload is not None and job.workload.light == "phases",
-                    container=container,
+                    guest=guest,
                     start=Start(job.start.at * scale.time, job.start.after, job.start.event),
                     on_loss=loss_rule(name, ranks, job.spares, held, events),
                     spares=job.spares,
@@ -488,6 +486,8 @@ def _with_ports(event: EventPlan, fabric: Fabric) -> EventPlan:
 
 def _event(name: str, event: EventSpec, scale: Scale) -> EventPlan:
     when = event.when
+    with at(f"events.{name}.control"):
+        control = None if event.control is None else _faults(event.control, scale)
     return EventPlan(
         name,
         When(
@@ -506,6 +506,6 @@ def _event(name: str, event: EventSpec, scale: Scale) -> EventPlan:
         event.jobs,
         event.then,
         event.circuits,
-        None if event.control is None else _faults(event.control, scale),
+        control,
         None if event.impairments is None else event.impairments.impairments().dilated(scale.time),
     )

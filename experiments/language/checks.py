@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ringlight.experiments.language.paths import like
-from ringlight.experiments.language.plan import EventPlan, JobPlan, OnLoss
+from ringlight.experiments.language.plan import EventPlan, Guest, JobPlan, OnLoss
 from ringlight.experiments.language.spec import FileSpec, PublishedSpec, SweepSpec, references
 from ringlight.experiments.language.text import at
 from ringlight.fabric.allocation.circuits import check_degree
@@ -93,8 +93,8 @@ def check_run(run: Draft, looked_at: set[Any]) -> None:
         if job.workload is not None:
             _check_workload(run, job)
             continue
-        if job.container is not None:
-            _check_container(run, job)
+        if job.guest is not None:
+            _check_guest(run, job, job.guest)
             continue
         once(
             ("job", run.key, job.name, job.ranks, job.gpus, job.loop.collective),
@@ -251,12 +251,12 @@ def _check_workload(run: Draft, job: JobPlan) -> None:
         raise ValueError(f"{where}: it keeps no state to go on from, so a lost GPU can only let the job fail")
 
 
-def _check_container(run: Draft, job: JobPlan) -> None:
-    """Check that any rank reaches any other at any time, as a container may send so. Raises ValueError."""
-    where, plane = f"jobs.{job.name}.image", _plane(run, job)
+def _check_guest(run: Draft, job: JobPlan, guest: Guest) -> None:
+    """Check that any rank reaches any other at any time, as a guest may send so. Raises ValueError."""
+    where, plane = f"jobs.{job.name}.{guest.key}", _plane(run, job)
     if plane.untold:
         place = f"on {plane}" if plane.parts else run.where
-        reason = "a container may send from any rank to any other at any time, and"
+        reason = f"a {guest.noun} may send from any rank to any other at any time, and"
         raise ValueError(f"{where}: {reason} {place} {plane.untold}")
     if job.on_loss != "fail":
         raise ValueError(f"{where}: it keeps no state to go on from, so a lost GPU can only let the job fail")
@@ -356,10 +356,10 @@ def _check_event(run: Draft, event: EventPlan, jobs: set[str]) -> None:
     if when.iteration is not None:
         other = next(job for job in run.jobs if job.name == when.job)
         total = other.iterations
-        if other.container is not None:
+        if other.guest is not None:
             raise ValueError(
-                f"{where}.when.iteration: job {when.job} runs containers, which tell of no iterations; use "
-                "at, started or ended"
+                f"{where}.when.iteration: job {when.job} runs {other.guest.noun}s, which tell of no "
+                "iterations; use at, started or ended"
             )
         if when.iteration >= total:
             raise ValueError(
@@ -403,7 +403,7 @@ def _check_regroup(run: Draft, event: EventPlan) -> None:
     if all(switch.wavelengths is not None for switch in run.fabric.optical_switches.values()):
         raise ValueError(f"{where}.do: {run.where} has no optical circuit switch that could move light")
     for job in run.jobs:
-        if job.container is not None:
+        if job.guest is not None:
             # Taken for a ring: see the controller's regrouping.
             continue
         what = "a workload" if job.training is None else job.training.collective

@@ -6,10 +6,11 @@ gradients divided by S. A simulation computes what an emulation with the same D 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeVar
 
 from pydantic import Field
 
@@ -21,6 +22,7 @@ from ringlight.fabric.planes.choice import plane_of
 from ringlight.fabric.topology import Fabric
 from ringlight.fabric.values import Duration, Strict
 from ringlight.workloads.graph import Workload
+from ringlight.workloads.job_settings import Training
 
 P = TypeVar("P", bound=Plane)
 Do = Literal[
@@ -119,53 +121,53 @@ class Start:
         return not self.at_s and not self.after and not self.by_event
 
 
-@dataclass(frozen=True)
-class Loop:
-    """Data-parallel training: each rank computes for ``compute_s``, then all reduce ``gradient_bytes``, a
-    multiple of 4, and again. ``collective``: with what the ring of wavelengths under it decides
+@dataclass(frozen=True, kw_only=True)
+class Loop(Training):
+    """Training of a ``model``. ``collective``: with what the ring of wavelengths under it decides
     (``fabric.schedules.fitted``). ``synchronised``: no rank begins a step before all have ended the one
     before."""
 
     model: str
-    collective: str
-    gradient_bytes: int
-    compute_s: float
-    batch: int
-    seed: int
-    learning_rate: float
     synchronised: bool = False
 
 
-@dataclass(frozen=True)
-class Mount:
-    """A path of this machine, its path in the container, and whether it may be written to."""
+class Machine(Protocol):
+    """The machine on which guests run. ``runtime``: what makes its workers."""
 
-    source: str
-    target: str
-    write: bool
+    runtime: str
+
+    def lacks_image(self, name: str) -> str | None:
+        """Return that the machine has no image of this name; None if it has, or cannot tell."""
 
 
-@dataclass(frozen=True)
-class Container:
-    """Program that each rank of a job runs in place of our own worker, by the keys of the controller's REST
-    API.
+class Guest(ABC):
+    """Program that runs beside each of a job's workers, which then only hold the NICs (``fabric.guests``).
 
-    ``command``: in place of the image's; None leaves that. ``memory_bytes`` and ``deadline_s``, emulated
-    seconds from the start, are its limits.
+    ``kind``: name of its kind. ``key``: key of a job that asks for it. ``noun``: what one is called.
+    ``deadline_s``: emulated seconds from the start that it may take.
     """
 
-    image: str
-    command: tuple[str, ...] | None
-    environment: Mapping[str, str]
-    mounts: tuple[Mount, ...]
-    devices: tuple[str, ...]
-    memory_bytes: int
+    kind: ClassVar[str]
+    key: ClassVar[str]
+    noun: ClassVar[str]
     deadline_s: float
+
+    @abstractmethod
+    def request(self) -> dict[str, Any]:
+        """Return the fields of the key ``kind`` in ``POST /v1/jobs``."""
+
+    @abstractmethod
+    def lacks(self, machine: Machine) -> str | None:
+        """Return what it needs and the machine lacks, ``key: reason``; None if nothing."""
+
+    @abstractmethod
+    def description(self) -> dict[str, Any]:
+        """Return what ``show`` tells of it, ``key`` among that."""
 
 
 @dataclass(frozen=True)
 class JobPlan:
-    """One job, of a training loop, a workload or a container for each rank. ``ranks``: GPUs in rank order;
+    """One job, of a training loop, a workload or a guest for each rank. ``ranks``: GPUs in rank order;
     empty where the controller places ``gpus`` of them.
 
     ``on_loss``: what becomes of it when one of its GPUs is lost; ``spares``: GPUs that may take the place,
@@ -183,7 +185,7 @@ class JobPlan:
     training: Loop | None = None
     workload: Workload | None = None
     phases: bool = False
-    container: Container | None = None
+    guest: Guest | None = None
     start: Start = Start()
     on_loss: OnLoss = "fail"
     spares: tuple[str, ...] = ()

@@ -11,13 +11,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ringlight.workloads.devices import DEVICES
+from ringlight.workloads.job_settings import LIMITS
 
 #: Images in one minibatch of the timing table.
 TIMED_BATCH = 16
 #: Bytes of one FP32 gradient element.
 ELEMENT_BYTES = 4
 #: Least bytes of a gradient: the model that is really trained has to fit (containers/worker/model.py).
-LEAST_GRADIENT_BYTES = 9640
+LEAST_GRADIENT_BYTES = LIMITS["gradient_bytes"].least
 
 
 @dataclass(frozen=True)

@@ -9,28 +9,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, create_model, model_validator
 
-from ringlight.experiments.language.containers import ContainerKeys
+from ringlight.experiments.language.job_keys import Factor, JobKeys, Words, listed
 from ringlight.experiments.language.job_sources import job_source, keys_of_sources
 from ringlight.experiments.language.plan import Do, OnLoss, Scale, Target, Tcp
 from ringlight.experiments.language.profiles import compute_seconds
 from ringlight.experiments.language.workloads import WorkloadSpec
+from ringlight.fabric.guests import guest_kinds
 from ringlight.fabric.schedules import parse_collective
 from ringlight.fabric.schema import FabricSpec, ImpairmentsSpec
 from ringlight.fabric.units import parse_rate, parse_size, parse_time
 from ringlight.fabric.values import Duration, Name, Rate, Size, Strict
+from ringlight.workloads.job_settings import Training
 
-Words = Annotated[str, Field(min_length=1)]
 ParameterName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 #: Name of an experiment, an arm or an event.
 LongName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,39}$")]
-
-
-def _listed(value: object) -> object:
-    return [value] if isinstance(value, str | Mapping) else value
 
 
 @dataclass(frozen=True)
@@ -42,14 +39,13 @@ class Names:
 
 ArmName = Annotated[str, Names("arm")]
 Metric = Annotated[Words, Names("metric")]
-Metrics = Annotated[tuple[Words, ...], BeforeValidator(_listed), Names("metric")]
-Arms = Annotated[tuple[str, ...], BeforeValidator(_listed), Field(min_length=1), Names("arm")]
+Metrics = Annotated[tuple[Words, ...], BeforeValidator(listed), Names("metric")]
+Arms = Annotated[tuple[str, ...], BeforeValidator(listed), Field(min_length=1), Names("arm")]
 SweptPath = Annotated[str, Names("swept path")]
-SweptPaths = Annotated[tuple[str, ...], BeforeValidator(_listed), Field(min_length=1), Names("swept path")]
+SweptPaths = Annotated[tuple[str, ...], BeforeValidator(listed), Field(min_length=1), Names("swept path")]
 #: Values of swept paths, one list for each.
 Places = Annotated[dict[str, Annotated[list[Any], Field(min_length=1)]], Names("swept path")]
 Share = Annotated[float, Field(ge=0, le=1)]
-Factor = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 def _no_file(value: object) -> object:
@@ -101,7 +97,7 @@ class TrainingSpec(Strict):
     collective: Collective = "ring"
     synchronised: bool = False
     seed: int = 7
-    learning_rate: Annotated[float, Field(gt=0)] = 0.05
+    learning_rate: Annotated[float, Field(gt=0)] = Training.learning_rate
 
     @model_validator(mode="after")
     def _one_of_each(self) -> TrainingSpec:
@@ -149,49 +145,16 @@ class ControlSpec(Strict):
     reorder: Share = 0.0
 
 
-class StartSpec(Strict):
-    """``at`` after the run began, or after the end of all jobs ``after``; ``event``: an event starts it."""
-
-    at: Duration = 0.0
-    after: Annotated[tuple[Name, ...], BeforeValidator(_listed)] = ()
-    event: bool = False
+def _with_guests() -> type[JobKeys]:
+    """Return a job with the keys of all kinds of guests."""
+    kinds = tuple(kind.job() for kind in guest_kinds().values())
+    return create_model("JobSpec", __base__=kinds or JobKeys)
 
 
-#: ``ranks: all``: every GPU, in the fabric's order.
-ALL = ("all",)
-
-
-class JobSpec(ContainerKeys):
-    """One job; see docs/experiments.md for its keys. ``training``: keys in place of the file's; or it
-    executes a ``workload``, or a container of an ``image`` for each rank."""
-
-    title: Words | None = None
-    ranks: (
-        Annotated[tuple[Name, ...], BeforeValidator(lambda found: ALL if found == "all" else found)] | None
-    ) = None
-    gpus: Annotated[int, Field(ge=2)] | None = None
-    start: Annotated[
-        StartSpec, BeforeValidator(lambda value: {"event": True} if value == "event" else value)
-    ] = StartSpec()
-    training: dict[str, Any] = Field(default_factory=dict)
-    workload: WorkloadSpec | None = None
-    spares: tuple[Name, ...] = ()
-    recovery: Duration | None = None
-    beacon: Duration = 0.0
-    slower: dict[Annotated[int, Field(ge=0)], Factor] = Field(default_factory=dict)
-    may_fail: bool = False
-
-    @model_validator(mode="after")
-    def _placed_one_way(self) -> JobSpec:
-        if (self.ranks is None) == (self.gpus is None):
-            raise ValueError("give either ranks (its GPUs) or gpus (how many the controller places)")
-        does = {"training": self.training, "workload": self.workload, "image": self.image}
-        if len(given := [key for key, value in does.items() if value]) > 1:
-            raise ValueError(f"give either {' or '.join(given)}")
-        self.check_container()
-        if self.image is not None and self.slower:
-            raise ValueError("slower: how long a container computes is its own affair")
-        return self
+if TYPE_CHECKING:
+    JobSpec = JobKeys
+else:
+    JobSpec = _with_guests()
 
 
 class WhenSpec(Strict):
@@ -443,9 +406,9 @@ class FileSpec(Strict):
     parameters: dict[ParameterName, ParameterSpec] = Field(default_factory=dict)
     paper: PaperSpec | None = None
     arms: Annotated[dict[LongName, dict[str, Any]], Field(min_length=1)] = Field(default_factory=dict)
-    sweep: Annotated[tuple[SweepSpec, ...], BeforeValidator(_listed)] = ()
+    sweep: Annotated[tuple[SweepSpec, ...], BeforeValidator(listed)] = ()
     repeat: Annotated[int, Field(ge=1, le=1000)] = 1
-    compare: Annotated[tuple[CompareSpec, ...], BeforeValidator(_listed)] = ()
+    compare: Annotated[tuple[CompareSpec, ...], BeforeValidator(listed)] = ()
     published: tuple[PublishedSpec, ...] = ()
     break_even: BreakEvenSpec | None = None
     crossover: CrossoverSpec | None = None

@@ -234,14 +234,14 @@ class WorkerDone(Record, event="done"):
 
 
 class CommandStarted(Record, event="command_started"):
-    """The container of a rank was started."""
+    """The guest of a rank was started."""
 
     job: str
     rank: int
 
 
 class CommandEnded(Record, event="command_ended"):
-    """The command of a rank's container ended: ``exit_code``, or the ``signal`` that ended it; ``oom``: its
+    """The command of a rank's guest ended: ``exit_code``, or the ``signal`` that ended it; ``oom``: its
     memory was not enough; ``error``: why it could not be started."""
 
     job: str
@@ -253,7 +253,7 @@ class CommandEnded(Record, event="command_ended"):
 
 
 class LinkBytes(Record, event="link_bytes"):
-    """Traffic over the packet switches' links while a job of containers ran, by the counters of their
+    """Traffic over the packet switches' links while a job of guests ran, by the counters of their
     ports: bytes of frames ``from`` the port at one end ``to`` the port at the other. ``beside``: other
     jobs that ran at the same time, whose bytes are also counted."""
 

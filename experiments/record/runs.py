@@ -56,7 +56,7 @@ class JobRun:
     ``timed``: in their place, of a job that is one all-reduce.
     ``ready`` and ``done``: by rank. ``reference``: SHA-256 of the parameters of the same training in one
     process; ``unlike``: the share of averagers' answers there that are not the mean of all. ``commands``,
-    ``ends`` (by rank) and ``links``: of a job of containers, in place of iterations.
+    ``ends`` (by rank) and ``links``: of a job of guests, in place of iterations.
     """
 
     plan: JobPlan
@@ -272,7 +272,7 @@ def _job(
     iterations = sorted(_all(Iteration, mine), key=lambda it: (it.i, it.rank))
     kept = tuple(it for it in iterations if not any(_again(it, back) for back in recoveries))
     timed = _first(CollectiveTimed, mine)
-    succeeded = bool(states) and states[-1].state == SUCCEEDED and timed is None and plan.container is None
+    succeeded = bool(states) and states[-1].state == SUCCEEDED and timed is None and plan.guest is None
     if succeeded and (silent := set(range(len(gpus) or plan.gpus)) - {it.rank for it in kept}):
         raise ScenarioError(
             f"events.jsonl: run {run} has ended and has no iteration of rank {min(silent)} of job {plan.name}"

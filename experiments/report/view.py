@@ -6,9 +6,11 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
 from ringlight.experiments.analysis.base import AtBase
+from ringlight.experiments.analysis.metrics import metrics
 from ringlight.experiments.analysis.result import Analysis
 from ringlight.experiments.analysis.rows import Label, Row, Value, key_of
 from ringlight.experiments.analysis.statistics import is_number
@@ -18,15 +20,12 @@ from ringlight.experiments.language.expand import Experiment
 from ringlight.experiments.language.plan import RunPlan, Scale, Setting
 from ringlight.experiments.language.spec import CompareSpec
 from ringlight.experiments.record.events import PortRate
-from ringlight.experiments.record.outputs import Written
 from ringlight.experiments.record.runs import SUCCEEDED, JobRun, Run
 from ringlight.experiments.report.page import NOTHING, table_of, text
 from ringlight.experiments.report.page import Draw as Draw
 from ringlight.experiments.report.words import amount, figure, said, seconds
 
 _NOWHERE: Point = {}
-#: Times that are real, or those of software, which no scale changes.
-_UNSCALED = frozenset({"jct_real", "setup_told_apart", "start_up", "start_spread", "recovery_assumed"})
 PUBLISHED: Label = "published"
 #: Of an arm with more jobs only some are listed and drawn: those that failed, then the slowest.
 MOST_JOBS, SLOWEST = 24, 10
@@ -146,9 +145,8 @@ class View:
     """An experiment that was run. ``fidelity``: the object of result.json; ``not_run``: its arms that were
     left out, ``failed``: runs that could not be made, each with ``why``. ``label``: how the runs' figures are
     known. ``port_rates``: of packet switches, where they were sampled. ``name``: of the run folder.
-    ``outputs``: of containers of one's own. ``pages``: HTML by which extensions lead
-    to pages of their own.
-    ``not_compared``: what comparisons have no row of, and why."""
+    ``folder``: the run folder, if there is one. ``pages``: HTML by which extensions lead to pages of their
+    own. ``not_compared``: what comparisons have no row of, and why."""
 
     experiment: Experiment
     rows: Sequence[Row]
@@ -161,7 +159,7 @@ class View:
     failed: Sequence[Mapping[str, str]] = ()
     complete: bool = True
     port_rates: Sequence[PortRate] = field(default=(), repr=False)
-    outputs: Sequence[Written] = ()
+    folder: Path | None = None
     pages: Sequence[str] = ()
     not_compared: Sequence[str] = ()
 
@@ -308,10 +306,10 @@ def view_of(
     result: Mapping[str, Any],
     environment: Mapping[str, Any],
     rates: Sequence[PortRate] = (),
-    outputs: Sequence[Written] = (),
+    folder: Path | None = None,
 ) -> View:
     """Return the view of an analysis. ``result``, ``environment``: contents of the JSON files of these
-    names."""
+    names in ``folder``."""
     return View(
         analysis.experiment,
         analysis.rows,
@@ -324,7 +322,7 @@ def view_of(
         result["failed"],
         result["complete"],
         rates,
-        outputs,
+        folder,
         not_compared=analysis.not_compared,
     )
 
@@ -378,10 +376,15 @@ def some_jobs(jobs: Mapping[str, JobRun]) -> list[str]:
     return [name for name in jobs if name in slowest]
 
 
+def _is_unscaled(name: str) -> bool:
+    """Return whether a time is real, or that of software, which no scale changes."""
+    return name == "setup_told_apart" or (name in metrics() and metrics()[name].unscaled)
+
+
 def _stands_for(row: Row, scale: Scale) -> str:
     """Return the real time or rate that an emulated one stands for, in small print; empty for real ones."""
     by = {"s": 1 / scale.time, "bit/s": scale.rate}.get(row.unit, 1.0)
-    if by == 1 or row.label == PUBLISHED or row.metric in _UNSCALED or not is_number(row.value):
+    if by == 1 or row.label == PUBLISHED or _is_unscaled(row.metric) or not is_number(row.value):
         return ""
     return in_small(amount(row.value * by, row.unit, row.metric))
 

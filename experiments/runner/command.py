@@ -31,7 +31,6 @@ from ringlight.experiments.record.folder import (
     experiment_of,
     read_port_rates,
 )
-from ringlight.experiments.record.outputs import outputs
 from ringlight.experiments.record.version import code_version
 from ringlight.experiments.record.writing import write_json, write_whole, writing
 from ringlight.experiments.report.report import prepare, write_report
@@ -314,7 +313,7 @@ def view_of_folder(
     if network := environment.get("network"):
         analysis = replace(analysis, fidelity={**analysis.fidelity, "network": network})
     result = document(analysis, records, environment)
-    return view_of(analysis, result, environment, rates, outputs(path)), result
+    return view_of(analysis, result, environment, rates, path), result
 
 
 def joined(folders: Iterable[Path]) -> list[Row]:

@@ -94,7 +94,7 @@ class HostsBackend(EmulationBackend):
             raise BackendError("a host knows no other hosts")
         return self._cluster
 
-    def _lacks_image(self, name: str) -> str | None:
+    def lacks_image(self, name: str) -> str | None:
         there = self.asked(image_present, name)
         lacking = ", ".join(host for host, has in there.items() if not has)
         return f"Docker has no image {name} on {lacking}" if lacking else None

@@ -50,6 +50,7 @@ from ringlight.fabric.planes.base import Plane
 from ringlight.fabric.planes.choice import plane_of
 from ringlight.fabric.topology import Fabric
 from ringlight.fabric.values import Duration, Strict
+from ringlight.workloads.job_settings import Training
 
 #: Most jobs of a trace that are made training jobs of.
 MOST_TRAINED = 1000
@@ -92,7 +93,7 @@ class TrainsSpec(Strict):
     iteration: Annotated[Duration, Field(gt=0)]
     batch: Count = 16
     seed: int = 7
-    learning_rate: Annotated[float, Field(gt=0)] = 0.05
+    learning_rate: Annotated[float, Field(gt=0)] = Training.learning_rate
     recovery: Duration | None = None
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -42,23 +42,6 @@ class TargetError(ValueError):
         self.status = status
 
 
-@dataclass(frozen=True)
-class Disturbance(ControlFaults):
-    """Faults of the control network, and ``tuning_s``: by GPU, what its laser takes (as emulated) where it is
-    not what the fabric says. No time is longer than 60 s. Raises ValueError.
-    """
-
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
-    tuning_s: Mapping[str, float] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        times = {f"tuning_s.{gpu}": seconds for gpu, seconds in self.tuning_s.items()}
-        for name, seconds in {"delay_s": self.delay_s, **times}.items():
-            if not 0 <= seconds <= 60:
-                raise ValueError(f"{name} must be from 0 to 60 seconds")
-
-
 #: Longest time of an impairment, seconds.
 _LONGEST_S = 3600.0
 
@@ -84,7 +67,7 @@ class FaultRequest(BaseModel):
     do: Literal["cut", "kill", "lose", "disturb", "impair", "restore"]
     target: str | tuple[str, str]
     back_after_s: float | None = Field(None, ge=0, le=86400)
-    control: Disturbance | None = None
+    control: ControlFaults | None = None
     impairments: AskedImpairments | None = None
 
 
@@ -236,7 +219,7 @@ def _server_agent(request: FaultRequest) -> FaultTarget:
     return FaultTarget("server agent", "server agent")
 
 
-def _control_network(fabric: Fabric, control: Disturbance | None) -> FaultTarget:
+def _control_network(fabric: Fabric, control: ControlFaults | None) -> FaultTarget:
     for gpu in control.tuning_s if control is not None else ():
         _agent(fabric, gpu)
     if not any(onic.transmitters == "tunable" for onic in fabric.onics.values()):

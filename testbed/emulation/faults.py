@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from fastapi import APIRouter, BackgroundTasks, Body
 from fastapi.responses import JSONResponse
 
+from ringlight.fabric.control_faults import ControlFaults
 from ringlight.fabric.impairments import Impairments
 from ringlight.fabric.parts import Link, Port
 from ringlight.fabric.topology import Fabric
@@ -26,7 +27,6 @@ from ringlight.testbed.emulation.agent.http import AgentServer
 from ringlight.testbed.emulation.agent.workers import Worker, Workers
 from ringlight.testbed.emulation.buildable import check_impairments
 from ringlight.testbed.emulation.fault_targets import (
-    Disturbance,
     FaultRequest,
     FaultTarget,
     Kind,
@@ -125,7 +125,7 @@ class Faults:
         self._server = server
         self._kept = kept
         self._manage = manage
-        self._control = Disturbance()
+        self._control = ControlFaults()
         self._control_lock = threading.Lock()
         self._lock = threading.Lock()
         self._closed = False
@@ -386,7 +386,7 @@ class Faults:
 
         return _Course(begin, end)
 
-    def _disturbed(self, control: Disturbance) -> _Course:
+    def _disturbed(self, control: ControlFaults) -> _Course:
         manage = self._manage
         if manage is None:
             text = "the agents of this lab cannot be disturbed: its scenario has no event that does"
@@ -409,7 +409,7 @@ class Faults:
                 with self._lock:
                     if self._control is not control:
                         return
-                    self._control = Disturbance()
+                    self._control = ControlFaults()
                 disturb()
 
         return _Course(begin, end)

@@ -30,7 +30,8 @@ from pyroute2.iproute import IPRoute
 from ringlight import IMPORT_PATH
 from ringlight.fabric.parts import OURS
 from ringlight.testbed.descriptors import too_few
-from ringlight.testbed.emulation.guests import CONFINED, Guest, GuestPlan, exit_or_signal, remove_container
+from ringlight.testbed.emulation.docker_containers import CONFINED, exit_or_signal, remove_container
+from ringlight.testbed.emulation.guests import Guest, GuestPlan
 from ringlight.testbed.emulation.kernel import netlink
 from ringlight.testbed.emulation.kernel.netns import HELD_GROUP
 from ringlight.testbed.emulation.residents import Orders
@@ -49,8 +50,6 @@ from ringlight.testbed.supervision import ended
 
 #: Neither a user of the machine nor of the image: a worker owns its own directory and nothing else.
 WORKER_UID = 61000
-#: In a worker's directory: what its guest sees as /job.
-HOME = "home"
 MEMORY_BYTES = 512 << 20
 PIDS = 128
 #: Longest pause before a bridge tries its controller again, milliseconds.
@@ -296,7 +295,7 @@ class WorkerPlace:
 
     In ``command`` the word ``{job}`` stands for the worker's directory as the worker sees it. ``onic``: the
     directory with the flow socket of its GPU's O-NIC, which a container sees as ``/onic``. ``checkpoint``:
-    the directory for the states of its job, next to ``directory``. ``guest``: plan of the container that runs
+    the directory for the states of its job, next to ``directory``. ``guest``: plan of the program that runs
     next to the worker, in the same network. ``residence``: home of a worker that stays, whose attempts use
     ``directory`` in turn.
     """
@@ -345,13 +344,6 @@ class WorkerHost(ShellLess):
     def checkpoint(self) -> str:
         """The directory for its job's states as the worker sees it."""
         raise NotImplementedError
-
-    def invite(self, plan: GuestPlan, environment: Mapping[str, str]) -> None:
-        """Create a guest in its network, not started yet; ``environment``: beside the plan's own.
-
-        Raises WorkerError.
-        """
-        raise WorkerError(f"image {plan.image}: it needs containers; start the lab with --runtime docker")
 
     def launch(self) -> None:
         """Create and start it. Raises WorkerError."""
@@ -435,33 +427,9 @@ class DockerHost(WorkerHost):
             ended = self.outcome()
             raise WorkerError(f"{what} ended at once: {describe(ended)}") from None
 
-    def invite(self, plan: GuestPlan, environment: Mapping[str, str]) -> None:
-        place, lab = self.place, self.lab
-        home = place.directory / HOME
-        assert self.container is not None
-        self.guest = Guest(
-            self.api,
-            plan,
-            name=lab.container(f"{place.id}.guest"),
-            beside=self.container,
-            home=home,
-            uid=WORKER_UID,
-            labels=self._labels,
-            environment={ENVIRONMENT: lab.id, **worker_environment(), **environment},
-        )
-        try:
-            home.mkdir(mode=0o700)
-            os.chown(home, WORKER_UID, WORKER_UID)
-            self.guest.create()
-        except docker.errors.ImageNotFound:
-            raise WorkerError(f"there is no image {plan.image} on this machine") from None
-        except (docker.errors.APIError, docker.errors.DockerException) as error:
-            raise WorkerError(f"image {plan.image}: {docker_reason(error)}") from None
-        except requests.RequestException as error:
-            raise WorkerError(f"image {plan.image}: Docker does not answer: {type(error).__name__}") from None
-
     @property
-    def _labels(self) -> dict[str, str]:
+    def labels(self) -> dict[str, str]:
+        """Return the labels of the containers of its rank."""
         place = self.place
         return {
             CONTAINER_LABEL: self.lab.id,
@@ -493,7 +461,7 @@ class DockerHost(WorkerHost):
             hostname=place.gpu,
             user=f"{WORKER_UID}:{WORKER_UID}",
             environment={ENVIRONMENT: lab.id, **worker_environment()},
-            labels=self._labels,
+            labels=self.labels,
             network_disabled=True,
             stop_signal="SIGKILL",
             host_config=limits,

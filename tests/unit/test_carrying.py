@@ -98,11 +98,6 @@ def test_a_workload_is_counted_as_the_training_with_the_same_all_reduce() -> Non
     assert one.seconds == pytest.approx(0.048, rel=0.01)
 
 
-def test_nobody_knows_what_a_container_sends() -> None:
-    plan = plan_of(more="jobs: {mine: {ranks: all, image: some, deadline: 5 s}}\n")
-    assert demand_of(plan) is None
-
-
 def test_lines_that_are_alike_become_one() -> None:
     lines = [("a", "same"), ("b", "other"), ("c", "same")]
     assert list(alike(lines)) == ["a, c: same", "b: other"]

@@ -29,7 +29,7 @@ from ringlight.controller.jobs.job import (
     note_workers,
     progress,
 )
-from ringlight.controller.jobs.manager import JobManager, container_request, worker_spec
+from ringlight.controller.jobs.manager import JobManager, guest_request, worker_spec
 from ringlight.controller.jobs.reservation import reserve
 from ringlight.controller.jobs.workload_files import WorkloadFiles
 from ringlight.controller.store import Store
@@ -837,18 +837,18 @@ def test_a_workload_that_is_not_there_or_for_others_is_refused(site: Site) -> No
         site.manager.submit("red", ["g0", "g1"], {"graph": digest}, hold=True)
 
 
-def container_job() -> Job:
+def guest_job() -> Job:
     job = make_job()
     job.state, job.spec = (
         JobState.RUNNING,
-        {"workload": "container", "container": {"image": "a", "deadline_s": 9.0}},
+        {"workload": "shell", "shell": {"command": "a", "deadline_s": 9.0}},
     )
     return job
 
 
 def test_exit_codes_of_somebody_elses_command_mean_nothing_to_us() -> None:
     """3 is that of our worker when it lost a peer, which is never the cause."""
-    job = container_job()
+    job = guest_job()
     say(job, 1, "command_ended", 4.0, exit_code=1)
     say(job, 2, "command_ended", 3.0, exit_code=3)
     note_workers(job, workers(job, r2={"exit_code": 3, "stderr_tail": "no\nfile"}, r1={"exit_code": 1}))
@@ -856,11 +856,11 @@ def test_exit_codes_of_somebody_elses_command_mean_nothing_to_us() -> None:
     assert job.error == "rank 2 on GPU g2 ended with exit code 3: file"
 
 
-def test_a_holder_is_not_told_of_the_container_but_of_its_deadline() -> None:
-    job = container_job()
+def test_a_holder_is_not_told_of_the_guest_but_of_its_deadline() -> None:
+    job = guest_job()
     spec = worker_spec(job, 0, ["10.0.0.1", "10.0.0.2"])
-    assert "container" not in spec
+    assert "shell" not in spec
     assert (spec["deadline_s"], spec["port"]) == (9.0, 29499)
-    assert parse_spec(spec | {"peers": ["10.0.0.1", "10.0.0.2"]}).workload == "container"
-    assert container_request(job) == {"image": "a", "port": 29500}
-    assert container_request(make_job()) is None
+    assert parse_spec(spec | {"peers": ["10.0.0.1", "10.0.0.2"]}).workload == "hold"
+    assert guest_request(job) == {"kind": "shell", "settings": {"command": "a", "port": 29500}}
+    assert guest_request(make_job()) is None

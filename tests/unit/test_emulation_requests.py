@@ -12,13 +12,6 @@ from ringlight.controller.rest.requests import JobRequest
 from ringlight.experiments.backends.emulation.backend import EmulationBackend
 from ringlight.experiments.backends.emulation.lab import EmulatedLab, _Job, goes_on
 from ringlight.experiments.backends.emulation.requests import (
-    MOST_BATCH,
-    MOST_BEACON_S,
-    MOST_COMPUTE_S,
-    MOST_GRADIENT_BYTES,
-    MOST_ITERATIONS,
-    MOST_LEARNING_RATE,
-    MOST_SEED,
     job_request,
     only_simulated,
     peer_timeout_s,
@@ -28,6 +21,7 @@ from ringlight.experiments.language.expand import parse
 from ringlight.experiments.language.plan import RunPlan
 from ringlight.experiments.record.events import JobState
 from ringlight.experiments.runner.timeline import READY_S
+from ringlight.workloads.job_settings import LIMITS
 
 HEAD = """
 name: small
@@ -138,13 +132,13 @@ def test_a_switch_that_is_elsewhere_passes_no_packets(driver: str, link: str, wh
 @pytest.mark.parametrize(
     ("key", "figure", "said"),
     [
-        ("gradient_bytes", MOST_GRADIENT_BYTES, "training: {gradient: 500 GB}"),
-        ("compute_s", MOST_COMPUTE_S, "training: {compute: 7200 s}"),
-        ("iterations", MOST_ITERATIONS, "training: {iterations: 1000001}"),
-        ("batch", MOST_BATCH, "training: {batch: 100001}"),
-        ("seed", MOST_SEED, "training: {seed: 4294967296}"),
-        ("learning_rate", MOST_LEARNING_RATE, "training: {learning_rate: 1001}"),
-        ("beacon_interval_s", MOST_BEACON_S, "beacon: 61 s"),
+        ("gradient_bytes", LIMITS["gradient_bytes"].most, "training: {gradient: 500 GB}"),
+        ("compute_s", LIMITS["compute_s"].most, "training: {compute: 7200 s}"),
+        ("iterations", LIMITS["iterations"].most, "training: {iterations: 1000001}"),
+        ("batch", LIMITS["batch"].most, "training: {batch: 100001}"),
+        ("seed", LIMITS["seed"].most, "training: {seed: 4294967296}"),
+        ("learning_rate", LIMITS["learning_rate"].most, "training: {learning_rate: 1001}"),
+        ("beacon_interval_s", LIMITS["beacon_interval_s"].most, "beacon: 61 s"),
     ],
 )
 def test_figures_that_the_controller_does_not_take_are_told_before_a_lab_is_built(
@@ -172,7 +166,7 @@ def test_a_job_that_went_on_is_told_to_run_once(monkeypatch: pytest.MonkeyPatch)
     )
     monkeypatch.setattr(EmulatedLab, "_events", lambda *_: True)
     monkeypatch.setattr(EmulatedLab, "_tell_state", lambda _, job, *__: told.append(job.state))
-    plan: Any = SimpleNamespace(container=None)
+    plan: Any = SimpleNamespace(guest=None)
     job = _Job(plan, "1", {}, state="RUNNING", released=True)
     for _ in range(3):
         lab._look_at(job)
@@ -193,7 +187,7 @@ def test_a_recovery_is_told_once_that_ends_between_state_and_events() -> None:
     lab = EmulatedLab.__new__(EmulatedLab)
     lab._api = SimpleNamespace(get=get)  # type: ignore[assignment]
     lab._found, lab._now = [], SimpleNamespace(plan=SimpleNamespace(name="run"))  # type: ignore[assignment]
-    plan: Any = SimpleNamespace(container=None, name="red")
+    plan: Any = SimpleNamespace(guest=None, name="red")
     job = _Job(plan, "1", {}, state="READY", released=True)
     for _ in range(4):
         lab._look_at(job)

@@ -16,7 +16,7 @@ def release(directory: Path) -> None:
 
 
 def test_a_rank_may_end_before_another_hears_of_the_start(tmp_path: Path) -> None:
-    with crew(tmp_path, 91, 3, workload="container", beacon_interval_s=0.005) as holders:
+    with crew(tmp_path, 91, 3, workload="hold", beacon_interval_s=0.005) as holders:
         holders.wait_for("ready")
         first, *others = holders.directories
         release(first)
@@ -33,7 +33,7 @@ def test_a_rank_may_end_before_another_hears_of_the_start(tmp_path: Path) -> Non
 
 
 def test_a_command_that_outlives_its_deadline_is_given_up(tmp_path: Path) -> None:
-    with crew(tmp_path, 92, 1, workload="container", deadline_s=0.3) as holders:
+    with crew(tmp_path, 92, 1, workload="hold", deadline_s=0.3) as holders:
         holders.wait_for("ready")
         release(holders.directories[0])
         assert holders.exit_codes() == [1]

@@ -225,9 +225,9 @@ def test_a_graph_needs_light_that_stands(site: Site) -> None:
     graph = {"workload": "graph", "graph": digest, "iterations": 1}
     with pytest.raises(InvalidError, match=r"workload graph: it runs on packet switches .* not on grid n"):
         site.manager.submit("red", ["n0", "n1"], graph, hold=True)
-    container = {"workload": "container", "container": {"image": "x"}}
-    with pytest.raises(InvalidError, match=r"container: a program that asks nobody .* not on grid n"):
-        site.manager.submit("red", 4, container, hold=True, plane="n")
+    guests = {"workload": "shell", "shell": {"deadline_s": 9.0}}
+    with pytest.raises(InvalidError, match=r"shell: a program that asks nobody .* not on grid n"):
+        site.manager.submit("red", 4, guests, hold=True, plane="n")
 
 
 def test_a_request_names_a_plane_by_one_key() -> None:

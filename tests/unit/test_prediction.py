@@ -35,7 +35,7 @@ from ringlight.fabric.topology import circuit_cross_connects
 from tests.simulated import bundled
 from tests.unit.fabrics import NIC_BPS, six_gpus
 
-LOOP = Loop("vgg16", "ring", 4000, 0.1, 1, 7, 0.05)
+LOOP = Loop(model="vgg16", gradient_bytes=4000, compute_s=0.1, batch=1, seed=7)
 JOB = JobPlan("red", "", ("g0", "g1"), 2, 5, LOOP)
 GRID: dict[str, Any] = {
     "grids": {"n": {"rows": 2, "columns": 2, "gpu": "x", "rate": "100 Gbit/s", "wavelengths": 2}}

@@ -36,7 +36,7 @@ def test_with_an_onic_a_peer_is_known_by_its_address_and_nothing_is_said() -> No
         port = listener.getsockname()[1]
 
         def spec(rank: int, known: tuple[str, ...] = peers) -> WorkerSpec:
-            return WorkerSpec("job", rank, len(known), known, port, onic="/onic/flow.sock")
+            return WorkerSpec("job", rank, len(known), known, port=port, onic="/onic/flow.sock")
 
         mine, stranger = spec(2), spec(0, ("127.77.70.9", "127.77.70.8", peers[2]))
         for own in (spec(1), stranger):
@@ -67,7 +67,7 @@ def test_whoever_is_not_heard_tries_again_soon(monkeypatch: pytest.MonkeyPatch) 
     peers = ("127.77.71.1", "127.77.71.2")
     with contextlib.ExitStack() as stack:
         deaf = stack.enter_context(socket.create_server((peers[1], 0), backlog=0))
-        spec = WorkerSpec("job", 0, 2, peers, deaf.getsockname()[1])
+        spec = WorkerSpec("job", 0, 2, peers, port=deaf.getsockname()[1])
         # Its queue is full, so the kernel drops whoever comes.
         full = stack.enter_context(socket.socket())
         full.connect(deaf.getsockname())

@@ -17,7 +17,6 @@ from matplotlib.text import Text
 
 from ringlight.experiments.language.expand import parse
 from ringlight.experiments.language.plan import Scale
-from ringlight.experiments.record.outputs import outputs
 from ringlight.experiments.report.charts import chart, key, legend, named_rows, pictures, sheet
 from ringlight.experiments.report.drawing import (
     NARROW,
@@ -32,7 +31,7 @@ from ringlight.experiments.report.report import render
 from ringlight.experiments.report.sections import header, sections
 from ringlight.experiments.report.sections.events import controllers
 from ringlight.experiments.report.sections.header import _cards
-from ringlight.experiments.report.sections.jobs import _iterations, containers, jobs
+from ringlight.experiments.report.sections.jobs import _iterations, jobs
 from ringlight.experiments.report.view import View
 from ringlight.experiments.report.words import seconds
 from ringlight.fabric.units import format_rate
@@ -308,41 +307,6 @@ def test_packet_switches_that_are_alike_in_all_arms_are_listed_once() -> None:
     assert len(runs) == 2
     assert shown.count("nobody: it learns addresses and floods") == 2
     assert shown.count("tor0") == 1
-
-
-def written(folder: Path, name: str, content: bytes) -> None:
-    file = folder / "logs/fabric/output/base" / name
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(content)
-
-
-def test_the_last_lines_of_containers_are_read_and_no_more(tmp_path: Path) -> None:
-    written(tmp_path, "pair-10.stdout.txt", b"ten\n")
-    written(tmp_path, "pair-2.stderr.txt", b"\x1b[31mred\xff\n")
-    written(tmp_path, "pair-2.stdout.txt", b"".join(b"line %d\n" % n for n in range(100_000)))
-    written(tmp_path, "pair-3.stdout.txt", b"")
-    (tmp_path / "logs/fabric/output/base/pair-4.stdout.txt").symlink_to("/etc/passwd")
-    found = outputs(tmp_path)
-    assert [(one.rank, one.stream) for one in found] == [(2, "stdout"), (2, "stderr"), (10, "stdout")]
-    assert found[0].lines[-1] == "line 99999"
-    assert len(found[0].lines) == 12
-    assert found[0].size > 1_000_000
-    assert found[0].path == "logs/fabric/output/base/pair-2.stdout.txt"
-    assert found[1].lines == ["\N{REPLACEMENT CHARACTER}[31mred\N{REPLACEMENT CHARACTER}"]
-
-
-def test_what_containers_wrote_is_on_the_page_and_is_no_code(tmp_path: Path) -> None:
-    view = simulated(ONE_JOB)
-    run = view.runs[0].name
-    file = tmp_path / "logs/fabric/output" / run / "red-0.stdout.txt"
-    file.parent.mkdir(parents=True)
-    file.write_text("hello\n<script>alert(1)</script>\n")
-    shown = containers(replace(view, outputs=outputs(tmp_path)), lambda *_: "")
-    assert "<script" not in shown
-    assert "&lt;script&gt;" in shown
-    assert f"logs/fabric/output/{run}/red-0.stdout.txt" in shown
-    assert "hello" in shown
-    assert "What they wrote" not in containers(view, lambda *_: "")
 
 
 def test_of_several_blackouts_of_one_kind_the_longest_has_a_card(monkeypatch: pytest.MonkeyPatch) -> None:

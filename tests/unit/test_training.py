@@ -236,17 +236,8 @@ def test_linktest_reports_each_stream(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"rank": 2}, "rank 2 is not in 0..1"),
-        ({"peers": ["10.0.0.1"]}, "peers has 1 addresses for a world_size of 2"),
         ({"collective": "star"}, "collective: there is no collective 'star'; there are ring, "),
-        ({"workload": "sleep"}, "workload must be one of"),
-        ({"iterations": 0}, "iterations must be at least 1"),
-        ({"batch": "many"}, "batch must be int"),
         ({"rate": 1}, "unknown key rate"),
-        ({"linktest": {"to": 0}}, "linktest.to 0 is not another rank"),
-        ({"resume": 1}, "resume needs a checkpoint"),
-        ({"resume": 2, "checkpoint": "/x"}, "resume 2 is not in 0..1"),
-        ({"checkpoint": "/x", "checkpoint_every": 0}, "checkpoint_every must be at least 1"),
         ({"linktest": {"for": 1}}, "unknown key linktest.for"),
     ],
 )

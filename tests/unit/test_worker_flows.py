@@ -28,7 +28,7 @@ from ringlight.containers.worker import transport
 from ringlight.containers.worker.flows import Flows
 from ringlight.containers.worker.peer import PeerLost
 from ringlight.containers.worker.rendezvous import part
-from ringlight.containers.worker.spec import BadSpec, parse_spec
+from ringlight.containers.worker.spec import parse_spec
 from ringlight.containers.worker.transport import RunReport, Transport, partners, unacknowledged
 from ringlight.fabric.collectives import Schedule, Transfer, all_reduce, apply_schedule, schedule_of
 from ringlight.fabric.kinds import KINDS, collective_steps, matrix_bounds
@@ -726,5 +726,3 @@ def test_the_socket_of_the_onic_in_a_spec() -> None:
     assert parse_spec(good).onic is None
     assert parse_spec(good | {"onic": None}).onic is None
     assert parse_spec(good | {"onic": "/onic/flow.sock"}).onic == "/onic/flow.sock"
-    with pytest.raises(BadSpec, match=r"onic must be str \| None, not 7"):
-        parse_spec(good | {"onic": 7})

@@ -8,7 +8,7 @@
 It is called as the function is, and said to be what the first line of its docstring says. What it returns
 becomes a row; None becomes none. ``of`` says what it is called for, and so the rows' subject: ``run`` once,
 ``fabric`` once, ``job`` for each job, ``event`` for each event of the timeline that took place, ``event job``
-for each of these and each job; ``traffic`` for each job of containers and each direction of a link;
+for each of these and each job; ``traffic`` for each job of guests and each direction of a link;
 ``messages`` for each kind of fault of control messages.
 
 Figures that are computed together are one function with ``makes``: their names, and what each is said to be.
@@ -173,7 +173,8 @@ def _start_up_s(job: JobRun, ends: Sequence[float]) -> float:
 @dataclass(frozen=True)
 class Metric:
     """``help``: what it is, in one line. ``known``: how, where not as the run's label says: ``analytic`` from
-    a model, ``simulated`` from a simulation of a measured run.
+    a model, ``simulated`` from a simulation of a measured run. ``unscaled``: a time that is real, or
+    that of software, which no scale changes.
     ``compute``: gives its value by its name, with those that are computed with it. ``file``: its module.
     ``column``: its heading in the command's table of jobs, of an extension's metric that is shown there."""
 
@@ -185,6 +186,7 @@ class Metric:
     compute: Compute
     file: str
     column: str = ""
+    unscaled: bool = False
 
 
 _FOUND: dict[str, Metric] = {}
@@ -197,6 +199,7 @@ def metric(
     known: Label | None = None,
     makes: Mapping[str, str] | None = None,
     column: str = "",
+    unscaled: bool = False,
 ) -> Callable[[Compute], Compute]:
     """Return a decorator that registers a function as a metric, or as the metrics in ``makes``.
 
@@ -208,7 +211,7 @@ def metric(
         compute = function if makes else lambda *what: {own: function(*what)}
         helps = makes or {own: (function.__doc__ or "").partition("\n")[0].removesuffix(".")}
         for name, help in helps.items():
-            entry = Metric(name, unit, help, of, known, compute, function.__module__, column)
+            entry = Metric(name, unit, help, of, known, compute, function.__module__, column, unscaled)
             before = _FOUND.setdefault(name, entry)
             if before.file != entry.file:
                 raise ValueError(f"metric {name}: {before.file} has one of this name")

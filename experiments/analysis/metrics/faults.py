@@ -114,7 +114,7 @@ def recovery(context: Context, action: Action, job: JobRun) -> float | None:
     return min((end - begin for end in ends if end > begin + _SAME_S), default=None)
 
 
-@metric("s", of="job")
+@metric("s", of="job", unscaled=True)
 def recovery_assumed(_: Context, job: JobRun) -> float | None:
     """Longest time from a loss to going on that a simulation took by default, without `recovery`.
 

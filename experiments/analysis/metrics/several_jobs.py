@@ -30,7 +30,7 @@ def queueing_delay(context: Context, job: JobRun) -> float | None:
     return max(0.0, job.granted - max(job.arrived, context.run.released))
 
 
-@metric("s", of="job")
+@metric("s", of="job", unscaled=True)
 def start_up(context: Context, job: JobRun) -> float | None:
     """From when a job has its GPUs until its workers are ready; a simulation starts none.
 

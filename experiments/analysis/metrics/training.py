@@ -29,7 +29,7 @@ def jct(_: Context, job: JobRun) -> float | None:
     return job.jct_s
 
 
-@metric("s", of="job")
+@metric("s", of="job", unscaled=True)
 def jct_real(context: Context, job: JobRun) -> float | None:
     """Job completion time in real time, where the scale makes it another.
 
@@ -43,11 +43,11 @@ def jct_real(context: Context, job: JobRun) -> float | None:
 def iterations(context: Context, job: JobRun) -> int | None:
     """Iterations that all ranks have done.
 
-    Return the count; None for containers, all-reduces alone and jobs that their source computed together.
+    Return the count; None for guests, all-reduces alone and jobs that their source computed together.
     """
     if any(isinstance(record, JobsComputed) for record in context.run.records):
         return None
-    return len(job.by_index) if job.timed is None and job.plan.container is None else None
+    return len(job.by_index) if job.timed is None and job.plan.guest is None else None
 
 
 @metric("s", of="job")

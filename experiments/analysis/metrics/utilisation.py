@@ -28,9 +28,9 @@ def _said(names: Iterable[str]) -> dict[str, str]:
 def gpu_utilisation(_: Context, job: JobRun) -> float | None:
     """Share of the job's time that its GPUs computed: mean over GPUs.
 
-    Return the share (0..1); None for containers and jobs that have not completed.
+    Return the share (0..1); None for guests and jobs that have not completed.
     """
-    if not job.jct_s or job.plan.container is not None:
+    if not job.jct_s or job.plan.guest is not None:
         return None
     return sum(it.compute_s for it in job.iterations) / (len(job.gpus) * job.jct_s)
 

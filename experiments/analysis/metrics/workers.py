@@ -61,10 +61,10 @@ def _table(connections: Iterable[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
 def connections_unchanged(context: Context, job: JobRun) -> bool | None:
     """Every rank ended with the TCP connections it began with.
 
-    Return whether it did; None in a simulation, for containers, after a recovery, or if the job did not
+    Return whether it did; None in a simulation, for guests, after a recovery, or if the job did not
     succeed.
     """
-    if context.simulated or job.state != SUCCEEDED or job.recoveries or job.plan.container is not None:
+    if context.simulated or job.state != SUCCEEDED or job.recoveries or job.plan.guest is not None:
         return None
     return len(job.done) == len(job.gpus) and all(
         rank in job.ready and _table(job.ready[rank].connections) == _table(done.connections)

@@ -22,7 +22,6 @@ from ringlight.experiments.backends.emulation.requests import only_simulated, pa
 from ringlight.experiments.backends.emulation.rest import ending_runs
 from ringlight.experiments.backends.protocol import CAPABILITIES, lacking
 from ringlight.experiments.client import CALL_TIMEOUT_S, Api
-from ringlight.experiments.language.containers import problem_of
 from ringlight.experiments.language.plan import RunPlan, Setting
 from ringlight.experiments.record.environment import describe_setting
 from ringlight.experiments.record.events import Record
@@ -89,22 +88,14 @@ class EmulationBackend:
         )
 
     def _cannot_run(self, plan: RunPlan) -> str | None:
-        """Return what a job's container needs and this machine lacks, ``key: reason``; None if nothing."""
+        """Return what a job's guests need and this machine lacks, ``key: reason``; None if nothing."""
         for job in plan.jobs:
-            if (container := job.container) is None:
-                continue
-            where = f"jobs.{job.name}"
-            if self.runtime != "docker":
-                return f"{where}.image: it needs containers, and the runtime is {self.runtime}"
-            if (why := problem_of(container)) is not None:
-                return under(where, why)
-            if (lacking := self._lacks_image(container.image)) is not None:
-                remedy = "build it, load it, or make one of Debian packages: ringlight image NAME PACKAGE…"
-                return f"{where}.image: {lacking}; {remedy}"
+            if job.guest is not None and (why := job.guest.lacks(self)) is not None:
+                return under(f"jobs.{job.name}", why)
         return None
 
-    def _lacks_image(self, name: str) -> str | None:
-        """That an image is missing; nothing if Docker does not answer, which is reported elsewhere."""
+    def lacks_image(self, name: str) -> str | None:
+        """Return that an image is missing; None if Docker does not answer, which is reported elsewhere."""
         if name not in self._images:
             try:
                 self._images[name] = name == OWN_IMAGE or image_present(name)

@@ -87,7 +87,7 @@ class _Job:
     state: str = "PENDING"
     released: bool = False
     cursor: int = 0
-    #: For a job of containers: the links' counters before its start, and the jobs that ran beside it.
+    #: For a job of guests: the links' counters before its start, and the jobs that ran beside it.
     before: PortBytes = field(default_factory=dict)
     beside: set[str] = field(default_factory=set)
     segments: list[tuple[int, int]] = field(default_factory=list)
@@ -408,9 +408,9 @@ class EmulatedLab:
         # A job that goes on after a loss is let go by the controller, and runs as of the event that says so.
         if state == "READY" and job.released:
             return
-        if state in ENDED and job.plan.container is not None:
+        if state in ENDED and job.plan.guest is not None:
             # Before its end counts as seen: should the controller go away meanwhile, all is asked again.
-            self._keep_of_containers(job)
+            self._keep_of_guests(job)
         job.state, job.gpus = state, gpus
         job.segments = job.segments or [(len(gpus), 0)]
         if state not in _TOLD:
@@ -480,10 +480,10 @@ class EmulatedLab:
                 self._note(Released, jobs=[job.plan.name for job in jobs], at=released_s)
 
     def _count_before(self, jobs: Sequence[_Job]) -> None:
-        """Read the byte counters of links before jobs of containers start."""
+        """Read the byte counters of links before jobs of guests start."""
         run = self._run
         for job in jobs:
-            if job.plan.container is not None:
+            if job.plan.guest is not None:
                 job.before = self._port_bytes()
         running = [job for job in run.jobs.values() if (job.released or job in jobs) and not job.ended]
         for job in running:
@@ -495,7 +495,7 @@ class EmulatedLab:
             (entry["switch"], entry["port"]): (entry["rx_bytes"], entry["tx_bytes"]) for entry in counters
         }
 
-    def _keep_of_containers(self, job: _Job) -> None:
+    def _keep_of_guests(self, job: _Job) -> None:
         """Record the bytes that links carried, and write the output of every rank's command to the logs."""
         after = self._port_bytes() if job.before else {}
         folder = self.processes.logs / "output" / self._run.plan.name

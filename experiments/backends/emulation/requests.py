@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from ringlight.experiments.analysis.prediction import light_wait_s, longest_iteration_s, slowest_bps
@@ -19,6 +19,7 @@ from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.topology import Fabric
 from ringlight.fabric.units import format_time
 from ringlight.fabric.values import under
+from ringlight.workloads.job_settings import LIMITS, SLOWER, TRAINING, Limit
 from ringlight.workloads.packed import pack
 from ringlight.workloads.phases import phases_of
 
@@ -32,10 +33,16 @@ EXCHANGE_PATIENCE = 2
 TROUBLE_PATIENCE_S, RETURN_PATIENCE_S = 60.0, 30.0
 #: Most operations of a rank in an iteration: their times are one event.
 MOST_OPERATIONS = 20_000
-#: The most that the controller takes, as emulated.
-MOST_PATIENCE_S = MOST_COMPUTE_S = 3600.0
-MOST_BEACON_S, MOST_SLOWER, MOST_LEARNING_RATE = 60, 1000, 1000
-MOST_GRADIENT_BYTES, MOST_ITERATIONS, MOST_BATCH, MOST_SEED = 1 << 30, 1_000_000, 100_000, (1 << 32) - 1
+#: Longest wait for a peer that the controller takes, emulated seconds.
+MOST_PATIENCE_S = float(LIMITS["peer_timeout_s"].most)
+#: Keys of a scenario's job by the names of the settings that they become.
+_KEYS = {
+    "gradient_bytes": "training.gradient",
+    "compute_s": "training.compute",
+    "batch": "training.batch",
+    "seed": "training.seed",
+    "learning_rate": "training.learning_rate",
+}
 #: Between two decisions about light, emulated: each takes tens of milliseconds to write and read back.
 LEAST_INTERVAL_S = 0.2
 #: TCP's least time-out, in dark times: they are prolonged by what it takes to write and read back.
@@ -48,8 +55,8 @@ def job_request(plan: RunPlan, job: JobPlan) -> dict[str, Any]:
     """Return the body of ``POST /v1/jobs`` for a job that is held."""
     request: dict[str, Any] = {"name": job.name, **_where(plan, job), "hold": True}
     request["connect_timeout_s"] = CONNECT_S
-    if job.container is not None:
-        runs = {"workload": "container", "container": asdict(job.container)}
+    if (guest := job.guest) is not None:
+        runs = {"workload": guest.kind, guest.kind: guest.request()}
         return {**request, **runs, "beacon_interval_s": job.beacon_s}
     request |= {"iterations": job.iterations, "peer_timeout_s": peer_timeout_s(plan, job)}
     if job.workload is not None:
@@ -57,16 +64,8 @@ def job_request(plan: RunPlan, job: JobPlan) -> dict[str, Any]:
         if job.phases:
             request["light"] = "phases"
     else:
-        request |= {
-            "workload": "train",
-            "collective": job.loop.collective,
-            "gradient_bytes": job.loop.gradient_bytes,
-            "compute_s": job.loop.compute_s,
-            "batch": job.loop.batch,
-            "seed": job.loop.seed,
-            "learning_rate": job.loop.learning_rate,
-            "beacon_interval_s": job.beacon_s,
-        }
+        settings = {name: getattr(job.loop, name) for name in TRAINING}
+        request |= {"workload": "train", **settings, "beacon_interval_s": job.beacon_s}
     if job.stragglers:
         request["slower"] = {str(rank): factor for rank, factor in job.stragglers.items()}
     if job.on_loss != "fail":
@@ -162,7 +161,7 @@ def only_simulated(plan: RunPlan) -> str | None:
     for job in plan.jobs:
         if (why := _beyond_workers(job)) is not None:
             return why
-        if job.container is not None:
+        if job.guest is not None:
             continue
         if job.workload is not None:
             if (most := max(map(len, job.workload.programs))) > MOST_OPERATIONS:
@@ -184,23 +183,17 @@ def only_simulated(plan: RunPlan) -> str | None:
 
 def _beyond_workers(job: JobPlan) -> str | None:
     """The first figure that no worker takes, which the controller would say only when a lab is up."""
-    limits: list[tuple[str, float, float, float]] = [
-        ("beacon", job.beacon_s, 0, MOST_BEACON_S),
-        ("iterations", job.iterations, 1, MOST_ITERATIONS),
+    settings: list[tuple[str, float, Limit]] = [
+        ("beacon", job.beacon_s, LIMITS["beacon_interval_s"]),
+        ("iterations", job.iterations, LIMITS["iterations"]),
     ]
-    limits += [(f"slower.{rank}", factor, 0, MOST_SLOWER) for rank, factor in job.stragglers.items()]
+    settings += [(f"slower.{rank}", factor, SLOWER) for rank, factor in job.stragglers.items()]
     if job.training is not None:
-        of = job.training
-        limits += [
-            ("training.gradient", of.gradient_bytes, 0, MOST_GRADIENT_BYTES),
-            ("training.compute", of.compute_s, 0, MOST_COMPUTE_S),
-            ("training.batch", of.batch, 1, MOST_BATCH),
-            ("training.seed", of.seed, 0, MOST_SEED),
-            ("training.learning_rate", of.learning_rate, 0, MOST_LEARNING_RATE),
-        ]
-    for key, value, least, most in limits:
-        if not least <= value <= most:
-            return f"jobs.{job.name}.{key}: {value:.10g} as emulated; a worker takes {least} to {most}"
+        settings += [(key, getattr(job.training, name), LIMITS[name]) for name, key in _KEYS.items()]
+    for key, value, limit in settings:
+        if not limit.admits(value):
+            what = f"{value:.10g} as emulated; a worker takes {limit.least} to {limit.most}"
+            return f"jobs.{job.name}.{key}: {what}"
     return None
 
 

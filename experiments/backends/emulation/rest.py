@@ -11,7 +11,7 @@ from ringlight.fabric.parts import canonical
 from ringlight.testbed.faults import FaultError
 from ringlight.testbed.lab import LabError
 
-#: A worker waits so long for its peers, seconds: on a busy machine the NICs of a job's containers come up one
+#: A worker waits so long for its peers, seconds: on a busy machine the NICs of a job's workers come up one
 #: after another, and whoever waits for the job should hear from it which rank is missing.
 CONNECT_S = 45.0
 #: Seconds from the release call to the common start.

@@ -86,8 +86,8 @@ class SimulationBackend:
         return None
 
     def _refuses_job(self, plan: RunPlan, job: JobPlan) -> str | None:
-        if job.container is not None:
-            return f"jobs.{job.name}.image: the simulation runs no containers"
+        if (guest := job.guest) is not None:
+            return f"jobs.{job.name}.{guest.key}: the simulation runs no {guest.noun}s"
         if job.training is not None:
             if job.training.collective.endswith("-striped") and not alone(plan):
                 return f"jobs.{job.name}: a striped collective is only simulated as an all-reduce alone"

@@ -125,7 +125,7 @@ def host_entries(
             if runs:
                 entry["namespace"] = f"/proc/{host.pid}/ns/net"
                 if isinstance(host, DockerHost):
-                    # A container of the job's own image shares the worker's network.
+                    # A guest shares the worker's network.
                     guest = host.guest is not None and host.guest.pidfd is not None
                     entry["container"] = f"{prefix}{place.home.name}{'.guest' if guest else ''}"
         elif gpu.name in idle:

@@ -23,7 +23,6 @@ import docker.errors
 import requests
 from pydantic import BaseModel, ConfigDict, Field
 
-from ringlight.containers.image import OWN_IMAGE
 from ringlight.containers.worker.holder import ENDED
 from ringlight.containers.worker.resident import FIRST
 from ringlight.fabric.topology import Fabric
@@ -43,17 +42,11 @@ from ringlight.testbed.emulation.agent.files import (
     write_whole,
 )
 from ringlight.testbed.emulation.agent.hosts import IdleHosts, host_entries
+from ringlight.testbed.emulation.agent.invitation import invite
 from ringlight.testbed.emulation.agent.lightpaths import Lightpaths
 from ringlight.testbed.emulation.agent.refusals import AgentError
 from ringlight.testbed.emulation.averager_processes import place_of
-from ringlight.testbed.emulation.guests import (
-    LOOK_S,
-    Guest,
-    GuestEnd,
-    GuestPlan,
-    network_environment,
-    refusal_of,
-)
+from ringlight.testbed.emulation.guests import Guest, GuestEnd, GuestPlan
 from ringlight.testbed.emulation.kernel.netlink import NetworkError
 from ringlight.testbed.emulation.network import LabNetwork
 from ringlight.testbed.emulation.nodes import (
@@ -69,7 +62,6 @@ from ringlight.testbed.emulation.nodes import (
 from ringlight.testbed.emulation.onic.wiring import onic_directory
 from ringlight.testbed.emulation.openvswitch import OpenVSwitchError
 from ringlight.testbed.emulation.residents import Orders
-from ringlight.testbed.lab import NIC
 
 log = logging.getLogger(__name__)
 
@@ -85,6 +77,8 @@ NOT_STARTED = 127
 LEAVE_S = 2.0
 #: What a guest said, in its worker's directory.
 STREAMS = ("stdout", "stderr")
+#: From one look at the space of a guest to the next, seconds.
+LOOK_S = 0.5
 #: A job's state that goes to another host, bytes at most.
 STATE_BYTES = 96 << 20
 
@@ -93,7 +87,7 @@ class WorkerRequest(BaseModel):
     """One worker to start. ``spec`` is handed to it as it is, with the job's directory for ``checkpoint``.
 
     ``attempt``: how often the job had been started anew before; it makes another worker of the same rank.
-    ``graph``: SHA-256 of the workload that it executes, which was put before. ``container``: what runs beside
+    ``graph``: SHA-256 of the workload that it executes, which was put before. ``guest``: what runs beside
     it once it is released, and whose end is its own.
     """
 
@@ -105,7 +99,7 @@ class WorkerRequest(BaseModel):
     attempt: int = Field(default=0, ge=0)
     checkpoint: bool = False
     graph: Annotated[str, Digest] | None = None
-    container: GuestPlan | None = None
+    guest: GuestPlan | None = None
 
     @property
     def worker(self) -> str:
@@ -431,16 +425,8 @@ class Workers:
             image=self._image,
             onic=self._onic_directory(request.gpu),
             checkpoint=self._checkpoint(request.job) if request.checkpoint else None,
-            guest=self._guest(request),
+            guest=request.guest,
         )
-
-    def _guest(self, request: WorkerRequest) -> GuestPlan | None:
-        """Return the plan of the container that runs next to a worker, None without one. The constant name of
-        the worker's own image is replaced by that image."""
-        plan = request.container
-        if plan is None or self._image is None or plan.image != OWN_IMAGE:
-            return plan
-        return replace(plan, image=self._image)
 
     def put_workload(self, digest: str, part: Path, actual_digest: str) -> None:
         """Keep a workload, the file ``part`` with SHA-256 ``actual_digest``, for workers to be started.
@@ -479,10 +465,7 @@ class Workers:
             worker.host.launch()
             self._network.plug(worker.host, self._neighbours(place, spec))
             if place.guest is not None:
-                if (refusal := refusal_of(place.guest)) is not None:
-                    return refusal
-                environment = network_environment(place.rank, _addresses(spec), place.guest.port, NIC)
-                worker.host.invite(place.guest, {"RINGLIGHT_JOB": place.job, **environment})
+                worker.host.guest = invite(place.guest, worker.host, _addresses(spec), self._image)
         except (AgentError, ValueError, *Failures) as error:
             return str(error)
         return None
@@ -589,12 +572,14 @@ class Workers:
         self._watch_home(worker, guest)
 
     def _watch_home(self, worker: Worker, guest: Guest) -> None:
-        """End a guest whose /job holds more than it may."""
+        """End a guest that takes more space than it may."""
         while worker.guest_end is None and worker.state == "running":
             try:
                 why = guest.overdrawn()
             except OSError as error:
-                log.warning("how full /job of worker %s is cannot be told: %s", worker.place.id, error)
+                log.warning(
+                    "the space that the guest of worker %s takes cannot be told: %s", worker.place.id, error
+                )
                 why = None
             if why is not None:
                 with self._lock:
@@ -633,7 +618,7 @@ class Workers:
     def _save_output(self, worker: Worker) -> None:
         """Write the output of a worker's guest into the worker's directory."""
         guest, directory = worker.host.guest, worker.place.directory
-        if guest is None or guest.id is None or (directory / "stdout.txt").exists():
+        if guest is None or not guest.made or (directory / "stdout.txt").exists():
             return
         try:
             for stream, text in guest.output().items():

@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
-from typing import Annotated
+from typing import Annotated, Any, ClassVar
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from ringlight.experiments.language.plan import Container, Mount, Scale
+from ringlight.experiments.language.job_keys import JobKeys
+from ringlight.experiments.language.plan import Guest, Machine, Scale
 from ringlight.experiments.language.workloads import OF_RUN_FOLDERS
-from ringlight.fabric import guest_keys
+from ringlight.extensions.own_containers import keys
 from ringlight.fabric.values import Duration, Size, Strict
 
 _MEMORY_BYTES, _DEADLINE_S = 1 << 30, 3600.0
@@ -68,11 +70,61 @@ Mounted = Annotated[
     MountSpec, BeforeValidator(lambda value: {"path": value} if isinstance(value, str) else value)
 ]
 Text = Annotated[str, BeforeValidator(lambda value: str(value) if type(value) in (int, float) else value)]
-VariableName = Annotated[str, AfterValidator(guest_keys.variable)]
+VariableName = Annotated[str, AfterValidator(keys.variable)]
 
 
-class ContainerKeys(Strict):
-    """Keys of a job that runs containers: all but ``image`` only beside it."""
+@dataclass(frozen=True)
+class Mount:
+    """A path of this machine, its path in the container, and whether it may be written to."""
+
+    source: str
+    target: str
+    write: bool
+
+
+@dataclass(frozen=True)
+class Container(Guest):
+    """Container of a rank, by the keys of the controller's REST API.
+
+    ``command``: in place of the image's; None leaves that. ``memory_bytes`` and ``deadline_s``, emulated
+    seconds from the start, are its limits.
+    """
+
+    kind: ClassVar = "container"
+    key: ClassVar = "image"
+    noun: ClassVar = "container"
+
+    image: str
+    command: tuple[str, ...] | None
+    environment: Mapping[str, str]
+    mounts: tuple[Mount, ...]
+    devices: tuple[str, ...]
+    memory_bytes: int
+    deadline_s: float
+
+    def request(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def lacks(self, machine: Machine) -> str | None:
+        if machine.runtime != "docker":
+            return f"image: it needs containers, and the runtime is {machine.runtime}"
+        for mount in self.mounts:
+            if not Path(mount.source).exists():
+                return f"mounts.{mount.target}: there is no {mount.source}"
+        for device in self.devices:
+            if not Path(device).exists():
+                return f"devices: there is no {device}"
+        if (lacking := machine.lacks_image(self.image)) is not None:
+            remedy = "build it, load it, or make one of Debian packages: ringlight image NAME PACKAGE…"
+            return f"image: {lacking}; {remedy}"
+        return None
+
+    def description(self) -> dict[str, Any]:
+        return {"image": self.image, "command": list(self.command or ())}
+
+
+class ContainerJob(JobKeys):
+    """A job that may run containers: all keys here but ``image`` only beside it."""
 
     image: Annotated[str, AfterValidator(_image)] | None = None
     command: Annotated[tuple[Text, ...], BeforeValidator(_words), Field(min_length=1)] | None = None
@@ -80,52 +132,57 @@ class ContainerKeys(Strict):
         default_factory=dict
     )
     mounts: Annotated[
-        dict[Annotated[str, AfterValidator(guest_keys.target)], Mounted],
+        dict[Annotated[str, AfterValidator(keys.target)], Mounted],
         BeforeValidator(_no_list("{/app: code}")),
     ] = Field(default_factory=dict)
-    devices: tuple[Annotated[str, AfterValidator(guest_keys.device)], ...] = ()
+    devices: tuple[Annotated[str, AfterValidator(keys.device)], ...] = ()
     memory: Size | None = None
     deadline: Annotated[Duration, Field(gt=0)] | None = None
 
-    def check_container(self) -> None:
-        """Raises ValueError."""
+    @model_validator(mode="after")
+    def _container_is_whole(self) -> ContainerJob:
         for key in ("command", "environment", "mounts", "devices", "memory", "deadline"):
             if self.image is None and getattr(self, key):
                 raise ValueError(f"{key}: only a job with an image has it")
         if self.memory is not None and self.memory < _LEAST_MEMORY_BYTES:
             raise ValueError(f"memory: {self.memory} bytes; a container needs 16 MiB")
+        if self.image is not None and self.slower:
+            raise ValueError("slower: how long a container computes is its own affair")
+        return self
 
+    def does(self) -> Mapping[str, object]:
+        return {**super().does(), "image": self.image}
 
-def container_of(job: ContainerKeys, scale: Scale, directory: Path) -> Container:
-    """Return the container of a job. ``directory``: folder of the scenario file, for relative mounts."""
-    assert job.image is not None
-    return Container(
-        image=job.image,
-        command=job.command,
-        environment=job.environment,
-        mounts=tuple(
-            Mount(str((directory / mount.path).resolve()), target, mount.write)
-            for target, mount in job.mounts.items()
-        ),
-        devices=job.devices,
-        memory_bytes=job.memory or _MEMORY_BYTES,
-        deadline_s=(_DEADLINE_S if job.deadline is None else job.deadline) * scale.time,
-    )
+    def guest(self, scale: Scale, directory: Path) -> Guest | None:
+        if self.image is None:
+            return super().guest(scale, directory)
+        return Container(
+            image=self.image,
+            command=self.command,
+            environment=self.environment,
+            mounts=tuple(
+                Mount(str((directory / mount.path).resolve()), target, mount.write)
+                for target, mount in self.mounts.items()
+            ),
+            devices=self.devices,
+            memory_bytes=self.memory or _MEMORY_BYTES,
+            deadline_s=(_DEADLINE_S if self.deadline is None else self.deadline) * scale.time,
+        )
 
+    def files(self, directory: Path) -> Iterator[Path]:
+        """Yield the files of the mounts that belong to the experiment: those below the scenario file's
+        directory.
 
-def files_of(job: ContainerKeys, directory: Path) -> Iterator[Path]:
-    """Yield the files of a job's mounts that belong to the experiment: those below the scenario file's
-    directory.
-
-    Raises ValueError for links, and for more than a run folder should get a copy of.
-    """
-    for mount in job.mounts.values():
-        if not PurePosixPath(mount.path).is_absolute():
-            path = directory
-            for part in PurePosixPath(mount.path).parts:
-                path = path / part
-                _check_no_link(path)
-            yield from _files_below(path)
+        Raises ValueError for links, and for more than a run folder should get a copy of.
+        """
+        yield from super().files(directory)
+        for mount in self.mounts.values():
+            if not PurePosixPath(mount.path).is_absolute():
+                path = directory
+                for part in PurePosixPath(mount.path).parts:
+                    path = path / part
+                    _check_no_link(path)
+                yield from _files_below(path)
 
 
 def _check_no_link(path: Path) -> None:
@@ -153,14 +210,3 @@ def _files_below(path: Path) -> list[Path]:
                 "below the directory of the scenario; name it by an absolute path"
             )
     return paths
-
-
-def problem_of(container: Container) -> str | None:
-    """Return which mount or device of a container this machine lacks, ``key: reason``; None if none."""
-    for mount in container.mounts:
-        if not Path(mount.source).exists():
-            return f"mounts.{mount.target}: there is no {mount.source}"
-    for device in container.devices:
-        if not Path(device).exists():
-            return f"devices: there is no {device}"
-    return None

@@ -15,13 +15,13 @@ def commands_failed(_: Context, job: JobRun) -> int | None:
 
     Return the count; None for jobs without containers.
     """
-    if job.plan.container is None:
+    if job.plan.guest is None:
         return None
     # One of which no end is on record did not end with 0 either.
     return len(job.gpus) - sum(end.exit_code == 0 for end in job.ends.values())
 
 
-@metric("s", of="job")
+@metric("s", of="job", unscaled=True)
 def start_spread(_: Context, job: JobRun) -> float | None:
     """From the start of the first rank's container to that of the last.
 
@@ -37,7 +37,7 @@ def regroups_under(context: Context, job: JobRun) -> int | None:
 
     Return the count; None if the job has no containers, or has not begun or ended.
     """
-    if job.plan.container is None or job.released is None or job.end is None:
+    if job.plan.guest is None or job.released is None or job.end is None:
         return None
     moves = [action for action in context.run.actions if action.plan.do in LIGHT and action.error is None]
     return sum(job.released <= action.begun <= job.end for action in moves)
@@ -53,7 +53,7 @@ _NICS = {
 def nics(_: Context, job: JobRun) -> Mapping[str, int]:
     """Return the bytes at the GPUs' NICs, by metric; empty for jobs without containers and unless every
     rank reported."""
-    if job.plan.container is None or len(job.done) < len(job.gpus):
+    if job.plan.guest is None or len(job.done) < len(job.gpus):
         return {}
     counts = [count for done in job.done.values() for count in done.wire_bytes.values()]
     return {"nic_sent": sum(sent for sent, _ in counts), "nic_received": sum(got for _, got in counts)}

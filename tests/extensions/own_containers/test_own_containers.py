@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,12 +11,12 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from ringlight.controller.rest.requests import Container as RestContainer
-from ringlight.experiments.analysis.metrics import Context, rows_of
+from ringlight.containers.image import ROOT
+from ringlight.experiments.analysis.carrying import demand_of
+from ringlight.experiments.analysis.metrics import Context, rows_of, table
 from ringlight.experiments.backends.emulation import backend
 from ringlight.experiments.backends.emulation import lab as emulation
 from ringlight.experiments.backends.emulation.backend import EmulationBackend
-from ringlight.experiments.backends.emulation.lab import carried
 from ringlight.experiments.backends.emulation.requests import job_request
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.client import ApiError, Unreachable
@@ -35,9 +36,19 @@ from ringlight.experiments.record.events import (
 )
 from ringlight.experiments.record.folder import RunFolder
 from ringlight.experiments.record.runs import runs_of
-from ringlight.fabric.parts import Link, Port
-from ringlight.testbed.emulation import guests
-from ringlight.testbed.emulation.guests import CUT, Bind, GuestPlan, exit_or_signal, refusal_of, space_below
+from ringlight.extensions.own_containers import guests
+from ringlight.extensions.own_containers.guests import (
+    CUT,
+    Bind,
+    ContainerPlan,
+    exit_or_signal,
+    refusal_of,
+    space_below,
+)
+from ringlight.extensions.own_containers.outputs import outputs
+from ringlight.extensions.own_containers.request import Container as RestContainer
+from ringlight.extensions.own_containers.section import containers
+from tests.unit.test_experiment_report import ONE_JOB, simulated
 
 HEAD = """
 name: small
@@ -233,26 +244,6 @@ def test_an_image_that_docker_has_not_is_named_with_what_makes_one(monkeypatch: 
     )
 
 
-def test_a_link_between_switches_is_counted_by_who_sends() -> None:
-    link = Link(Port("tor0", 3), Port("tor1", 3), 1e9, 0.0)
-    before = {("tor0", 3): (10, 100), ("tor1", 3): (90, 20)}
-    after = {("tor0", 3): (15, 400), ("tor1", 3): (380, 27)}
-    assert carried(link, before, after) == [
-        {"from": "tor0:3", "to": "tor1:3", "bytes": 300},
-        {"from": "tor1:3", "to": "tor0:3", "bytes": 7},
-    ]
-    # A switch that was killed counts from 0 again.
-    assert carried(link, before, {**after, ("tor0", 3): (3, 50)}) == [
-        {"from": "tor0:3", "to": "tor1:3", "bytes": 290},
-        {"from": "tor1:3", "to": "tor0:3", "bytes": 7},
-    ]
-    fibre = Link(Port("g0", 0), Port("tor0", 3), 1e9, 0.0)
-    assert carried(fibre, before, after) == [
-        {"from": "g0:0", "to": "tor0:3", "bytes": 5},
-        {"from": "tor0:3", "to": "g0:0", "bytes": 300},
-    ]
-
-
 def records(code: int | None) -> list[Record]:
     """Records of a run in which rank 1 of two ends with an exit code, or never."""
     run: dict[str, Any] = {"run": "base"}
@@ -358,55 +349,6 @@ def test_the_end_of_a_container_is_told_though_the_controller_went_away_meanwhil
     assert "the agent is away" in said["own-1.stderr.txt"]
 
 
-def test_links_in_doubt_are_settled_at_the_end_unless_a_run_was_broken_off(tmp_path: Path) -> None:
-    """Also as it began: whoever asked for the end would wait, and be told of a link test instead."""
-
-    class Doubts:
-        asked = 0
-        broken = False
-
-        def repeat(self, *, last: bool = False) -> None:
-            self.asked += last
-            if self.broken:
-                raise KeyboardInterrupt
-
-    def closed(*, broken: bool) -> int:
-        plan = plan_of(SWITCH + PAIR)
-        processes: Any = SimpleNamespace(
-            inventory={"agent": "unix:/none"}, stop=lambda: None, state=tmp_path, astray=list
-        )
-        api: Any = SimpleNamespace(close=lambda: None)
-        links: Any = Doubts()
-        nothing: Any = None
-        lab = emulation.EmulatedLab(plan.setting, processes, api, links, nothing, lambda: None)
-        if broken:
-            links.broken = True
-            with pytest.raises(KeyboardInterrupt):
-                lab.begin(plan)
-        lab.close()
-        return int(links.asked)
-
-    assert closed(broken=False) == 1
-    assert closed(broken=True) == 0
-
-
-def test_processes_of_a_lab_end_though_its_clients_are_interrupted_while_they_do() -> None:
-    ended: list[str] = []
-
-    def interrupted() -> None:
-        raise KeyboardInterrupt
-
-    inventory = {"agent": "unix:/none"}
-    processes: Any = SimpleNamespace(inventory=inventory, stop=lambda: ended.append("processes"), astray=list)
-    api: Any = SimpleNamespace(close=interrupted)
-    links: Any = SimpleNamespace(repeat=lambda *, last: ended.append("links"))
-    nothing: Any = None
-    lab = emulation.EmulatedLab(plan_of(SWITCH + PAIR).setting, processes, api, links, nothing, nothing)
-    with pytest.raises(KeyboardInterrupt):
-        lab.close()
-    assert ended == ["links", "processes"]
-
-
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
@@ -433,7 +375,7 @@ def test_what_a_container_is_shown_is_what_was_named(tmp_path: Path) -> None:
     (real / "file").write_text("x")
 
     def refusal(source: Path, *devices: str) -> str | None:
-        return refusal_of(GuestPlan("a", mounts=(Bind(str(source), "/app"),), devices=devices))
+        return refusal_of(ContainerPlan("a", mounts=(Bind(str(source), "/app"),), devices=devices))
 
     assert refusal(real) is None
     assert refusal(real / "file", "/dev/null") is None
@@ -478,10 +420,56 @@ def test_output_that_is_cut_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     def output(said: bytes) -> dict[str, bytes]:
         more: Any = {"name": "a", "beside": "b", "home": tmp_path, "uid": 1, "labels": {}, "environment": {}}
         api: Any = Said(tmp_path / "x.log", said)
-        return guests.Guest(api, GuestPlan("a"), **more).output()
+        return guests.ContainerGuest(api, ContainerPlan("a"), **more).output()
 
     assert output(b"0123456789") == {"stdout": b"0123456789", "stderr": b""}
     assert output(b"0123456789a") == {"stdout": CUT + b"123456789a", "stderr": b""}
     # Docker has begun a second file, so it may have dropped one.
     (tmp_path / "x.log.1").touch()
     assert output(b"0123") == {"stdout": CUT + b"0123", "stderr": b""}
+
+
+def test_nobody_knows_what_a_container_sends() -> None:
+    assert demand_of(plan_of(SWITCH + PAIR)) is None
+
+
+def written(folder: Path, name: str, content: bytes) -> None:
+    file = folder / "logs/fabric/output/base" / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(content)
+
+
+def test_the_last_lines_of_containers_are_read_and_no_more(tmp_path: Path) -> None:
+    written(tmp_path, "pair-10.stdout.txt", b"ten\n")
+    written(tmp_path, "pair-2.stderr.txt", b"\x1b[31mred\xff\n")
+    written(tmp_path, "pair-2.stdout.txt", b"".join(b"line %d\n" % n for n in range(100_000)))
+    written(tmp_path, "pair-3.stdout.txt", b"")
+    (tmp_path / "logs/fabric/output/base/pair-4.stdout.txt").symlink_to("/etc/passwd")
+    found = outputs(tmp_path)
+    assert [(one.rank, one.stream) for one in found] == [(2, "stdout"), (2, "stderr"), (10, "stdout")]
+    assert found[0].lines[-1] == "line 99999"
+    assert len(found[0].lines) == 12
+    assert found[0].size > 1_000_000
+    assert found[0].path == "logs/fabric/output/base/pair-2.stdout.txt"
+    assert found[1].lines == ["\N{REPLACEMENT CHARACTER}[31mred\N{REPLACEMENT CHARACTER}"]
+
+
+def test_what_containers_wrote_is_on_the_page_and_is_no_code(tmp_path: Path) -> None:
+    view = simulated(ONE_JOB)
+    run = view.runs[0].name
+    file = tmp_path / "logs/fabric/output" / run / "red-0.stdout.txt"
+    file.parent.mkdir(parents=True)
+    file.write_text("hello\n<script>alert(1)</script>\n")
+    shown = containers(replace(view, folder=tmp_path), lambda *_: "")
+    assert "<script" not in shown
+    assert "&lt;script&gt;" in shown
+    assert f"logs/fabric/output/{run}/red-0.stdout.txt" in shown
+    assert "hello" in shown
+    assert "What they wrote" not in containers(view, lambda *_: "")
+
+
+def test_the_page_lists_every_metric() -> None:
+    """To bring it up to date, put what ``table()`` gives in place of its table."""
+    listed = table("ringlight.extensions.own_containers")
+    assert "commands_failed" in listed
+    assert f"\n{listed}" in (ROOT / "docs" / "containers.md").read_text()
