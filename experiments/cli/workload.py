@@ -14,10 +14,10 @@ from ringlight.experiments.cli import options
 from ringlight.experiments.cli.common import answer, echo, fail, listing, patience, say
 
 if TYPE_CHECKING:
+    from ringlight.extensions.models.widening import Grid
     from ringlight.workloads.devices import Device
     from ringlight.workloads.formats.reading import Options
     from ringlight.workloads.graph import Workload
-    from ringlight.workloads.widening import Grid
 
 T = TypeVar("T")
 
@@ -161,11 +161,11 @@ def make(
         return
     if out is None or not model:
         fail("give --model and OUT, or --list", 2)
+    from ringlight.extensions.models.catalogue import model_named
+    from ringlight.extensions.models.parallelism import generate
+    from ringlight.extensions.models.settings import Parallel, Training
     from ringlight.fabric.units import parse_size
     from ringlight.workloads.graph import Split
-    from ringlight.workloads.models import model_named
-    from ringlight.workloads.parallelism import generate
-    from ringlight.workloads.settings import Parallel, Training
 
     parallel = Parallel(dp, tp, pp, ep)
     if parallel.ranks > MOST_RANKS:
@@ -224,9 +224,9 @@ def algorithm(
     as_json: options.Json = False,
 ) -> None:
     """Write an algorithm of a collective as an MSCCL file, to be changed and run, here or by MSCCL."""
+    from ringlight.extensions.msccl.reader import read_msccl
+    from ringlight.extensions.msccl.writer import write_msccl
     from ringlight.fabric.kinds import collective_steps
-    from ringlight.workloads.formats.msccl.reader import read_msccl
-    from ringlight.workloads.formats.msccl.writer import write_msccl
 
     try:
         steps = collective_steps(kind, name, ranks, root)
@@ -293,7 +293,7 @@ def widen(
     """
     if len(files) < 2:
         fail("give the files of a workload, and OUT", 2)
-    from ringlight.workloads.widening import first_difference, found, grown, widened
+    from ringlight.extensions.models.widening import first_difference, found, grown, widened
 
     *read, out = files
     read_options = _options(groups, ranks, model_ranks, shape)
@@ -326,7 +326,7 @@ def _check_most(ranks: int) -> None:
 
 def _grids(recorded: Workload, recorded_as: str, given: Mapping[str, int]) -> tuple[Grid, Grid]:
     """Return the grid of a recording, and the grid to widen it to."""
-    from ringlight.workloads.widening import Grid, checked, grid_of
+    from ringlight.extensions.models.widening import Grid, checked, grid_of
 
     try:
         sizes = {
@@ -545,9 +545,9 @@ def _write_timeline(workload: Workload, path: Path, rate: str) -> dict[str, Any]
 
 
 def _models_and_devices() -> dict[str, Any]:
+    from ringlight.extensions.models.catalogue import MODELS
+    from ringlight.extensions.models.layers import forward_flops, parameters
     from ringlight.workloads.devices import DEVICES
-    from ringlight.workloads.layers import forward_flops, parameters
-    from ringlight.workloads.models import MODELS
 
     return {
         "models": [

@@ -18,9 +18,9 @@ from ringlight.fabric.schema import KIND_TAG, Duration, Size, Strict
 from ringlight.workloads.graph import Book, Collective, Kind, Split, Workload, Writer
 
 if TYPE_CHECKING:
+    from ringlight.extensions.models.settings import Parallel, Training
     from ringlight.workloads.devices import Device
     from ringlight.workloads.formats.reading import Options
-    from ringlight.workloads.settings import Parallel, Training
 
 T = TypeVar("T")
 #: Most ranks along one kind of parallelism, and micro-batches: a mistyped number must not fill the memory.
@@ -264,15 +264,15 @@ def _made(spec: WorkloadSpec, ranks: int, directory: Path) -> Workload:
         options = _options(spec, ranks, directory)
         paths = [directory / name for name in spec.files]
         return timing(_keyed("files", lambda paths: read_any(paths, options), paths))
-    from ringlight.workloads.models import model_named
-    from ringlight.workloads.parallelism import generate
+    from ringlight.extensions.models.catalogue import model_named
+    from ringlight.extensions.models.parallelism import generate
 
     return timing(generate(_keyed("model", model_named, spec.model), _parallel(spec), _training(spec)))
 
 
 def _placed(spec: WorkloadSpec) -> Workload:
-    from ringlight.workloads.models import model_named
-    from ringlight.workloads.placement import placed_workload, widest_window
+    from ringlight.extensions.models.catalogue import model_named
+    from ringlight.extensions.models.placement import placed_workload, widest_window
 
     assert spec.placed is not None
     assert spec.batch is not None
@@ -364,7 +364,7 @@ def _collective(spec: WorkloadSpec, ranks: int, directory: Path) -> Workload:
 
 def algorithm_of_file(path: Path) -> Collective:
     """Return the algorithm of an MSCCL file. Raises ValueError, one line naming the file and its line."""
-    from ringlight.workloads.formats.msccl.reader import read_msccl
+    from ringlight.extensions.msccl.reader import read_msccl
 
     algorithm = read_msccl(path)
     if algorithm.kind == "all-to-all-v":
@@ -373,13 +373,13 @@ def algorithm_of_file(path: Path) -> Collective:
 
 
 def _parallel(spec: WorkloadSpec) -> Parallel:
-    from ringlight.workloads.settings import Parallel
+    from ringlight.extensions.models.settings import Parallel
 
     return Parallel(spec.dp, spec.tp, spec.pp, spec.ep)
 
 
 def _training(spec: WorkloadSpec) -> Training:
-    from ringlight.workloads.settings import Training
+    from ringlight.extensions.models.settings import Training
 
     alike = (
         *("micro_batch", "micro_batches", "sequence", "schedule", "virtual_stages", "zero", "recompute"),

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ringlight.workloads.graph import Kind, Workload
-from tests.unit.iteration_time import IdealNetwork
+from tests.extensions.models.iteration_time import IdealNetwork
 
 
 def ideal_run(

@@ -14,16 +14,16 @@ import yaml
 
 from ringlight.containers.image import ROOT
 from ringlight.experiments.cli.common import patience
+from ringlight.extensions.chakra import writer
+from ringlight.extensions.models.catalogue import MODELS
+from ringlight.extensions.models.parallelism import generate
+from ringlight.extensions.models.settings import Parallel, Training
+from ringlight.extensions.msccl.writer import msccl_text
 from ringlight.fabric.kinds import collective_steps
 from ringlight.workloads.devices import DEVICES
 from ringlight.workloads.formats import matrix, reading
-from ringlight.workloads.formats.chakra import writer
-from ringlight.workloads.formats.msccl.writer import msccl_text
 from ringlight.workloads.formats.writing import write_any
-from ringlight.workloads.models import MODELS
 from ringlight.workloads.packed import pack
-from ringlight.workloads.parallelism import generate
-from ringlight.workloads.settings import Parallel, Training
 from ringlight.workloads.summary import traffic
 from ringlight.workloads.traffic import traffic as traffic_matrix
 from tests.simulated import SIX_GPUS
@@ -166,7 +166,7 @@ def test_the_list_has_every_model_and_device() -> None:
         (["show", "gone.et"], "gone.et: there are no files NAME.RANK.et"),
         (["show", "README.md"], "README.md: no format fits"),
         (
-            ["show", "tests/data/msccl/custom_allreduce.xml"],
+            ["show", "tests/extensions/msccl/data/custom_allreduce.xml"],
             "this is an algorithm (MSCCL), no workload; run it with ringlight bench SCENARIO --algorithm",
         ),
         (["show", TRACE, "--shape", "2xx"], "--shape: '2xx' should be whole numbers"),

@@ -17,13 +17,13 @@ from ringlight.experiments.language.text import ScenarioError
 from ringlight.experiments.language.workloads import OF_RUN_FOLDERS, WorkloadSpec, workload_of
 from ringlight.experiments.record.folder import RunFolder, experiment_of
 from ringlight.experiments.runner.command import carry_out_experiment, check_resumed, finish
+from ringlight.extensions.chakra import reader, writer
 from ringlight.extensions.crosscheck.command import trimmed
+from ringlight.extensions.models.catalogue import MODELS
+from ringlight.extensions.models.parallelism import generate
+from ringlight.extensions.models.settings import Parallel, Training
 from ringlight.workloads.devices import DEVICES
-from ringlight.workloads.formats.chakra import reader, writer
-from ringlight.workloads.models import MODELS
 from ringlight.workloads.packed import pack
-from ringlight.workloads.parallelism import generate
-from ringlight.workloads.settings import Parallel, Training
 from ringlight.workloads.traffic import sent, traffic
 from tests.simulated import SIX_GPUS
 from tests.unit.workloads import canonical, many_kinds

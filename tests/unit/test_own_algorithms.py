@@ -14,11 +14,11 @@ from ringlight.experiments.language.expand import parse
 from ringlight.experiments.language.text import ScenarioError
 from ringlight.experiments.record.events import Iteration
 from ringlight.experiments.runner.experiment import one_alone
+from ringlight.extensions.chakra.writer import write as write_chakra
+from ringlight.extensions.msccl.reader import read_msccl
+from ringlight.extensions.msccl.writer import write_msccl
 from ringlight.fabric.kinds import KINDS, collective_steps
 from ringlight.fabric.steps import WrittenSteps
-from ringlight.workloads.formats.chakra.writer import write as write_chakra
-from ringlight.workloads.formats.msccl.reader import read_msccl
-from ringlight.workloads.formats.msccl.writer import write_msccl
 from ringlight.workloads.graph import Collective, Workload
 from ringlight.workloads.packed import MAGIC, pack, unpack
 from ringlight.workloads.traffic import sent

@@ -11,6 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringlight.experiments.runner.command import load_checked
+from ringlight.extensions.models.catalogue import model_named
+from ringlight.extensions.models.parallelism import generate
+from ringlight.extensions.models.settings import Parallel, Training
 from ringlight.fabric.kinds import KINDS, collective_steps, matrix_bounds, vector_bytes
 from ringlight.fabric.planes.ring import wdm
 from ringlight.fabric.steps import frozen
@@ -25,13 +28,10 @@ from ringlight.testbed.simulation.workload import Fidelity, simulate_workload
 from ringlight.workloads.devices import device_named
 from ringlight.workloads.formats.timeline import Span
 from ringlight.workloads.graph import Book, Collective, Program, Split, Workload, Writer
-from ringlight.workloads.models import model_named
-from ringlight.workloads.parallelism import generate
-from ringlight.workloads.settings import Parallel, Training
+from tests.extensions.models.iteration_time import IdealNetwork as Closed
+from tests.extensions.models.iteration_time import iteration_time
 from tests.simulated import bundled
 from tests.simulated_jobs import simulate
-from tests.unit.iteration_time import IdealNetwork as Closed
-from tests.unit.iteration_time import iteration_time
 
 MIB = 2**20
 RATE = 100e9

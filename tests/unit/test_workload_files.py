@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ringlight.containers.image import ROOT
-from ringlight.workloads.formats.chakra import writer
+from ringlight.extensions.chakra import writer
 from ringlight.workloads.formats.reading import Options, read_any
 from ringlight.workloads.packed import pack
 from tests.unit.workloads import canonical, many_kinds

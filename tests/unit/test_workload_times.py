@@ -7,17 +7,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ringlight.extensions.models.catalogue import MODELS
+from ringlight.extensions.models.layers import Transformer
+from ringlight.extensions.models.parallelism import generate, rank_grid
+from ringlight.extensions.models.settings import Parallel, Training
 from ringlight.testbed.simulation.networks import IdealNetwork as PortsOnly
 from ringlight.testbed.simulation.workload import WorkloadResult, simulate_workload
 from ringlight.workloads.devices import DEVICES, device_named, measured, scaled, seconds_table, timed
 from ringlight.workloads.graph import Book, Collective, Kind, Workload, Writer
-from ringlight.workloads.layers import Transformer
-from ringlight.workloads.models import MODELS
-from ringlight.workloads.parallelism import generate, rank_grid
-from ringlight.workloads.settings import Parallel, Training
-from tests.unit.closed_forms import communication_bytes
+from tests.extensions.models.closed_forms import communication_bytes
+from tests.extensions.models.iteration_time import IdealNetwork, iteration_time
 from tests.unit.ideal_network import ideal_run
-from tests.unit.iteration_time import IdealNetwork, iteration_time
 
 A100 = DEVICES["a100"]
 NO_TIME = IdealNetwork(1e30)

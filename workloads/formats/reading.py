@@ -9,9 +9,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ringlight.workloads.formats import layer_text, matrix
-from ringlight.workloads.formats.chakra import reader as chakra
-from ringlight.workloads.formats.chakra.names import files_of, groups_beside
+from ringlight.extensions.chakra import reader as chakra
+from ringlight.extensions.chakra.names import files_of, groups_beside
+from ringlight.extensions.layer_text import reader as layer_text
+from ringlight.workloads.formats import matrix
 from ringlight.workloads.formats.files import read_bytes
 from ringlight.workloads.graph import Workload
 from ringlight.workloads.packed import MAGIC, unpack

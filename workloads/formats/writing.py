@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ringlight.workloads.formats.chakra.names import others_beside
-from ringlight.workloads.formats.chakra.reader import NODES_LIMIT
-from ringlight.workloads.formats.chakra.writer import write as write_chakra
+from ringlight.extensions.chakra.names import others_beside
+from ringlight.extensions.chakra.reader import NODES_LIMIT
+from ringlight.extensions.chakra.writer import write as write_chakra
 from ringlight.workloads.formats.files import write_bytes
 from ringlight.workloads.formats.reading import read_any
 from ringlight.workloads.graph import Workload
