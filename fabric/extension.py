@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from importlib.metadata import EntryPoint, entry_points
@@ -36,11 +36,19 @@ class Extension:
     they are used. ``requires``: names of the extensions whose modules it imports. ``commands``: a function
     that adds commands to a :class:`typer.Typer`. It is called whenever ``ringlight`` starts, so its module
     must import what is heavy inside its commands.
+
+    ``formats``: a ``workloads.formats.contract.Format`` each, of files that hold workloads or algorithms of
+    collectives. Their modules, too, are imported whenever ``ringlight`` starts. ``workloads``: by the key of
+    a job's ``workload`` that says where it comes from, a class of
+    ``experiments.language.workload_keys.WorkloadKeys``: the keys that then may stand there, and the making of
+    the workload.
     """
 
     name: str
     requires: tuple[str, ...] = ()
     commands: str = ""
+    formats: tuple[str, ...] = ()
+    workloads: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 experiments.register(app)
-workload.register(app)
 machine.register(app)
 hands.register(app)
 hosts.register(app)
@@ -49,7 +48,11 @@ rest.register(app)
 
 @cache
 def add_extensions() -> None:
-    """Add the commands of all extensions, once. Raises ExtensionError if one cannot be used."""
+    """Add the commands of all extensions, and those that have options of theirs, once.
+
+    Raises ExtensionError if one cannot be used.
+    """
+    workload.register(app)
     for installed in extensions():
         if installed.extension.commands:
             installed.load(installed.extension.commands)(app)

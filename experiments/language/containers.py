@@ -12,7 +12,7 @@ from typing import Annotated
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from ringlight.experiments.language.plan import Container, Mount, Scale
-from ringlight.experiments.language.workloads import OF_RUN_FOLDERS
+from ringlight.experiments.language.workload_keys import OF_RUN_FOLDERS
 from ringlight.fabric import guest_keys
 from ringlight.fabric.schema import Duration, Size, Strict
 

@@ -24,7 +24,7 @@ from ringlight.experiments.language.plan import (
 )
 from ringlight.experiments.language.profiles import ELEMENT_BYTES
 from ringlight.experiments.language.text import at
-from ringlight.experiments.language.workloads import FileName
+from ringlight.experiments.language.workload_keys import FileName
 from ringlight.fabric.clusters import (
     Cluster,
     FaultPolicies,

@@ -7,4 +7,4 @@ docs/workloads-formats.md has how each field is read.
 
 from ringlight.fabric.extension import Extension
 
-EXTENSION = Extension(name="chakra")
+EXTENSION = Extension(name="chakra", formats=("format:CHAKRA",))

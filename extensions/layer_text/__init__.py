@@ -2,4 +2,4 @@
 
 from ringlight.fabric.extension import Extension
 
-EXTENSION = Extension(name="layer_text")
+EXTENSION = Extension(name="layer_text", formats=("format:LAYER_TEXT",))

@@ -1,109 +1,34 @@
-"""Workload text of ASTRA-sim 1.0 and of SimAI: a header, the number of layers, a line for each layer.
-
-``docs/workloads-formats.md`` says how each field is read, and what such a text does not say.
-"""
+"""A workload text as a workload: the groups of its ranks, and the passes over its layers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
+from ringlight.extensions.layer_text.text import (
+    CUSTOMIZED,
+    DATA,
+    INNER_DATA,
+    NANOSECOND,
+    OUTER_TENSOR,
+    TENSOR,
+    WORLD,
+    Header,
+    Layer,
+    Mistake,
+    Phase,
+    parse,
+)
 from ringlight.fabric.steps import IntArray
-from ringlight.workloads.formats.files import printable, read_text
+from ringlight.workloads.formats.files import read_text
 from ringlight.workloads.graph import Book, Collective, Handle, Workload, Writer
 
-LAYERS_LIMIT = 1_000_000
 RANKS_LIMIT = 1 << 17
 #: Most operations of a rank; checkpoints could ask for the square of the layers.
 OPERATIONS_LIMIT = 2_000_000
-#: A computation's time is in these, as ASTRA-sim's and SimAI's clock is.
-NANOSECOND = 1e-9
-
-_KINDS = {
-    "ALLREDUCE": "all-reduce",
-    "ALLGATHER": "all-gather",
-    "REDUCESCATTER": "reduce-scatter",
-    "ALLTOALL": "all-to-all",
-}
-#: What a type says of the group, the longest ending first; without an ending it is the phase's own group.
-_ENDINGS = {"_DP_EP": "expert data", "_EP": "expert"}
-_FIELDS = 12
-
-#: A group by what it is for; ``outer`` and ``inner``: model parallelism along the network's later dimensions.
-WORLD, TENSOR, DATA, OUTER_TENSOR, INNER_DATA = "world", "tensor", "data", "outer tensor", "inner data"
-
-
-class Policy(NamedTuple):
-    """Order in which a header's first word runs its layers, and the groups of gradients and activations.
-
-    ``forward_waits``: the next layer begins after the forward collective. ``backward``: ``weights`` computes
-    the gradients of weights first and sends no other; ``overlapped`` sends the input's gradient while it
-    computes that of the weights; ``blocking`` waits for it before; ``none``: there is no backward pass.
-    """
-
-    model: str
-    data: str
-    forward_waits: bool
-    backward: str
-
-
-POLICIES = {
-    "DATA": Policy("", WORLD, False, "weights"),
-    "MODEL": Policy(WORLD, "", True, "overlapped"),
-    "HYBRID_DATA_MODEL": Policy(TENSOR, DATA, True, "overlapped"),
-    "HYBRID_MODEL_DATA": Policy(OUTER_TENSOR, INNER_DATA, True, "overlapped"),
-    "HYBRID_TRANSFORMER": Policy(TENSOR, DATA, True, "blocking"),
-    "HYBRID_TRANSFORMER_FWD_IN_BCKWD": Policy(TENSOR, DATA, True, "blocking"),
-    "HYBRID_DLRM": Policy(WORLD, WORLD, False, "dlrm"),
-    "HYBRID_DLRM_ENHANCED": Policy(WORLD, WORLD, False, "dlrm"),
-    "DISTRIBUTED_INFERENCE": Policy(WORLD, "", True, "none"),
-    "MICRO": Policy("", WORLD, False, "micro"),
-}
-#: Each layer names one of the others.
-CUSTOMIZED = "HYBRID_CUSTOMIZED"
-
-
-class Phase(NamedTuple):
-    """One pass at one layer; no ``kind``: nothing is sent. ``group``: by the type's ending."""
-
-    seconds: float
-    kind: str
-    group: str
-    size: int
-
-
-@dataclass(frozen=True)
-class Layer:
-    """A line. ``delay_s`` passes after each of its collectives before that counts as over."""
-
-    line: int
-    name: str
-    forward: Phase
-    input: Phase
-    weights: Phase
-    delay_s: float
-    policy: Policy
-
-
-@dataclass(frozen=True)
-class Header:
-    """The first line: its word, its numbers by key."""
-
-    word: str
-    values: Mapping[str, Sequence[int]]
-
-    def number(self, *keys: str, default: int = 1) -> int:
-        """Return the first number of the first of these keys that is there; else ``default``."""
-        return next((self.values[key][0] for key in keys if self.values.get(key)), default)
-
-    @property
-    def is_simai(self) -> bool:
-        """Return whether the header has words of SimAI that ASTRA-sim does not have."""
-        return bool({"ep", "pp", "ga", "all_gpus"} & self.values.keys())
 
 
 def read(
@@ -115,12 +40,12 @@ def read(
     seconds of one unit of its computing times. Raises ValueError with file and line.
     """
     try:
-        header, layers = _parse(read_text(path), unit_s)
+        header, layers = parse(read_text(path), unit_s)
         places = _places(header, ranks, model_ranks)
         if not header.number("model_parallel_NPU_group", default=0) and not model_ranks:
             _check_not_hybrid(layers)
         return _workload(path.stem, header, layers, places)
-    except _Mistake as mistake:
+    except Mistake as mistake:
         raise ValueError(f"{path}, line {mistake.line}: {mistake}") from None
 
 
@@ -128,101 +53,11 @@ def _check_not_hybrid(layers: Sequence[Layer]) -> None:
     """Refuse layers whose groups follow from the ranks of model parallelism, if nothing states these."""
     for layer in layers:
         if layer.policy.model in (TENSOR, OUTER_TENSOR):
-            raise _Mistake(
+            raise Mistake(
                 layer.line,
                 "its parallelism is hybrid, and the text does not say how many ranks a group of model "
                 "parallelism has; give them (--model-ranks N, in a scenario model_ranks)",
             )
-
-
-class _Mistake(Exception):
-    """Mistake in a text, with its line."""
-
-    def __init__(self, line: int, message: str) -> None:
-        super().__init__(message)
-        self.line = line
-
-
-def looks_like(text: str) -> bool:
-    """Return whether a text begins as such a workload."""
-    word = text.split(maxsplit=1)[:1]
-    return bool(word) and (word[0] in POLICIES or word[0] == CUSTOMIZED)
-
-
-def _parse(text: str, unit_s: float) -> tuple[Header, list[Layer]]:
-    lines = [(number, line.split()) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
-    if len(lines) < 2:
-        raise _Mistake(1, "a header and the number of layers are missing")
-    header = _header(*lines[0])
-    number, words = lines[1]
-    count = _whole(number, "the number of layers", words[0], LAYERS_LIMIT)
-    if len(words) > 1:
-        raise _Mistake(number, f"the number of layers stands alone, not {printable(' '.join(words))}")
-    body = lines[2:]
-    if len(body) != count:
-        last = body[-1][0] if body else number
-        raise _Mistake(last, f"{count} layers were announced, {len(body)} are there")
-    return header, [_layer(header, number, words, unit_s) for number, words in body]
-
-
-def _header(number: int, words: list[str]) -> Header:
-    word, *rest = words
-    if word not in POLICIES and word != CUSTOMIZED:
-        raise _Mistake(
-            number, f"{printable(word)} is no parallelism; there are {', '.join(POLICIES)}, {CUSTOMIZED}"
-        )
-    values: dict[str, list[int]] = {}
-    key = "DLRM_LAST_BOTTOM_LAYER" if word.startswith("HYBRID_DLRM") else ""
-    for part in rest:
-        if part.endswith(":") or part == "pp_comm":
-            key = part.removesuffix(":")
-            values[key] = []
-        elif key:
-            values.setdefault(key, []).append(_whole(number, printable(key), part, 1 << 50))
-        else:
-            raise _Mistake(number, f"{printable(part)} belongs to nothing")
-    return Header(word, values)
-
-
-def _whole(line: int, what: str, word: str, limit: int) -> int:
-    """Return a number of something; ``6.0`` is one, too, as some programs write them."""
-    try:
-        value = float(word) if "." in word else int(word)
-    except ValueError:
-        value = -1
-    if not 0 <= value <= limit or value != int(value):
-        raise _Mistake(line, f"{what}: {printable(word)} is no whole number from 0 to {limit}")
-    return int(value)
-
-
-def _layer(header: Header, line: int, words: list[str], unit_s: float) -> Layer:
-    customized = header.word == CUSTOMIZED
-    if len(words) != _FIELDS + customized:
-        raise _Mistake(line, f"a layer has {_FIELDS + customized} fields, not {len(words)}")
-    policy = POLICIES.get(words[_FIELDS] if customized else header.word)
-    if policy is None:
-        raise _Mistake(line, f"{printable(words[_FIELDS])} is no parallelism")
-
-    def phase(first: int) -> Phase:
-        seconds = _whole(line, "a time", words[first], 1 << 50) * unit_s
-        kind, group = _type(line, words[first + 1])
-        return Phase(seconds, kind, group, _whole(line, "a size", words[first + 2], 1 << 49))
-
-    delay_s = _whole(line, "the delay", words[11], 1 << 50) * unit_s
-    return Layer(line, words[0], phase(2), phase(5), phase(8), delay_s, policy)
-
-
-def _type(line: int, word: str) -> tuple[str, str]:
-    """Return kind and group of a type of communication."""
-    if word == "NONE":
-        return "", ""
-    ending = next((suffix for suffix in _ENDINGS if word.endswith(suffix)), "")
-    kind = _KINDS.get(word.removesuffix(ending))
-    if kind is None:
-        raise _Mistake(
-            line, f"{printable(word)} is no type; there are NONE, {', '.join(_KINDS)}, with _EP or _DP_EP"
-        )
-    return kind, _ENDINGS.get(ending, "")
 
 
 @dataclass(frozen=True)
@@ -268,19 +103,19 @@ class _Places:
 def _places(header: Header, ranks: int | None, model_ranks: int | None) -> _Places:
     stated = header.number("all_gpus", default=0)
     if ranks is not None and stated and ranks != stated:
-        raise _Mistake(1, f"it is for {stated} ranks, not {ranks}")
+        raise Mistake(1, f"it is for {stated} ranks, not {ranks}")
     ranks = stated or ranks or 0
     if not ranks:
-        raise _Mistake(1, "the text does not say how many ranks there are; give them (--ranks N)")
+        raise Mistake(1, "the text does not say how many ranks there are; give them (--ranks N)")
     if ranks > RANKS_LIMIT:
-        raise _Mistake(1, f"it has {ranks} ranks, {RANKS_LIMIT} are allowed")
+        raise Mistake(1, f"it has {ranks} ranks, {RANKS_LIMIT} are allowed")
     own = header.number("model_parallel_NPU_group", default=0)
     if own and model_ranks and own != model_ranks:
-        raise _Mistake(1, f"its groups of model parallelism have {own} ranks, not {model_ranks}")
+        raise Mistake(1, f"its groups of model parallelism have {own} ranks, not {model_ranks}")
     tensor = own or model_ranks or 1
     stages, expert = header.number("pp"), header.number("ep", "expert_parallel_npu_group")
     if min(tensor, stages, expert) < 1 or ranks % (tensor * stages):
-        raise _Mistake(1, f"{ranks} ranks do not divide into {stages} stages of groups of {tensor}")
+        raise Mistake(1, f"{ranks} ranks do not divide into {stages} stages of groups of {tensor}")
     return _Places(ranks, tensor, expert, stages)
 
 
@@ -330,14 +165,14 @@ class _Iteration:
 
     def _room(self, layer: Layer) -> None:
         if len(self.writer.rows) >= OPERATIONS_LIMIT:
-            raise _Mistake(layer.line, f"it comes to more than {OPERATIONS_LIMIT} operations")
+            raise Mistake(layer.line, f"it comes to more than {OPERATIONS_LIMIT} operations")
 
     def _members(self, layer: Layer, role: str) -> int:
         if role not in self.groups:
             try:
                 self.groups[role] = self.places.groups(role)
             except ValueError as error:
-                raise _Mistake(layer.line, str(error)) from None
+                raise Mistake(layer.line, str(error)) from None
         return int(self.groups[role].shape[1])
 
     def wait(self, sent: list[Handle]) -> None:
@@ -349,7 +184,7 @@ def _workload(name: str, header: Header, layers: Sequence[Layer], places: _Place
     backward = layers[0].policy.backward if layers and header.word != CUSTOMIZED else "overlapped"
     _PASSES[backward](run, layers)
     if not run.writer.rows:
-        raise _Mistake(2, "there is nothing to do in it")
+        raise Mistake(2, "there is nothing to do in it")
     communicators = np.full((places.ranks, len(run.slots)), -1)
     for role, slot in run.slots.items():
         for ranks in run.groups[role]:
@@ -358,7 +193,7 @@ def _workload(name: str, header: Header, layers: Sequence[Layer], places: _Place
     try:
         return run.book.workload(name, [run.writer.done()], np.zeros(places.ranks), communicators, peers)
     except ValueError as error:
-        raise _Mistake(1, str(error)) from None
+        raise Mistake(1, str(error)) from None
 
 
 def _forward(run: _Iteration, layer: Layer) -> None:
@@ -411,7 +246,7 @@ def _blocking(run: _Iteration, layers: Sequence[Layer]) -> None:
         if number in asking:
             begin = max((checkpoint for checkpoint in checkpoints if checkpoint <= number), default=None)
             if begin is None:
-                raise _Mistake(1, f"layer {number} is to begin at a checkpoint, and there is none before it")
+                raise Mistake(1, f"layer {number} is to begin at a checkpoint, and there is none before it")
             for again in layers[begin:number]:
                 _forward(run, again)
         run.compute(layer, "input gradient", layer.input)
@@ -424,7 +259,7 @@ def _listed(header: Header, key: str, layers: int) -> set[int]:
     """Return the layers that a header lists after their number."""
     count, *listed = header.values.get(key) or [0]
     if count != len(listed) or any(entry >= layers for entry in listed):
-        raise _Mistake(1, f"{key}: it must be a number, and so many of the {layers} layers from 0")
+        raise Mistake(1, f"{key}: it must be a number, and so many of the {layers} layers from 0")
     return set(listed)
 
 
@@ -435,7 +270,7 @@ def _dlrm(run: _Iteration, layers: Sequence[Layer]) -> None:
     """
     last = run.header.number("DLRM_LAST_BOTTOM_LAYER", default=0)
     if last >= len(layers):
-        raise _Mistake(1, f"its last bottom layer is {last}, of {len(layers)}")
+        raise Mistake(1, f"its last bottom layer is {last}, of {len(layers)}")
     looked_up: list[Handle] = []
     for number, layer in enumerate(layers):
         run.compute(layer, "forward", layer.forward)

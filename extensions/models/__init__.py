@@ -7,4 +7,8 @@ operator.
 
 from ringlight.fabric.extension import Extension
 
-EXTENSION = Extension(name="models")
+EXTENSION = Extension(
+    name="models",
+    commands="cli:register",
+    workloads={"model": "keys:ModelKeys", "placed": "placed_keys:PlacedKeys"},
+)

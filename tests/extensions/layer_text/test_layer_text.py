@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from ringlight.containers.image import ROOT
-from ringlight.extensions.layer_text.reader import looks_like, read
+from ringlight.extensions.layer_text.reader import read
+from ringlight.extensions.layer_text.text import looks_like
 from ringlight.workloads.graph import Kind, Workload
 from ringlight.workloads.packed import pack, unpack
 from tests.unit.workloads import canonical, outcome
 
-DATA = ROOT / "tests/data"
+DATA = ROOT / "tests/extensions/layer_text/data"
 SIMAI = DATA / "simai/workload_analytical.txt"
 
 
