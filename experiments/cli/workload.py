@@ -63,8 +63,8 @@ def with_file_options(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def called(**given: Any) -> None:
         ranks = given.pop("ranks")
-        said = {setting.name: _value(setting, given.pop(setting.name)) for setting in settings()}
-        command(**given, read_options=Options(ranks, said, notice=say))
+        values = {setting.name: _value(setting, given.pop(setting.name)) for setting in settings()}
+        command(**given, read_options=Options(ranks, values, notice=say))
 
     written = [f"{form.name} ({form.suffix})" for form in written_formats().values()]
     called.__doc__ = (command.__doc__ or "").format(files=kinds_of_files(), formats=" or ".join(written))
@@ -155,7 +155,7 @@ def convert(
 
 
 def named(option: str, make: Callable[[Any], T], value: Any) -> T:
-    """Raises UserError naming the option."""
+    """Return what is made of an option's value. Raises UserError naming the option."""
     try:
         return make(value)
     except ValueError as error:

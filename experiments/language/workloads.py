@@ -142,11 +142,11 @@ class CollectiveKeys(WorkloadKeys):
 @cache
 def sources() -> Mapping[str, type[WorkloadKeys]]:
     """Return the keys that say where a workload comes from, each with the class of all keys beside it."""
-    found: dict[str, type[WorkloadKeys]] = {"collective": CollectiveKeys}
-    found["files"] = _files_source(settings())
+    by_key: dict[str, type[WorkloadKeys]] = {"collective": CollectiveKeys}
+    by_key["files"] = _files_source(settings())
     for installed in extensions():
-        found |= {key: installed.load(value) for key, value in installed.extension.workloads.items()}
-    return found
+        by_key |= {key: installed.load(value) for key, value in installed.extension.workloads.items()}
+    return by_key
 
 
 @cache
@@ -172,9 +172,9 @@ def _of_one_source(value: object) -> object:
         *some, last = sources()
         raise ValueError(f"give one of {', '.join(some)} and {last}")
     if source is not None:
-        others = known - sources()[source].model_fields.keys()
-        if found := sorted(others.intersection(value)):
-            raise ValueError(f"{found[0]}: a workload of {source} has no such key")
+        foreign = known - sources()[source].model_fields.keys()
+        if wrong := sorted(foreign.intersection(value)):
+            raise ValueError(f"{wrong[0]}: a workload of {source} has no such key")
     return value
 
 

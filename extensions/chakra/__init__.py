@@ -2,7 +2,7 @@
 
 A file is a row of messages, each after its length as a varint: GlobalMetadata, then one Node for each
 operation (``schema``). ``names`` finds the files, ``attributes`` reads what a node says;
-docs/workloads-formats.md has how each field is read.
+docs/chakra.md has how each field is read.
 """
 
 from ringlight.fabric.extension import Extension

@@ -41,7 +41,10 @@ def read_also(paths: Sequence[Path], options: Options) -> list[Path]:
 
 
 def write(workload: Workload, path: Path) -> list[Path]:
-    """Write NAME.RANK.et for each rank, where ``path`` is NAME.et or NAME, and a file of process groups."""
+    """Write NAME.RANK.et for each rank and a file of process groups; return the files.
+
+    ``path``: NAME.et or NAME.
+    """
     from ringlight.extensions.chakra import writer
     from ringlight.extensions.chakra.reader import NODES_LIMIT
 

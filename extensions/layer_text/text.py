@@ -1,6 +1,6 @@
 """Parse a workload text: a header, the number of layers, a line for each layer.
 
-``docs/workloads-formats.md`` says how each field is read, and what such a text does not say.
+``docs/layer_text.md`` says how each field is read, and what such a text does not say.
 """
 
 from __future__ import annotations

@@ -9,6 +9,6 @@ from ringlight.fabric.extension import Extension
 
 EXTENSION = Extension(
     name="models",
-    commands="cli:register",
+    commands="commands:register",
     workloads={"model": "keys:ModelKeys", "placed": "placed_keys:PlacedKeys"},
 )

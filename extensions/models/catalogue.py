@@ -2,7 +2,7 @@
 
 Totals of parameters are computed (``layers.parameters``) and tested against those published.
 They are equal except for Transformer-big, whose vocabulary its paper gives as "about 37000"; see
-``docs/workloads.md``.
+``docs/models.md``.
 """
 
 from __future__ import annotations

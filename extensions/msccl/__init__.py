@@ -5,4 +5,4 @@
 
 from ringlight.fabric.extension import Extension
 
-EXTENSION = Extension(name="msccl", commands="cli:register", formats=("format:MSCCL",))
+EXTENSION = Extension(name="msccl", commands="algorithm_command:register", formats=("format:MSCCL",))

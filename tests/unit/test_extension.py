@@ -9,6 +9,7 @@ from importlib.metadata import EntryPoint
 import pytest
 
 from ringlight.containers.image import ROOT
+from ringlight.experiments.language.workload_keys import WorkloadKeys
 from ringlight.fabric.extension import (
     Extension,
     ExtensionError,
@@ -17,6 +18,7 @@ from ringlight.fabric.extension import (
     extensions,
     in_order,
 )
+from ringlight.workloads.formats.contract import Format
 
 
 def installed(name: str, *requires: str, package: str = "p") -> InstalledExtension:
@@ -31,8 +33,11 @@ def test_every_folder_is_an_extension_of_its_name() -> None:
 
 def test_everything_that_ours_name_is_there() -> None:
     for item in extensions():
-        for value in (item.extension.commands,):
+        extension = item.extension
+        for value in (extension.commands,):
             assert not value or callable(item.load(value))
+        assert all(isinstance(item.load(value), Format) for value in extension.formats)
+        assert all(issubclass(item.load(value), WorkloadKeys) for value in extension.workloads.values())
 
 
 def test_an_extension_comes_after_those_that_it_requires() -> None:

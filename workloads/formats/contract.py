@@ -19,7 +19,7 @@ BEGINNING = 4096
 
 @dataclass(frozen=True)
 class Setting:
-    """What a file may leave open: a key of a scenario and an option of the commands that read files.
+    """Setting that a file may leave open: a key of a scenario, and an option of commands that read files.
 
     ``kind`` of its value: a whole number from 1, sizes (``4x2`` as an option), or a file.
     """
@@ -31,7 +31,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Options:
-    """What is said of files besides their names: how many ranks there are, and ``settings`` by name.
+    """Number of ranks of some files and their ``settings``, by name: all that is said besides their names.
 
     ``notice``: called with a line about what was read but not used.
     """

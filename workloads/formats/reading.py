@@ -22,8 +22,8 @@ _NUMBER = re.compile(r"\s*\d+\s*(,|$)")
 @cache
 def formats() -> tuple[Format, ...]:
     """Return all formats, in the order in which a file is tried for them."""
-    others = [each.load(value) for each in extensions() for value in each.extension.formats]
-    return (*others, PACKED, MATRIX)
+    added = [each.load(value) for each in extensions() for value in each.extension.formats]
+    return (*added, PACKED, MATRIX)
 
 
 @cache

@@ -9,8 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringlight.extensions.chakra.reader import read
-from ringlight.extensions.chakra.writer import write
 from ringlight.extensions.models.catalogue import model_named
 from ringlight.extensions.models.layers import Transformer
 from ringlight.extensions.models.parallelism import generate
@@ -24,6 +22,8 @@ from ringlight.extensions.models.widening import (
     grown,
     widened,
 )
+from ringlight.workloads.formats.reading import read_any
+from ringlight.workloads.formats.writing import write_any
 from ringlight.workloads.graph import Book, Collective, Workload, Writer
 from tests.unit.test_cli import one_line, ringlight
 
@@ -90,14 +90,14 @@ def test_a_collective_written_for_its_ranks_is_refused() -> None:
         found(nameless)
 
 
-def test_a_trace_of_eight_ranks_widened_to_sixty_four(tmp_path: Path) -> None:
-    write(made(2, 2, 2, zero=1), tmp_path / "small")
-    write(made(16, 2, 2, zero=1), tmp_path / "large")
-    command = ["widen", str(tmp_path / "small.0.et"), str(tmp_path / "wide.et"), "--dp", "16"]
-    command += ["--against", str(tmp_path / "large.0.et")]
+def test_a_workload_of_eight_ranks_widened_to_sixty_four(tmp_path: Path) -> None:
+    write_any(made(2, 2, 2, zero=1), tmp_path / "small.rlw")
+    write_any(made(16, 2, 2, zero=1), tmp_path / "large.rlw")
+    command = ["widen", str(tmp_path / "small.rlw"), str(tmp_path / "wide.rlw"), "--dp", "16"]
+    command += ["--against", str(tmp_path / "large.rlw")]
     done = ringlight("workload", *command, "--sharded", "optimiser")
     assert done.returncode == 0, done.stderr
-    assert first_difference(read(tmp_path / "wide.0.et"), read(tmp_path / "large.0.et")) is None
+    assert first_difference(read_any([tmp_path / "wide.rlw"]), read_any([tmp_path / "large.rlw"])) is None
     assert "differs: rank 0, operation" in one_line(ringlight("workload", *command))
     assert "no operation is called 'nobody'" in one_line(
         ringlight("workload", *command, "--sharded", "nobody")
@@ -216,10 +216,10 @@ def test_recordings_widened_by_the_command(tmp_path: Path) -> None:
         ("beside", Grid(dp=4, tp=4)),
         ("large", Grid(dp=8, tp=8)),
     ):
-        write(of(grid, model=replace(DENSE, layers=2)), tmp_path / name)
-    command = ["workload", "widen", str(tmp_path / "small.0.et"), str(tmp_path / "wide.et"), "--tp", "8"]
+        write_any(of(grid, model=replace(DENSE, layers=2)), tmp_path / f"{name}.rlw")
+    command = ["workload", "widen", str(tmp_path / "small.rlw"), str(tmp_path / "wide.rlw"), "--tp", "8"]
     assert "give one of pp 1, dp 4, ep 1, tp 2 but another tp beside it" in one_line(ringlight(*command))
-    command += ["--beside", str(tmp_path / "beside.0.et"), "--dp", "8"]
-    done = ringlight(*command, "--against", str(tmp_path / "large.0.et"))
+    command += ["--beside", str(tmp_path / "beside.rlw"), "--dp", "8"]
+    done = ringlight(*command, "--against", str(tmp_path / "large.rlw"))
     assert done.returncode == 0, done.stderr
-    assert first_difference(read(tmp_path / "wide.0.et"), read(tmp_path / "large.0.et")) is None
+    assert first_difference(read_any([tmp_path / "wide.rlw"]), read_any([tmp_path / "large.rlw"])) is None

@@ -18,8 +18,8 @@ from ringlight.workloads.devices import DEVICES
 from ringlight.workloads.graph import Kind, Program, Split, Workload, data_parallel_loop
 from ringlight.workloads.summary import summary, traffic
 from tests.extensions.models.closed_forms import communication_bytes
+from tests.extensions.models.ideal_network import ideal_run
 from tests.extensions.models.iteration_time import IdealNetwork
-from tests.unit.ideal_network import ideal_run
 
 NETWORK = IdealNetwork(12.5e9, 1e-6)
 

@@ -118,6 +118,6 @@ def test_every_model_says_where_its_figures_stand() -> None:
 
 
 def test_the_page_has_every_model_with_its_parameters_and_flops() -> None:
-    page = (ROOT / "docs/workloads.md").read_text()
+    page = (ROOT / "docs/models.md").read_text()
     for name, model in MODELS.items():
         assert f"| `{name}` | {parameters(model):,} | {forward_flops(model):.4g} |" in page

@@ -14,7 +14,6 @@ from ringlight.experiments.language.expand import parse
 from ringlight.experiments.language.text import ScenarioError
 from ringlight.experiments.record.events import Iteration
 from ringlight.experiments.runner.experiment import one_alone
-from ringlight.extensions.chakra.writer import write as write_chakra
 from ringlight.extensions.msccl.reader import read_msccl
 from ringlight.extensions.msccl.writer import write_msccl
 from ringlight.fabric.kinds import KINDS, collective_steps
@@ -107,11 +106,6 @@ def test_an_algorithm_travels_whole_and_a_damaged_one_is_refused() -> None:
             unpack(damaged(before, after))
 
 
-def test_a_trace_has_no_place_for_an_algorithm(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="a Chakra trace has no place for the schedule all-pairs"):
-        write_chakra(workload_of("{file: all_pairs_4.xml}", ALL_PAIRS.parent), tmp_path / "a")
-
-
 @pytest.mark.parametrize(
     ("collective", "more", "said"),
     [
@@ -159,6 +153,7 @@ def test_a_wrong_line_of_a_file_is_named(tmp_path: Path) -> None:
 
 
 def test_a_bench_takes_a_file_and_a_path_leads_into_a_scenario_to_it(tmp_path: Path) -> None:
+    pytest.importorskip("ringlight.extensions.bench")
     (tmp_path / "own.yaml").write_text(TEXT % "all-reduce")
     bench = (
         "bench",
