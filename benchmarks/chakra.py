@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import apart
-from ringlight.workloads.formats.chakra.schema import CommType, Metadata, Node, NodeType
-from ringlight.workloads.formats.chakra.writer import delimited, encoded
+from ringlight.extensions.chakra.schema import CommType, Metadata, Node, NodeType
+from ringlight.extensions.chakra.writer import delimited, encoded
 
 
 def chakra(operations: int = 1_000_000, ranks: int = 2) -> dict[str, Any]:
@@ -26,7 +26,7 @@ PARTS = (chakra,)
 def read(path: Path) -> dict[str, Any]:
     """Operations of a trace, and the seconds to read it, imports included."""
     began = time.perf_counter()
-    from ringlight.workloads.formats.chakra.reader import read as workload_of
+    from ringlight.extensions.chakra.reader import read as workload_of
 
     return {"operations": workload_of(path).operations, "reading_s": time.perf_counter() - began}
 

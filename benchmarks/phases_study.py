@@ -30,6 +30,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.harness import most_memory_mib, show, tell
+from ringlight.extensions.models.catalogue import MODELS
+from ringlight.extensions.models.parallelism import generate
+from ringlight.extensions.models.settings import MIB, Parallel, Training
 from ringlight.fabric.allocation.circuits import check_degree, single_shot
 from ringlight.fabric.allocation.demand import FloatArray
 from ringlight.fabric.allocation.dividing import PlanesDivider
@@ -49,10 +52,7 @@ from ringlight.testbed.simulation.workload import Execution, simulate_workload
 from ringlight.testbed.simulation.zoo import CircuitNetwork, TorusNetwork
 from ringlight.workloads.devices import DEVICES
 from ringlight.workloads.graph import Workload
-from ringlight.workloads.models import MODELS
-from ringlight.workloads.parallelism import generate
 from ringlight.workloads.phases import phases_of
-from ringlight.workloads.settings import MIB, Parallel, Training
 from ringlight.workloads.traffic import all_reduce_groups, sent
 
 #: Of a GPU in all, bits per second, and ports that it has; seconds before a transfer's first byte.

@@ -45,16 +45,16 @@ PARTS = (mixtral, gpt3, placed, layers)
 
 
 def _layers(text: Path, paths: Paths) -> dict[str, Any]:
-    from ringlight.workloads.formats import layer_text
+    from ringlight.extensions.layer_text import reader as layer_text
 
     return _on_leaf_spine(layer_text.read(text), paths)
 
 
 def _mixtral(paths: Paths) -> dict[str, Any]:
+    from ringlight.extensions.models.catalogue import model_named
+    from ringlight.extensions.models.parallelism import generate
+    from ringlight.extensions.models.settings import Parallel, Training
     from ringlight.workloads.devices import device_named
-    from ringlight.workloads.models import model_named
-    from ringlight.workloads.parallelism import generate
-    from ringlight.workloads.settings import Parallel, Training
 
     training = Training(micro_batches=32, sequence=4096, sequence_parallel=True, zero=1)
     parallel = Parallel(dp=2, tp=8, pp=8, ep=8)
@@ -64,14 +64,14 @@ def _mixtral(paths: Paths) -> dict[str, Any]:
 
 
 def _gpt3() -> dict[str, Any]:
+    from ringlight.extensions.models.catalogue import model_named
+    from ringlight.extensions.models.layers import Transformer
+    from ringlight.extensions.models.parallelism import generate
+    from ringlight.extensions.models.settings import Parallel, Training
     from ringlight.testbed.simulation.networks import IdealNetwork
     from ringlight.testbed.simulation.workload import simulate_workload
     from ringlight.workloads.devices import device_named
-    from ringlight.workloads.layers import Transformer
-    from ringlight.workloads.models import model_named
-    from ringlight.workloads.parallelism import generate
-    from ringlight.workloads.settings import Parallel, Training
-    from tests.unit import iteration_time as closed
+    from tests.extensions.models import iteration_time as closed
 
     model, device = model_named("gpt3-175b"), device_named("a100")
     assert isinstance(model, Transformer)
@@ -93,11 +93,11 @@ def _gpt3() -> dict[str, Any]:
 
 
 def _placed(name: str) -> dict[str, Any]:
+    from ringlight.extensions.models.catalogue import model_named
+    from ringlight.extensions.models.placement import AUTHORS, RING_WINDOW, placed_workload
     from ringlight.testbed.simulation.networks import IdealNetwork
     from ringlight.testbed.simulation.workload import simulate_workload
     from ringlight.workloads.devices import device_named
-    from ringlight.workloads.models import model_named
-    from ringlight.workloads.placement import AUTHORS, RING_WINDOW, placed_workload
 
     model, device, authors = model_named(name), device_named("a100"), AUTHORS[name]
     begin = time.perf_counter()

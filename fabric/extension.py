@@ -85,6 +85,13 @@ class Extension:
     #: Modules that workers import, which go into their image with the package's own module.
     worker: tuple[str, ...] = ()
 
+    #: Formats of files that hold workloads or algorithms of collectives, each a
+    #: ``workloads.formats.contract.Format``. Their modules are imported whenever ``ringlight`` starts.
+    formats: tuple[str, ...] = ()
+    #: By the key of a job's ``workload`` that names its source, a class of
+    #: ``experiments.language.workload_keys.WorkloadKeys``: the keys that then may stand there, and the making
+    #: of the workload.
+    workloads: Mapping[str, str] = field(default_factory=dict)
     #: By name, kinds of programs that run beside the workers of a job (``fabric.guests.GuestKind``).
     guests: Mapping[str, str] = field(default_factory=dict)
     #: By name, which is its driver's, a subclass of :class:`~testbed.rigs.rig.Rig` that takes no argument;

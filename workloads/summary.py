@@ -16,7 +16,7 @@ from ringlight.workloads.graph import Collective, FloatArray, Kind, Program, Wor
 T = TypeVar("T")
 #: What was called if that is no collective.
 MESSAGE = "message"
-#: First words of the names that generated workloads give to communication.
+#: First words of names that say what communication is for: kinds of parallelism, and parts of models.
 PURPOSES = ("dp", "edp", "tp", "pp", "ep", "embedding", "tables", "mp")
 #: Times its bytes that all ranks of a group together send at least, over the group's ranks less one.
 SENT = {"all-reduce": 2}
@@ -82,7 +82,7 @@ def traffic(workload: Workload) -> dict[str, TrafficSummary]:
     A collective counts as the least that any algorithm must send. An all-reduce of S bytes among n ranks: 2
     (n - 1) / n S by each; an all-gather, a reduce-scatter, an all-to-all (n - 1) / n S; a broadcast (n - 1) S
     by all. An unequal split counts as an equal one; sizes that are given count as they are. Purposes are
-    those of generated workloads; of others, the collective's kind and "message".
+    those of ``PURPOSES``; where a name begins otherwise, the collective's kind and "message".
     """
     return _counted(workload, lambda part: part.purpose)
 

@@ -1,10 +1,11 @@
-"""``ringlight workload``: what is in a file of operations, and making one from a model."""
+"""``ringlight workload``: what is in files of operations. Extensions add what makes and changes them."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -12,45 +13,28 @@ import typer
 
 from ringlight.experiments.cli import options
 from ringlight.experiments.cli.common import answer, echo, fail, listing, patience, say
+from ringlight.workloads.formats.contract import Options, Setting
+from ringlight.workloads.formats.reading import kinds_of_files, settings, written_formats
 
 if TYPE_CHECKING:
     from ringlight.workloads.devices import Device
-    from ringlight.workloads.formats.reading import Options
     from ringlight.workloads.graph import Workload
-    from ringlight.workloads.widening import Grid
 
 T = TypeVar("T")
 
 #: A timeline of up to so many ranks has each of them; of more, one of those that do the same.
 EXACT_RANKS = 64
-#: Settings of a model, and the options that have other names.
-_OPTIONS = {"algorithms": "algorithm", "bucket_bytes": "bucket", "split": "skew"}
-#: Ranks of one kind of parallelism, and of all together.
+#: Most ranks of a workload: a mistyped number must not fill the memory.
 MOST_RANKS = 1 << 17
 
 group = typer.Typer(help="Workloads: files of operations for each rank.", no_args_is_help=True)
 
-Groups = Annotated[
-    Path | None, typer.Option("--groups", metavar="FILE", help="Process groups of a Chakra trace (JSON).")
-]
 Ranks = Annotated[
     int | None,
-    typer.Option("--ranks", min=1, max=MOST_RANKS, help="Ranks of a workload text that does not state them."),
-]
-ModelRanks = Annotated[
-    int | None,
-    typer.Option(
-        "--model-ranks", min=1, help="Ranks of a model-parallel group, if the text does not state them."
-    ),
-]
-Shape = Annotated[
-    str, typer.Option("--shape", metavar="AxBxC", help="Shape of a Chakra trace's network, such as 4x2.")
+    typer.Option("--ranks", min=1, max=MOST_RANKS, help="Number of ranks, where the files do not state it."),
 ]
 Form = Annotated[
-    str,
-    typer.Option(
-        "--format", metavar="FORMAT", help="packed or chakra; default: by OUT's suffix, .rlw or .et."
-    ),
+    str, typer.Option("--format", metavar="FORMAT", help="Format of OUT; default: the one of its suffix.")
 ]
 DeviceName = Annotated[
     str | None,
@@ -62,23 +46,64 @@ Efficiency = Annotated[
 ]
 
 
-#: Where sizes are those of what is read.
-WIDER = " in the wider workload"
+def with_file_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command with an option for the ranks and for each setting that files may leave open.
+
+    The command gets them as ``read_options``. Its docstring's ``{files}`` and ``{formats}`` become those that
+    there are to read and to write.
+    """
+    own = inspect.signature(command, eval_str=True).parameters
+    added = [_option("ranks", Ranks), *(_option(each.name, _type_of(each)) for each in settings())]
+    parameters = [
+        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for name, each in own.items()
+        for parameter in (added if name == "read_options" else [each])
+    ]
+
+    @functools.wraps(command)
+    def called(**given: Any) -> None:
+        ranks = given.pop("ranks")
+        values = {setting.name: _value(setting, given.pop(setting.name)) for setting in settings()}
+        command(**given, read_options=Options(ranks, values, notice=say))
+
+    written = [f"{form.name} ({form.suffix})" for form in written_formats().values()]
+    called.__doc__ = (command.__doc__ or "").format(files=kinds_of_files(), formats=" or ".join(written))
+    called.__annotations__ = {}
+    called.__dict__["__signature__"] = inspect.Signature(parameters)
+    return called
 
 
-def _of(what: str, where: str = "") -> Any:
-    return typer.Option(min=1, max=MOST_RANKS, help=f"Ranks of {what} parallelism{where}.")
+def _option(name: str, annotation: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
-@group.command()
+def _type_of(setting: Setting) -> Any:
+    flag = f"--{setting.name.replace('_', '-')}"
+    if setting.kind == "count":
+        return Annotated[int | None, typer.Option(flag, min=1, help=setting.help)]
+    if setting.kind == "file":
+        return Annotated[Path | None, typer.Option(flag, metavar="FILE", help=setting.help)]
+    return Annotated[str | None, typer.Option(flag, metavar="AxBxC", help=setting.help)]
+
+
+def _value(setting: Setting, given: Any) -> Any:
+    if setting.kind != "sizes" or not given:
+        return given
+    try:
+        sizes = tuple(int(size) for size in given.split("x"))
+    except ValueError:
+        sizes = (0,)
+    if min(sizes) < 1:
+        fail(f"--{setting.name.replace('_', '-')}: {given!r} should be whole numbers, such as 4x2", 2)
+    return sizes
+
+
 def show(
     files: Annotated[
-        list[Path], typer.Argument(metavar="FILE...", help="Files, a trace's name or directory.")
+        list[Path],
+        typer.Argument(metavar="FILE...", help="Files of one workload, or their common name."),
     ],
-    groups: Groups = None,
-    ranks: Ranks = None,
-    model_ranks: ModelRanks = None,
-    shape: Shape = "",
+    read_options: Options = Options(),
     matrix: Annotated[
         Path | None, typer.Option("--matrix", metavar="OUT.csv", help="Write the traffic matrix (CSV).")
     ] = None,
@@ -95,10 +120,9 @@ def show(
 ) -> None:
     """Summarise a workload: ranks, operations, bytes by purpose, groups, computation.
 
-    Reads Chakra traces, workload texts of ASTRA-sim and SimAI, traffic matrices (CSV) and packed workloads.
+    Reads {files}.
     """
-    read_options = _options(groups, ranks, model_ranks, shape)
-    workload = _timed(_read(files, read_options), _device(device, efficiency))
+    workload = with_times(read_files(files, read_options), device_of(device, efficiency))
     document = _document(workload)
     if matrix is not None:
         _write_matrix(workload, matrix)
@@ -112,273 +136,33 @@ def show(
     answer(document, as_json, lambda document: _show(document, files, read_options, device))
 
 
-@group.command()
-def make(
-    out: Annotated[
-        Path | None, typer.Argument(metavar="OUT", help="NAME.rlw, or NAME.et for a trace.")
-    ] = None,
-    listed: Annotated[bool, typer.Option("--list", help="List models and devices; writes nothing.")] = False,
-    model: Annotated[str, typer.Option("--model", help="Model, such as gpt2-medium.")] = "",
-    dp: Annotated[int, _of("data")] = 1,
-    tp: Annotated[int, _of("tensor")] = 1,
-    pp: Annotated[int, _of("pipeline")] = 1,
-    ep: Annotated[int, _of("expert")] = 1,
-    sequence: Annotated[int, typer.Option(min=0, help="Tokens of a sample; 0: the model's own.")] = 0,
-    micro_batch: Annotated[int, typer.Option(min=1, help="Samples of a micro-batch.")] = 1,
-    micro_batches: Annotated[
-        int, typer.Option(min=1, max=10_000, help="Micro-batches of a replica per iteration.")
-    ] = 1,
-    schedule: Annotated[str, typer.Option(help="Pipeline schedule: gpipe, 1f1b or interleaved.")] = "1f1b",
-    virtual_stages: Annotated[int, typer.Option(min=1, help="Chunks of a stage, for interleaved.")] = 1,
-    bucket: Annotated[
-        str, typer.Option(help="Size of the buckets in which gradients are reduced.")
-    ] = "25 MiB",
-    zero: Annotated[int, typer.Option(min=0, max=3, help="Stage of ZeRO.")] = 0,
-    sequence_parallel: Annotated[
-        bool, typer.Option("--sequence-parallel", help="Sequence parallelism within tp.")
-    ] = False,
-    recompute: Annotated[
-        bool, typer.Option("--recompute", help="Recompute activations: blocks keep only their input.")
-    ] = False,
-    skew: Annotated[
-        float, typer.Option(min=0, max=16, help="Skew of tokens over experts: exponent of a Zipf law.")
-    ] = 0.0,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the skew.")] = 0,
-    algorithm: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--algorithm", metavar="KIND=NAME", help="Algorithm of a kind of collective; may be repeated."
-        ),
-    ] = None,
-    device: DeviceName = None,
-    efficiency: Efficiency = None,
-    form: Form = "",
-    as_json: options.Json = False,
-) -> None:
-    """Make one iteration of training a model, spread over dp x tp x pp x ep ranks, and write it to OUT."""
-    if listed:
-        answer(_models_and_devices(), as_json, _show_models_and_devices)
-        return
-    if out is None or not model:
-        fail("give --model and OUT, or --list", 2)
-    from ringlight.fabric.units import parse_size
-    from ringlight.workloads.graph import Split
-    from ringlight.workloads.models import model_named
-    from ringlight.workloads.parallelism import generate
-    from ringlight.workloads.settings import Parallel, Training
-
-    parallel = Parallel(dp, tp, pp, ep)
-    if parallel.ranks > MOST_RANKS:
-        fail(f"--dp: {parallel.ranks} ranks; at most {MOST_RANKS}", 2)
-    source, computes = _named("--model", model_named, model), _device(device, efficiency)
-    try:
-        training = Training(
-            micro_batch, micro_batches, sequence, schedule, virtual_stages,
-            bucket_bytes=_named("--bucket", parse_size, bucket), zero=zero, recompute=recompute,
-            sequence_parallel=sequence_parallel, split=Split(seed, skew),
-            algorithms=_algorithms(algorithm or ()),
-        )  # fmt: skip
-        with patience(f"making {model} for {parallel.ranks} ranks"):
-            workload = generate(source, parallel, training, computes)
-    except ValueError as error:
-        key, _, why = str(error).partition(": ")
-        fail(f"--{_OPTIONS.get(key, key).replace('_', '-')}: {why}" if why else str(error), 2)
-    _written(workload, out, form, as_json)
-
-
-@group.command()
 def convert(
     files: Annotated[
         list[Path], typer.Argument(metavar="IN... OUT", help="As show reads them; and where to.")
     ],
-    groups: Groups = None,
-    ranks: Ranks = None,
-    model_ranks: ModelRanks = None,
-    shape: Shape = "",
+    read_options: Options = Options(),
     device: DeviceName = None,
     efficiency: Efficiency = None,
     form: Form = "",
     as_json: options.Json = False,
 ) -> None:
-    """Read a workload and write it to OUT in another format: packed (.rlw) or Chakra traces (.et)."""
+    """Read a workload and write it to OUT in another format: {formats}."""
     if len(files) < 2:
         fail("give the files of a workload, and OUT", 2)
     *read, out = files
-    workload = _read(read, _options(groups, ranks, model_ranks, shape))
-    _written(_timed(workload, _device(device, efficiency)), out, form, as_json)
+    workload = read_files(read, read_options)
+    write_files(with_times(workload, device_of(device, efficiency)), out, form, as_json)
 
 
-#: Most ranks of a schedule that is written as text.
-MOST_WRITTEN = 256
-
-
-@group.command()
-def algorithm(
-    out: Annotated[Path, typer.Argument(metavar="OUT.xml", help="MSCCL file to write.")],
-    kind: Annotated[
-        str, typer.Option("--kind", help="Kind of collective, such as all-gather.")
-    ] = "all-reduce",
-    name: Annotated[str, typer.Option("--algorithm", help="Its algorithm; default: the kind's first.")] = "",
-    ranks: Annotated[int, typer.Option("--ranks", min=1, max=MOST_WRITTEN, help="Number of ranks.")] = 8,
-    root: Annotated[int, typer.Option("--root", min=0, help="Root of a broadcast or a reduce.")] = 0,
-    as_json: options.Json = False,
-) -> None:
-    """Write an algorithm of a collective as an MSCCL file, to be changed and run, here or by MSCCL."""
-    from ringlight.fabric.kinds import collective_steps
-    from ringlight.workloads.formats.msccl.reader import read_msccl
-    from ringlight.workloads.formats.msccl.writer import write_msccl
-
-    try:
-        steps = collective_steps(kind, name, ranks, root)
-        write_msccl(out, kind, steps, root)
-        read_msccl(out)
-    except ValueError as error:
-        fail(str(error), 2)
-    document = {"file": str(out), "kind": kind, "algorithm": steps.name, "ranks": ranks, "steps": steps.steps}
-    line = "{file}: {kind}, {algorithm}, {ranks} ranks, {steps} steps"
-    answer(document, as_json, lambda document: echo(line.format(**document)))
-
-
-@group.command()
-def widen(
-    files: Annotated[
-        list[Path], typer.Argument(metavar="IN... OUT", help="As show reads them; and where to.")
-    ],
-    dp: Annotated[int | None, _of("data", WIDER)] = None,
-    tp: Annotated[int | None, _of("tensor", WIDER)] = None,
-    pp: Annotated[int | None, _of("pipeline", WIDER)] = None,
-    ep: Annotated[int | None, _of("expert", WIDER)] = None,
-    recorded_as: Annotated[
-        str,
-        typer.Option(
-            "--recorded",
-            metavar="tp=N,...",
-            help="Parallelism of the recording, where its operations are not called by it.",
-        ),
-    ] = "",
-    beside: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--beside",
-            metavar="FILE",
-            help="Recording of another tp or ep, which shows what its ranks divide; may be repeated.",
-        ),
-    ] = None,
-    sharded: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--sharded",
-            metavar="NAME",
-            help="Computation or memory operation that replicas share out, as ZeRO's; may be repeated.",
-        ),
-    ] = None,
-    against: Annotated[
-        Path | None,
-        typer.Option(
-            "--against", metavar="FILE", help="Workload of the larger size: name the first difference."
-        ),
-    ] = None,
-    groups: Groups = None,
-    ranks: Ranks = None,
-    model_ranks: ModelRanks = None,
-    shape: Shape = "",
-    form: Form = "",
-    as_json: options.Json = False,
-) -> None:
-    """Widen a workload of few ranks to more along its parallelism; write it to OUT.
-
-    More replicas (--dp) have a batch as large each, more stages (--pp) as many layers each; more tensor-
-    or expert-parallel ranks divide the same model, and a recording --beside shows what of it. What is not
-    given stays. Groups are found by operations called dp, edp, tp and ep.
-    """
-    if len(files) < 2:
-        fail("give the files of a workload, and OUT", 2)
-    from ringlight.workloads.widening import first_difference, found, grown, widened
-
-    *read, out = files
-    read_options = _options(groups, ranks, model_ranks, shape)
-    recorded, besides = _read(read, read_options), [_read([file], read_options) for file in beside or ()]
-    given = {name: size for name, size in (("dp", dp), ("tp", tp), ("pp", pp), ("ep", ep)) if size}
-    if not given:
-        fail("state what to widen to: --dp, --tp, --pp or --ep", 2)
-    try:
-        if set(given) == {"dp"} and not recorded_as and not besides:
-            replicas = found(recorded)
-            _check_most(recorded.ranks // replicas.count * given["dp"])
-            wide = widened(recorded, given["dp"], replicas, sharded or ())
-        else:
-            grid, target = _grids(recorded, recorded_as, given)
-            _check_most(target.pp * target.dp * target.ep * target.tp)
-            wide = grown(recorded, grid, target, besides, sharded or ())
-    except ValueError as error:
-        fail(f"{read[0]}: {error}", 2)
-    if unknown := [name for name in sharded or () if name not in recorded.names]:
-        fail(f"--sharded: no operation is called {unknown[0]!r}", 2)
-    if against is not None and (difference := first_difference(wide, _read([against], read_options))):
-        fail(f"{against} differs: {difference}")
-    _written(wide, out, form, as_json)
-
-
-def _check_most(ranks: int) -> None:
-    if ranks > MOST_RANKS:
-        fail(f"{ranks} ranks; at most {MOST_RANKS}", 2)
-
-
-def _grids(recorded: Workload, recorded_as: str, given: Mapping[str, int]) -> tuple[Grid, Grid]:
-    """Return the grid of a recording, and the grid to widen it to."""
-    from ringlight.workloads.widening import Grid, checked, grid_of
-
-    try:
-        sizes = {
-            name: int(size)
-            for name, _, size in (text.partition("=") for text in recorded_as.split(",") if text)
-        }
-        stated = Grid(**sizes)
-    except (TypeError, ValueError):
-        fail(f"--recorded: {recorded_as!r} should be sizes, such as tp=2,pp=2", 2)
-    if min(stated.pp, stated.dp, stated.ep, stated.tp) < 1:
-        fail(f"--recorded: {recorded_as!r} should be sizes of 1 or more", 2)
-    try:
-        grid = grid_of(recorded) if not sizes else stated
-    except ValueError:
-        sizes = {name: size for name, size in given.items() if name != "dp"}
-        if not sizes or "dp" not in given:
-            raise
-        grid = Grid(**sizes)
-    if "dp" not in sizes and sizes:
-        grid = replace(grid, dp=max(1, recorded.ranks // (grid.pp * grid.ep * grid.tp)))
-    return checked(recorded, grid), replace(grid, **given)
-
-
-def _named(option: str, make: Callable[[Any], T], value: Any) -> T:
-    """Raises UserError naming the option."""
+def named(option: str, make: Callable[[Any], T], value: Any) -> T:
+    """Return what is made of an option's value. Raises UserError naming the option."""
     try:
         return make(value)
     except ValueError as error:
         fail(f"{option}: {error}", 2)
 
 
-def _options(groups: Path | None, ranks: int | None, model_ranks: int | None, shape: str) -> Options:
-    from ringlight.workloads.formats.reading import Options
-
-    try:
-        sides = tuple(int(side) for side in shape.split("x")) if shape else ()
-    except ValueError:
-        sides = (0,)
-    if not all(side > 0 for side in sides):
-        fail(f"--shape: {shape!r} should be whole numbers, such as 4x2", 2)
-    return Options(ranks, model_ranks, sides, groups, notice=say)
-
-
-def _algorithms(given: Sequence[str]) -> dict[str, str]:
-    algorithms = dict(text.partition("=")[::2] for text in given)
-    wrong = next((text for text in given if "=" not in text), None)
-    if wrong is not None:
-        fail(f"--algorithm: {wrong!r} should be KIND=NAME, such as all-reduce=ring", 2)
-    return algorithms
-
-
-def _device(name: str | None, efficiency: float | None) -> Device | None:
+def device_of(name: str | None, efficiency: float | None) -> Device | None:
     from dataclasses import replace
 
     from ringlight.workloads.devices import device_named
@@ -387,17 +171,17 @@ def _device(name: str | None, efficiency: float | None) -> Device | None:
         if efficiency is not None:
             fail("--efficiency: it is of a device; give --device", 2)
         return None
-    device = _named("--device", device_named, name)
+    device = named("--device", device_named, name)
     return device if efficiency is None else replace(device, efficiency=efficiency)
 
 
-def _timed(workload: Workload, device: Device | None) -> Workload:
+def with_times(workload: Workload, device: Device | None) -> Workload:
     from ringlight.workloads.devices import timed
 
     return workload if device is None else timed(workload, device)
 
 
-def _read(files: Sequence[Path], options: Options) -> Workload:
+def read_files(files: Sequence[Path], options: Options) -> Workload:
     from ringlight.fabric.units import format_size
     from ringlight.workloads.formats.reading import files_read, read_any
 
@@ -409,7 +193,7 @@ def _read(files: Sequence[Path], options: Options) -> Workload:
         fail(str(error), 2)
 
 
-def _written(workload: Workload, out: Path, form: str, as_json: bool) -> None:
+def write_files(workload: Workload, out: Path, form: str, as_json: bool) -> None:
     """Write a workload, read it again, and say where it is."""
     from ringlight.workloads.formats.writing import write_any
 
@@ -500,13 +284,17 @@ def _job(document: Mapping[str, Any], files: Sequence[Path], options: Options, d
     names = [path.name for path in files]
     keys = {
         "files": names[0] if len(names) == 1 else f"[{', '.join(names)}]",
-        "groups": options.groups.name if options.groups else None,
-        "model_ranks": options.model_ranks,
-        "shape": list(options.shape) or None,
+        **{name: _in_yaml(value) for name, value in options.settings.items()},
         "device": device or (None if document["seconds"] else "DEVICE"),
     }
     inner = ", ".join(f"{key}: {value}" for key, value in keys.items() if value is not None)
     return f"jobs: {{train: {{gpus: {document['ranks']}, workload: {{{inner}}}}}}}"
+
+
+def _in_yaml(value: Any) -> Any:
+    if isinstance(value, Path):
+        return value.name
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _write_matrix(workload: Workload, path: Path) -> None:
@@ -527,7 +315,7 @@ def _write_timeline(workload: Workload, path: Path, rate: str) -> dict[str, Any]
     from ringlight.workloads.formats import timeline
 
     gpus = [f"g{rank}" for rank in range(workload.ranks)]
-    rate_bps = _named("--rate", parse_rate, rate)
+    rate_bps = named("--rate", parse_rate, rate)
     exact = workload.ranks <= EXACT_RANKS
     try:
         with patience(f"simulating {workload.operations:,} operations"):
@@ -544,53 +332,8 @@ def _write_timeline(workload: Workload, path: Path, rate: str) -> dict[str, Any]
     return {"spans": count, "ranks": len(set(result.row_of.tolist())), "seconds": result.total_s}
 
 
-def _models_and_devices() -> dict[str, Any]:
-    from ringlight.workloads.devices import DEVICES
-    from ringlight.workloads.layers import forward_flops, parameters
-    from ringlight.workloads.models import MODELS
-
-    return {
-        "models": [
-            {
-                "model": name, "parameters": parameters(model), "forward_flops": forward_flops(model),
-                "sequence": getattr(model, "sequence", None), "source": model.source,
-            }
-            for name, model in MODELS.items()
-        ],
-        "devices": [
-            {
-                "device": name, "peak_flops": {str(size): peak for size, peak in device.peak_flops.items()},
-                "efficiency": device.efficiency, "memory_bytes_per_s": device.memory_bytes_per_s,
-                "source": device.source,
-            }
-            for name, device in DEVICES.items()
-        ],
-    }  # fmt: skip
-
-
-def _show_models_and_devices(document: Mapping[str, Any]) -> None:
-    listing(
-        document["models"],
-        "model",
-        ("parameters", lambda model: f"{model['parameters']:,}"),
-        ("tokens", lambda model: f"{model['sequence']:,}" if model["sequence"] else ""),
-        "source",
-    )
-    echo()
-    listing(
-        document["devices"],
-        "device",
-        ("FLOP/s by bytes of an element", lambda device: _peaks(device["peak_flops"])),
-        "efficiency",
-        ("memory", lambda device: f"{device['memory_bytes_per_s'] / 1e9:,.0f} GB/s"),
-        "source",
-    )
-
-
-def _peaks(by_size: Mapping[str, float]) -> str:
-    return ", ".join(f"{size}: {peak / 1e12:g} T" for size, peak in by_size.items())
-
-
 def register(app: typer.Typer) -> None:
-    """Add these commands."""
+    """Add these commands. Raises ExtensionError if a format cannot be used."""
+    for command in (show, convert):
+        group.command()(with_file_options(command))
     app.add_typer(group, name="workload", rich_help_panel=options.EXPERIMENTS)

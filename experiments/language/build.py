@@ -48,7 +48,7 @@ from ringlight.experiments.language.spec import (
     keys_of,
 )
 from ringlight.experiments.language.text import at, first_problem, references_in, resolved, within
-from ringlight.experiments.language.workloads import WorkloadSpec, emulated, files_of, problem_of, workload_of
+from ringlight.experiments.language.workloads import WorkloadSpec, emulated, problem_of, workload_of
 from ringlight.fabric.control_faults import ControlFaults
 from ringlight.fabric.planes.choice import plane_of
 from ringlight.fabric.schema import build_fabric
@@ -390,7 +390,7 @@ class Builder:
     def _workload(self, workload: WorkloadSpec, ranks: int, scale: Scale) -> Workload:
         def make() -> Workload:
             made = workload_of(workload, ranks, self._directory)
-            self.files |= dict.fromkeys(files_of(workload, ranks, self._directory))
+            self.files |= dict.fromkeys(workload.files_read(ranks, self._directory))
             return made
 
         key = ("workload", workload.model_dump_json(exclude={"iterations", "light"}), ranks)

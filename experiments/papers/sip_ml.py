@@ -17,10 +17,10 @@ from ringlight.experiments.analysis.statistics import is_number
 from ringlight.experiments.language.spec import quantity
 from ringlight.experiments.papers import Finding, analytic
 from ringlight.experiments.record.runs import Run
+from ringlight.extensions.models.catalogue import MODELS
+from ringlight.extensions.models.layers import parameters
+from ringlight.extensions.models.placement import AUTHORS, authors_all_reduce_s
 from ringlight.workloads.graph import Kind, Workload
-from ringlight.workloads.layers import parameters
-from ringlight.workloads.models import MODELS
-from ringlight.workloads.placement import AUTHORS, authors_all_reduce_s
 
 #: Bytes of an element of gradient, where the public architecture says how many there are.
 _ELEMENT_BYTES = 4
@@ -61,7 +61,7 @@ def closed_forms(run: Run, latency_s: float) -> Iterator[Row]:
 
 
 def _placed(workload: Workload) -> tuple[str, int, int] | None:
-    """Model, replicas and GPUs of each, as ``workloads.placement`` names its workloads."""
+    """Model, replicas and GPUs of each, as ``extensions.models.placement`` names its workloads."""
     model, *words = workload.name.split()
     if model not in AUTHORS or words[::2] != ["dp", "mp", "window"]:
         return None

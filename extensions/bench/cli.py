@@ -15,7 +15,7 @@ Kind = Annotated[
 ]
 Algorithm = Annotated[
     str,
-    typer.Option("--algorithm", metavar="NAME|FILE", help="Name, or MSCCL file; default: the kind's first."),
+    typer.Option("--algorithm", metavar="NAME|FILE", help="Name, or its file; default: the kind's first."),
 ]
 Ranks = Annotated[
     str,

@@ -15,13 +15,13 @@ import numpy as np
 from ringlight.experiments.language.checks import check_standing
 from ringlight.experiments.language.expand import Experiment
 from ringlight.experiments.language.plan import JobPlan, RunPlan
-from ringlight.experiments.language.workloads import algorithm_of_file
 from ringlight.experiments.record.events import LinkRate, Operations, Record, WorkerDone
 from ringlight.fabric.kinds import KINDS, bus_factor
 from ringlight.fabric.planes.choice import plane_of
 from ringlight.fabric.topology import Fabric
 from ringlight.fabric.units import format_rate, format_size, format_time, parse_size
 from ringlight.workloads.devices import scaled
+from ringlight.workloads.formats.reading import read_algorithm
 from ringlight.workloads.graph import Book, Collective, Split, Writer
 
 JOB = "bench"
@@ -73,13 +73,13 @@ def is_file(algorithm: str) -> bool:
 
 
 def what_of(kind: str, algorithm: str, skew: float = 0.0) -> Collective:
-    """Return a collective, given its kind and the name of its algorithm, or the path of an MSCCL file.
+    """Return a collective, given its kind and the name of its algorithm, or the path of a file with one.
 
     If ``kind`` is "", the collective is that of the file, or an all-reduce. ``skew``: of an all-to-all-v.
     Raises ValueError.
     """
     if is_file(algorithm):
-        collective = algorithm_of_file(Path(algorithm))
+        collective = read_algorithm(Path(algorithm))
         if kind not in ("", collective.kind):
             raise ValueError(f"{algorithm} is an {collective.kind}, and --collective says {kind}")
         return collective

@@ -14,7 +14,7 @@ from ringlight.experiments.language.job_sources import Files
 from ringlight.experiments.language.plan import EventPlan, JobPlan, Loop, Scale, Setting, Start, When
 from ringlight.experiments.language.profiles import ELEMENT_BYTES, LEAST_GRADIENT_BYTES
 from ringlight.experiments.language.text import at
-from ringlight.experiments.language.workloads import FileName
+from ringlight.experiments.language.workload_keys import FileName
 from ringlight.extensions.cluster.clusters import (
     Cluster,
     FaultPolicies,

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from ringlight.experiments.language.job_keys import JobKeys
 from ringlight.experiments.language.plan import Guest, Machine, Scale
-from ringlight.experiments.language.workloads import OF_RUN_FOLDERS
+from ringlight.experiments.language.workload_keys import OF_RUN_FOLDERS
 from ringlight.extensions.own_containers import keys
 from ringlight.fabric.values import Duration, Size, Strict
 

@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ringlight.extensions.models.catalogue import MODELS
+from ringlight.extensions.models.placement import AUTHORS, placed_workload
 from ringlight.fabric.allocation.circuits import (
     CircuitPlan,
     patient_shot,
@@ -20,8 +22,6 @@ from ringlight.fabric.allocation.circuits import (
 from ringlight.fabric.crossconnect import CrossConnect, check_matching
 from ringlight.fabric.steps import IntArray
 from ringlight.workloads.devices import DEVICES
-from ringlight.workloads.models import MODELS
-from ringlight.workloads.placement import AUTHORS, placed_workload
 from ringlight.workloads.traffic import traffic
 from tests.circuits_program import highs_single_shot
 

@@ -17,6 +17,9 @@ from ringlight.experiments.language.expand import parse
 from ringlight.experiments.language.text import ScenarioError
 from ringlight.experiments.record.events import Record
 from ringlight.experiments.runner.experiment import choose, one_alone
+from ringlight.extensions.models.catalogue import MODELS
+from ringlight.extensions.models.parallelism import generate
+from ringlight.extensions.models.settings import Parallel, Training
 from ringlight.fabric.allocation.dividing import PlanesDivider
 from ringlight.fabric.allocation.phased import ActiveCircuits, phase_paths
 from ringlight.fabric.phases import Phase, PhasePlan, Progress, Turn, Turns
@@ -28,10 +31,7 @@ from ringlight.testbed.simulation.workload import Execution, Fidelity
 from ringlight.testbed.simulation.zoo import CircuitNetwork
 from ringlight.workloads.devices import DEVICES
 from ringlight.workloads.graph import Book, Collective, Workload, Writer
-from ringlight.workloads.models import MODELS
-from ringlight.workloads.parallelism import generate
 from ringlight.workloads.phases import phases_of
-from ringlight.workloads.settings import Parallel, Training
 from ringlight.workloads.traffic import sent
 from tests.simulated import bundled
 

@@ -21,8 +21,8 @@ from benchmarks.phases_study import (
     row,
     workload,
 )
+from ringlight.extensions.models.settings import MIB
 from ringlight.fabric import alltoall
-from ringlight.workloads.settings import MIB
 
 DARK_S = (1e-6, 1e-3, 1e-1)
 FOUND = {"static": 3.0, "regrouped": 2.0, "phases": [1.5, 1.9, 9.0], "steps": [1.0, 2.1, 99.0]}

@@ -67,23 +67,14 @@ description: Eight GPUs.
 parameters: {pieces: {value: 2, source: assumed, why: To be searched.}}
 fabric: {interconnect: {kind: servers, gpus: 8, gpu: a100, each: 4, inside: 2.4 Tbit/s, rate: 400 Gbit/s}}
 tcp: {headers: false}
-jobs: {red: {ranks: all, workload: {placed: resnet50, mp: $pieces, batch: 64, device: a100}}}
+jobs: {red: {ranks: all, workload: {collective: all-reduce, size: 1 MB, iterations: $pieces}}}
 sweep: {parameters.pieces.value: [1, 2, 8]}
 """
-
-
-def test_a_placed_model_has_as_many_replicas_as_fill_the_job() -> None:
-    found = [plan.jobs[0].workload for plan in parse(FILE, "whole.yaml").plans]
-    names = [workload.name for workload in found if workload is not None]
-    assert [name.split()[:5] for name in names] == [
-        ["resnet50", "dp", str(8 // mp), "mp", str(mp)] for mp in (1, 2, 8)
-    ]
 
 
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("[1, 2, 8]", "[1, 3]", "mp: 8 GPUs do not divide into replicas of 3"),
         ("sweep", "search: {along: parameters.piece.value}\nsweep", "search.along: there is no swept path"),
         ("sweep", "search: {along: [parameters.pieces.value, k]}\nsweep", "there is no swept path k"),
         ("sweep", "search: {along: []}\nsweep", "search.along"),

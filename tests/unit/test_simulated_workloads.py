@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ringlight.containers.image import ROOT
 from ringlight.experiments.backends.protocol import Backend
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.expand import Experiment, parse
@@ -35,11 +36,13 @@ fabric:
 tcp: {headers: false}
 jobs:
 """
-BERT = "{model: bert-large, dp: 2, pp: 2, micro_batches: 4, device: a100, iterations: 2}"
+#: Two stages of two replicas: gradients, and messages between stages.
+STAGES = "{files: stages.rlw, iterations: 2}"
+PATH = str(ROOT / "tests/data/four.yaml")
 
 
 def experiment(jobs: str, more: str = "") -> Experiment:
-    return parse(f"{SWITCH}  {jobs}\n{more}", "four.yaml")
+    return parse(f"{SWITCH}  {jobs}\n{more}", PATH)
 
 
 def simulated(plan: RunPlan, backend: Backend | None = None) -> list[Record]:
@@ -53,7 +56,7 @@ def of_kind(records: list[Record], kind: type) -> list[Record]:
 
 
 def test_a_workload_takes_as_long_in_a_lab_as_by_itself() -> None:
-    (plan,) = experiment(f"llm: {{ranks: [g0, g2, g1, g3], workload: {BERT}}}").plans
+    (plan,) = experiment(f"llm: {{ranks: [g0, g2, g1, g3], workload: {STAGES}}}").plans
     records = simulated(plan)
     (job,) = plan.jobs
     assert job.workload is not None
@@ -77,7 +80,7 @@ def test_a_workload_takes_as_long_in_a_lab_as_by_itself() -> None:
 
 def test_a_straggler_holds_up_all_that_depends_on_it() -> None:
     plans = [
-        experiment(f"llm: {{ranks: all, slower: {slower}, workload: {BERT}}}").plans[0]
+        experiment(f"llm: {{ranks: all, slower: {slower}, workload: {STAGES}}}").plans[0]
         for slower in ("{}", "{3: 4}")
     ]
     plain, slow = (
@@ -105,7 +108,7 @@ def test_a_workload_beside_a_training_loop_shares_the_network_with_it() -> None:
 
 def test_what_cannot_be_simulated_is_refused_by_name() -> None:
     (plan,) = experiment(
-        f"llm: {{ranks: all, workload: {BERT}}}",
+        f"llm: {{ranks: all, workload: {STAGES}}}",
         "events: [{when: {at: 1 s}, do: cut, target: link g0 tor0:1}]",
     ).plans
     why = SimulationBackend().refuses(plan)
@@ -114,7 +117,7 @@ def test_what_cannot_be_simulated_is_refused_by_name() -> None:
 
 
 def test_ranks_that_wait_for_each_other_fail_and_say_so() -> None:
-    (plan,) = experiment(f"llm: {{ranks: all, workload: {BERT}}}").plans
+    (plan,) = experiment(f"llm: {{ranks: all, workload: {STAGES}}}").plans
     book = Book()
     group = book.group(range(4))
     programs = []
@@ -133,7 +136,7 @@ def test_ranks_that_wait_for_each_other_fail_and_say_so() -> None:
 
 
 def test_the_table_of_a_ring_is_the_formulas() -> None:
-    (plan,) = experiment(f"llm: {{ranks: all, workload: {BERT}}}").plans
+    (plan,) = experiment(f"llm: {{ranks: all, workload: {STAGES}}}").plans
     sizes = parse_sizes("1MiB..64MiB", 4)
     assert sizes == (1 << 20, 1 << 22, 1 << 24, 1 << 26)
     made = bench_plan(plan, Collective("all-reduce", "ring"), sizes, 3)
@@ -148,7 +151,7 @@ def test_the_table_of_a_ring_is_the_formulas() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_has_a_table(kind: str) -> None:
-    (plan,) = experiment(f"llm: {{ranks: all, workload: {BERT}}}").plans
+    (plan,) = experiment(f"llm: {{ranks: all, workload: {STAGES}}}").plans
     made = bench_plan(plan, Collective(kind), (1 << 20,), 1)
     (one,) = measured(made, simulated(made), (1 << 20,), 1)
     assert one.busbw_bps == pytest.approx(one.algbw_bps * bus_factor(kind, 4))
@@ -194,7 +197,7 @@ def test_trainings_on_wires_and_on_light_are_not_simulated_together(
     text = SWITCH.replace("fabric:\n", f"fabric:\n  {light}\n")
     more = "training: {model: resnet50, compute: 1 ms, batch: 8, iterations: 2}"
     jobs = f"  red: {{ranks: [g0, g1]}}\n  blue: {{ranks: [{nodes}]}}\n"
-    (plan,) = parse(f"{text}{jobs}{more}", "four.yaml").plans
+    (plan,) = parse(f"{text}{jobs}{more}", PATH).plans
     why = SimulationBackend().refuses(plan)
     assert why == f"jobs.red.ranks: g0 is not on {named}, beside which nothing is simulated"
 
@@ -206,9 +209,9 @@ def test_trainings_on_wires_and_on_light_are_not_simulated_together(
     ],
 )
 def test_a_workload_takes_as_long_beside_light_that_it_has_nothing_to_do_with(light: str) -> None:
-    job = f"  llm: {{ranks: [g0, g1, g2, g3], workload: {BERT}}}\n"
+    job = f"  llm: {{ranks: [g0, g1, g2, g3], workload: {STAGES}}}\n"
     texts = (SWITCH + job, SWITCH.replace("fabric:\n", f"fabric:\n  {light}\n") + job)
-    alone, beside = (parse(text, "four.yaml") for text in texts)
+    alone, beside = (parse(text, PATH) for text in texts)
     times = [
         [record.t for record in records_of(found) if isinstance(record, JobState)]
         for found in (alone, beside)

@@ -20,7 +20,7 @@ from ringlight.experiments.papers.sip_ml import verdict
 from ringlight.experiments.report.sections.sweeps import search
 from ringlight.experiments.report.view import View
 from ringlight.experiments.runner.experiment import choose, one_alone
-from ringlight.workloads.placement import AUTHORS
+from ringlight.extensions.models.placement import AUTHORS
 from tests.simulated import bundled
 
 MODEL = "transformer-big"

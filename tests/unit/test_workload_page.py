@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ringlight.containers.image import ROOT
 from ringlight.experiments.analysis.metrics import metrics
 from ringlight.experiments.analysis.metrics.workloads import COMMUNICATION, of_purpose
 from ringlight.experiments.record.events import Iteration, Operations, Record
@@ -18,19 +19,20 @@ from ringlight.experiments.report import perfetto
 from ringlight.experiments.report.report import render
 from ringlight.experiments.report.sections.workload import merged
 from ringlight.experiments.report.view import View
+from ringlight.workloads.graph import Book, Collective, Writer
+from ringlight.workloads.packed import pack
 from tests.simulated import SIX_GPUS
 from tests.unit.page import Page, check_alone, text_of
 from tests.unit.test_experiment_report import appearing, simulated, view_of_file
 
 UNSCALED = "\n".join(line for line in SIX_GPUS.splitlines() if not line.startswith("training:"))
-GPT = (
-    "{ranks: [g0, g1, g3, g4], workload: {model: bert-large, dp: 2, pp: 2, micro_batches: 4, device: a100, "
-    "iterations: 3}}"
-)
+#: Two stages of two replicas: gradients, and messages between stages.
+STAGES = "{ranks: [g0, g1, g3, g4], workload: {files: stages.rlw, iterations: 3}}"
+PATH = str(ROOT / "tests/data/stages.yaml")
 
 
-def gpt(jobs: str = f"llm: {GPT}", disturbed=None) -> View:  # type: ignore[no-untyped-def]
-    return view_of_file(f"{UNSCALED}\njobs: {{{jobs}}}\n", "gpt.yaml", disturbed)
+def stages(jobs: str = f"llm: {STAGES}", disturbed=None) -> View:  # type: ignore[no-untyped-def]
+    return view_of_file(f"{UNSCALED}\njobs: {{{jobs}}}\n", PATH, disturbed)
 
 
 def one_collective(times_s: list[list[float]]) -> View:
@@ -46,7 +48,7 @@ def one_collective(times_s: list[list[float]]) -> View:
 
 
 def test_exposed_and_hidden_add_up_to_when_a_purpose_was_under_way() -> None:
-    view = gpt()
+    view = stages()
     at, job = view.at("base", "job llm"), view.runs[0].jobs["llm"]
     computing, exposed = at.number("computing"), at.number("exposed")
     assert computing is not None
@@ -87,7 +89,7 @@ def test_all_purposes_are_metrics() -> None:
 
 
 def test_the_page_shows_operations_and_what_was_exposed(tmp_path: Path) -> None:
-    view = gpt()
+    view = stages()
     assert "workload" in appearing(view)
     text = render(view, tmp_path)
     check_alone(text)
@@ -108,7 +110,7 @@ def test_rounding_is_no_range_of_the_axis_of_iterations(tmp_path: Path) -> None:
             for r in records
         ]
 
-    render(gpt(disturbed=disturbed), tmp_path)
+    render(stages(disturbed=disturbed), tmp_path)
     assert not re.search(r">[+0-9.]*e.[0-9]", (tmp_path / "iterations.svg").read_text())
 
 
@@ -117,16 +119,16 @@ def test_jobs_that_train_have_no_such_section() -> None:
 
 
 def test_a_sweep_has_a_row_for_each_point(tmp_path: Path) -> None:
-    sweep = "sweep: {jobs.llm.workload.micro_batches: [2, 4]}"
-    view = view_of_file(f"{UNSCALED}\njobs: {{llm: {GPT}}}\n{sweep}\n", "gpt.yaml")
+    sweep = "sweep: {jobs.llm.workload.iterations: [2, 4]}"
+    view = view_of_file(f"{UNSCALED}\njobs: {{llm: {STAGES}}}\n{sweep}\n", PATH)
     shown = text_of(Page(render(view, tmp_path)))
     assert len(view.having("exposed")) == 2
-    assert "micro_batches" in shown
+    assert "iterations" in shown
     assert (tmp_path / "workload-1.svg").exists()
 
 
 def test_operations_without_times_on_record_still_have_the_table(tmp_path: Path) -> None:
-    view = gpt(disturbed=lambda records: [r for r in records if not isinstance(r, Operations)])
+    view = stages(disturbed=lambda records: [r for r in records if not isinstance(r, Operations)])
     shown = text_of(Page(render(view, tmp_path)))
     assert "Workloads" in shown
     assert "bytes, all ranks" in shown
@@ -143,8 +145,16 @@ def test_neighbours_of_one_purpose_become_one_span() -> None:
 
 @pytest.mark.filterwarnings("error", "ignore:unclosed:ResourceWarning")  # earlier tests left them
 def test_two_thousand_alternating_operations_stay_small(tmp_path: Path) -> None:
-    what = GPT.replace("micro_batches: 4", "micro_batches: 64").replace("dp: 2, pp: 2", "tp: 2, pp: 2")
-    view = gpt(f"llm: {what.replace('iterations: 3', 'iterations: 1')}")
+    writer = Writer(book := Book())
+    for _ in range(600):
+        writer.compute("forward", seconds=1e-3)
+        writer.collective("tp activations", Collective("all-reduce"), 1 << 20, 0)
+        writer.compute("backward", seconds=2e-3)
+        writer.collective("dp gradients", Collective("all-reduce"), 1 << 20, 0)
+    workload = book.workload("long", [writer.done()], [0, 0], [[book.group([0, 1])]] * 2, [[]] * 2)
+    (tmp_path / "long.rlw").write_bytes(pack(workload))
+    jobs = "jobs: {llm: {ranks: [g0, g1], workload: {files: long.rlw}}}"
+    view = view_of_file(f"{UNSCALED}\n{jobs}\n", str(tmp_path / "long.yaml"))
     (run,) = view.runs
     assert max(len(record.times_s) for record in run.of(Operations)) > 2000
     render(view, tmp_path)
@@ -152,7 +162,7 @@ def test_two_thousand_alternating_operations_stay_small(tmp_path: Path) -> None:
 
 
 def test_a_trace_has_every_operation_on_its_stream(tmp_path: Path) -> None:
-    (run,) = gpt().runs
+    (run,) = stages().runs
     perfetto.write_trace(tmp_path / "t.json", [run])
     events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
     names = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
@@ -170,7 +180,7 @@ def test_a_trace_has_every_operation_on_its_stream(tmp_path: Path) -> None:
 def test_a_trace_that_would_be_too_long_has_no_operations(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (run,) = gpt().runs
+    (run,) = stages().runs
     monkeypatch.setattr(perfetto, "_MOST", 100)
     perfetto.write_trace(tmp_path / "t.json", [run])
     events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]

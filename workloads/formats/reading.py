@@ -1,158 +1,168 @@
-"""A workload from files of whatever format."""
+"""Workloads, and algorithms of collectives, from files of whatever format."""
 
 from __future__ import annotations
 
-import glob
-import os
+import os.path
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
-from ringlight.workloads.formats import layer_text, matrix
-from ringlight.workloads.formats.chakra import reader as chakra
-from ringlight.workloads.formats.chakra.names import files_of, groups_beside
-from ringlight.workloads.formats.files import read_bytes
-from ringlight.workloads.graph import Workload
-from ringlight.workloads.packed import MAGIC, unpack
+from ringlight.fabric.extension import extensions
+from ringlight.workloads.formats.contract import BEGINNING, Format, Options, Setting
+from ringlight.workloads.formats.files import read_bytes, write_bytes
 
-_BEGINNING = 4096
+if TYPE_CHECKING:
+    from ringlight.workloads.graph import Collective, Workload
+
 _NUMBER = re.compile(r"\s*\d+\s*(,|$)")
 
 
-class Options(NamedTuple):
-    """Settings that a file may leave open: its ranks, its ranks of model parallelism, the shape of its
-    network.
-
-    ``groups``: a file of process groups. ``notice``: called with a line about what was read but not used.
-    """
-
-    ranks: int | None = None
-    model_ranks: int | None = None
-    shape: tuple[int, ...] = ()
-    groups: Path | None = None
-    notice: Callable[[str], None] = lambda line: None
+@cache
+def formats() -> tuple[Format, ...]:
+    """Return all formats, in the order in which a file is tried for them."""
+    added = [each.load(value) for each in extensions() for value in each.extension.formats]
+    return (*added, PACKED, MATRIX)
 
 
-class Format(NamedTuple):
-    """``takes``: those of the options that mean something to it; ``ranks`` may be given to all."""
-
-    name: str
-    read: Callable[[Path, Options], Workload]
-    takes: frozenset[str] = frozenset()
+@cache
+def settings() -> tuple[Setting, ...]:
+    """Return what files of any format may leave open, each name once."""
+    return tuple({setting.name: setting for form in formats() for setting in form.settings}.values())
 
 
-CHAKRA = Format(
-    "Chakra trace",
-    lambda path, options: chakra.read(path, options.groups, options.shape, options.notice),
-    frozenset({"shape", "groups"}),
-)
-LAYERS = Format(
-    "workload text",
-    lambda path, options: layer_text.read(path, options.ranks, options.model_ranks),
-    frozenset({"model_ranks"}),
-)
-MATRIX = Format("traffic matrix", lambda path, options: matrix.read(path))
-PACKED = Format("packed workload", lambda path, options: _unpacked(path))
-
-
-class _Found(NamedTuple):
-    """Workload that some paths name: the format, one of its files, and options with the file of process
-    groups.
-    """
-
-    format: Format
-    path: Path
-    options: Options
+def written_formats() -> dict[str, Format]:
+    """Return the formats that a workload can be written in, by name."""
+    return {form.name: form for form in formats() if form.write is not None}
 
 
 def read_any(paths: Sequence[Path], options: Options = Options()) -> Workload:
     """Return the workload in these files.
 
-    A Chakra trace may be several files, with one of process groups among them. Raises ValueError, in one
-    line, when no format fits, the files are not one workload, or an option is not for their format.
+    Raises ValueError, in one line, when no format fits, the files are not one workload, or a setting is not
+    for their format.
     """
-    source = _found(paths, options)
-    return source.format.read(source.path, source.options)
+    form = _format_of(paths, options)
+    assert form.read is not None
+    return form.read(paths, options)
 
 
 def files_read(paths: Sequence[Path], options: Options = Options()) -> list[Path]:
     """Return every file that :func:`read_any` reads for these, reading only their beginnings.
 
-    Raises ValueError when no format fits, the files are not one workload, or an option is not for their
-    format.
+    Raises ValueError as :func:`read_any`.
     """
-    source = _found(paths, options)
-    if source.format is not CHAKRA:
-        return [source.path]
-    files = files_of(source.path)
-    groups = source.options.groups or groups_beside(files)
-    return files if groups is None else [*files, groups]
+    form = _format_of(paths, options)
+    return list(paths) if form.read_also is None else form.read_also(paths, options)
 
 
-def _found(paths: Sequence[Path], options: Options) -> _Found:
+def read_algorithm(path: Path) -> Collective:
+    """Return the algorithm of a collective in a file.
+
+    Raises ValueError, in one line, when no format of algorithms fits, or the algorithm is wrong.
+    """
+    form = _recognised(path)
+    if form is None or form.algorithm is None:
+        known = [form.files for form in formats() if form.algorithm is not None]
+        there = f"there are {_listed(known)}" if known else "no format of algorithms is installed"
+        raise ValueError(f"{path}: this is no algorithm; {there}")
+    return form.algorithm(path)
+
+
+def kinds_of_files() -> str:
+    """Return which files there are to read, as a list in a sentence."""
+    return _listed([form.files for form in formats() if form.read is not None])
+
+
+def _format_of(paths: Sequence[Path], options: Options) -> Format:
+    """Return the format of files that are one workload. Raises ValueError as :func:`read_any`."""
     if not paths:
         raise ValueError("there is no file to read")
-    groups = [path for path in paths if path.suffix == ".json"]
-    traces = [path for path in paths if path.suffix != ".json"]
-    groups += [options.groups] if options.groups is not None else []
-    if not traces or len(groups) > 1:
+    form = next(filter(None, map(_recognised, paths)), None)
+    if form is None:
+        raise ValueError(f"{paths[0]}: no format fits; there are {kinds_of_files()}")
+    if form.read is None:
         raise ValueError(
-            f"{groups[-1]}: a JSON file is one of process groups; name one, and the trace it is for"
+            f"{paths[0]}: this is an algorithm ({form.title}), no workload; run it in a scenario as "
+            "workload: {collective: {file: FILE}}"
         )
-    kind = recognise(traces[0])
-    if kind is not CHAKRA and len(paths) > 1:
-        raise ValueError(f"{paths[1]}: {traces[0]} is a {kind.name}, which is one file")
-    if len(traces) > 1:
-        files = {path.resolve() for path in files_of(traces[0])}
-        other = next((path for path in traces[1:] if path.resolve() not in files), None)
-        if other is not None:
-            raise ValueError(f"{other}: it is no file of the trace of {traces[0]}")
-    options = options._replace(groups=groups[0] if groups else None)
-    for name in ("model_ranks", "shape", "groups"):
-        if getattr(options, name) and name not in kind.takes:
-            raise ValueError(f"{traces[0]}: a {kind.name} has no use for {name.replace('_', ' ')}")
-    return _Found(kind, traces[0], options)
+    if len(paths) > 1 and form.read_also is None:
+        raise ValueError(f"{paths[1]}: {paths[0]} is a {form.title}, which is one file")
+    taken = {setting.name for setting in form.settings}
+    for name, value in options.settings.items():
+        if value and name not in taken:
+            raise ValueError(f"{paths[0]}: a {form.title} has no use for {name.replace('_', ' ')}")
+    return form
 
 
-def recognise(path: Path) -> Format:
-    """Return the format of a file, by its content first and then by its name.
-
-    Raises ValueError if no format fits.
-    """
-    if (
-        os.path.isdir(path)
-        or path.suffix == ".et"
-        or next(path.parent.glob(f"{glob.escape(path.name)}.*.et"), None)
-    ):
-        return CHAKRA
-    beginning = read_bytes(path, _BEGINNING)
-    if beginning.startswith(MAGIC):
-        return PACKED
-    text = beginning.decode("utf-8-sig", errors="replace")
-    if text.lstrip().startswith(("<algo", "<?xml")):
-        raise ValueError(
-            f"{path}: this is an algorithm (MSCCL), no workload; run it with ringlight bench SCENARIO "
-            "--algorithm FILE, or in a scenario as workload: {collective: {file: FILE}}"
-        )
-    if layer_text.looks_like(text):
-        return LAYERS
-    if path.suffix == ".csv" or _is_numbers(text):
-        return MATRIX
-    raise ValueError(
-        f"{path}: no format fits; there are Chakra traces (NAME.RANK.et), workload texts of ASTRA-sim and "
-        "SimAI, traffic matrices (CSV) and packed workloads"
-    )
+def _recognised(path: Path) -> Format | None:
+    """Return the format of a path. Raises ValueError if there is no such file, and it names no others."""
+    is_file = os.path.isfile(path)
+    beginning = read_bytes(path, BEGINNING) if is_file else b""
+    form = next((form for form in formats() if form.recognises(path, beginning)), None)
+    if form is None and not is_file:
+        read_bytes(path, 0)
+    return form
 
 
-def _is_numbers(text: str) -> bool:
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def _is_matrix(path: Path, beginning: bytes) -> bool:
     """Return whether the first line that is no remark begins with a number of a row."""
+    if path.suffix == ".csv":
+        return os.path.exists(path)
+    text = beginning.decode("utf-8-sig", errors="replace")
     lines = (line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#"))
     return bool(_NUMBER.match(next(lines, "")))
 
 
-def _unpacked(path: Path) -> Workload:
+def _matrix(paths: Sequence[Path], options: Options) -> Workload:
+    from ringlight.workloads.formats import matrix
+
+    return matrix.read(paths[0])
+
+
+def _is_packed(path: Path, beginning: bytes) -> bool:
+    from ringlight.workloads.packed import MAGIC
+
+    return beginning.startswith(MAGIC)
+
+
+def _unpacked(paths: Sequence[Path], options: Options) -> Workload:
+    from ringlight.workloads.packed import unpack
+
     try:
-        return unpack(read_bytes(path))
+        return unpack(read_bytes(paths[0]))
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
+        raise ValueError(f"{paths[0]}: {error}") from None
+
+
+def _write_packed(workload: Workload, path: Path) -> list[Path]:
+    from ringlight.workloads.packed import pack
+
+    data = pack(workload)
+    write_bytes(path, data)
+    if read_bytes(path) != data:
+        raise ValueError(f"{path}: what was written is not what is read from it")
+    return [path]
+
+
+PACKED = Format(
+    name="packed",
+    title="packed workload",
+    files="packed workloads",
+    recognises=_is_packed,
+    read=_unpacked,
+    suffix=".rlw",
+    write=_write_packed,
+)
+MATRIX = Format(
+    name="matrix",
+    title="traffic matrix",
+    files="traffic matrices (CSV)",
+    recognises=_is_matrix,
+    read=_matrix,
+)

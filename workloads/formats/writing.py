@@ -6,53 +6,29 @@ from pathlib import Path
 
 import numpy as np
 
-from ringlight.workloads.formats.chakra.names import others_beside
-from ringlight.workloads.formats.chakra.reader import NODES_LIMIT
-from ringlight.workloads.formats.chakra.writer import write as write_chakra
-from ringlight.workloads.formats.files import write_bytes
-from ringlight.workloads.formats.reading import read_any
+from ringlight.workloads.formats.reading import read_any, written_formats
 from ringlight.workloads.graph import Workload
-from ringlight.workloads.packed import pack
 from ringlight.workloads.summary import summary
 
-#: Formats that hold all of a workload, with how their files end.
-FORMATS = {"packed": ".rlw", "chakra": ".et"}
 
+def write_any(workload: Workload, path: Path, name: str = "") -> list[Path]:
+    """Write the workload in the format of a name, by default the one with whose suffix the path ends.
 
-def write_any(workload: Workload, path: Path, form: str = "") -> list[Path]:
-    """Write the workload in a format of ``FORMATS``, by default the one that the path's end names.
-
-    Packed it is one file. As Chakra traces it is ``NAME.RANK.et`` for each rank, where ``path`` is
-    ``NAME.et`` or ``NAME``, and a file of process groups. Return the files. Raises ValueError, in one line,
-    also when what is read from them is not what was to be written.
+    Return the files. Raises ValueError, in one line, also when what is read from them is not what was to be
+    written.
     """
-    if not form:
-        form = next((name for name, end in FORMATS.items() if path.suffix == end), "")
-    if form not in FORMATS:
-        ends = " or ".join(FORMATS.values())
-        raise ValueError(f"{path}: it should end with {ends}, or say its format: {', '.join(FORMATS)}")
-    if form == "packed":
-        data = pack(workload)
-        write_bytes(path, data)
-        if pack(read_any([path])) != data:
-            raise ValueError(f"{path}: what was written is not what is read from it")
-        return [path]
-    path = path.with_suffix("") if path.suffix == FORMATS[form] else path
-    files = _as_chakra(workload, path)
-    _check_read(workload, read_any([files[0]]), path)
+    known = written_formats()
+    if not name:
+        name = next((form.name for form in known.values() if path.suffix == form.suffix), "")
+    if name not in known:
+        ends = " or ".join(form.suffix for form in known.values())
+        raise ValueError(f"{path}: it should end with {ends}, or say its format: {', '.join(known)}")
+    write = known[name].write
+    assert write is not None
+    files = write(workload, path)
+    # The others of its files are found beside it.
+    _check_read(workload, read_any(files[:1]), path)
     return files
-
-
-def _as_chakra(workload: Workload, path: Path) -> list[Path]:
-    if workload.operations > NODES_LIMIT:
-        raise ValueError(
-            f"{path}: a Chakra trace may have {NODES_LIMIT} nodes, not {workload.operations}; "
-            f"{FORMATS['packed']} files have no such limit"
-        )
-    stale = others_beside(path, workload.ranks)
-    if stale:
-        raise ValueError(f"{stale[0]}: it would be read with this trace; remove it, or write elsewhere")
-    return write_chakra(workload, path)
 
 
 def _check_read(workload: Workload, read: Workload, path: Path) -> None:

@@ -38,6 +38,7 @@ from ringlight.extensions.crosscheck.sides import Side, crosscheck
 from ringlight.fabric.frames import ETHERNET_BYTES
 from tests.simulated import experiment
 from tests.unit.test_cli import BUNDLED, MINI, ROOT, one_line, ringlight
+from tests.workload_jobs import loaded
 
 ODDL = ROOT / "scenarios" / "oddl_4.yaml"
 WAYS = ("tor0 to tor1", "tor1 to tor0", "g0 to g1", "g2 to g3")
@@ -457,3 +458,8 @@ def test_a_job_that_met_another_for_less_time_is_said_to_have_and_no_cause_is_gu
     words = f"jobs that share links all-reduced during {1000 * met['emulated']:.0f} ms of an all-reduce"
     assert any(words in why for why in red["why"])
     assert not any("fair" in why for why in red["why"])
+
+
+def test_a_crosscheck_may_shorten_a_workload(tmp_path: Path) -> None:
+    whole = loaded(tmp_path, "{collective: all-reduce, size: 1 MB, iterations: 9}")
+    assert [job.iterations for job in trimmed(whole, (), 2).plans[0].jobs] == [2]

@@ -1,4 +1,0 @@
-"""MSCCL XML, in which algorithms for collectives are exchanged: ``reader`` and ``writer``.
-
-``elements`` are the file's words, ``buffers`` where chunks are in them, ``play`` does what they say.
-"""
