@@ -22,7 +22,7 @@ from ringlight.fabric.crossconnect import CrossConnect, Mode
 from ringlight.fabric.optical_drivers import PROTOCOLS
 from ringlight.testbed.acceptance.rigs import RIGS
 from ringlight.testbed.acceptance.rigs.emulated import ScpiRig
-from tests import netconf_server
+from tests.extensions.polatis import netconf_server
 
 DRIVERS = (*PROTOCOLS, "polatis-netconf")
 

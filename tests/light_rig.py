@@ -22,8 +22,8 @@ import httpx
 
 from ringlight.controller.optical.base import OpticalSwitchDriver
 from ringlight.controller.optical.errors import OpticalError
-from ringlight.controller.optical.openflow import OWNER, PRIORITY
 from ringlight.controller.optical.registry import make_driver
+from ringlight.extensions.openflow_patch.driver import OWNER, PRIORITY
 from ringlight.fabric.crossconnect import CrossConnect
 from ringlight.fabric.crossconnect import Mode as DriverMode
 from ringlight.fabric.optical_drivers import DRIVERS, PROTOCOLS

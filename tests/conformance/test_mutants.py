@@ -9,10 +9,15 @@ from typing import Any
 
 import pytest
 
-from ringlight.controller.optical import calient_rest, scpi, sonic, sonic_ocs, tl1, tl1_client
+from ringlight.controller.optical import scpi
 from ringlight.controller.optical.base import OpticalSwitchDriver
 from ringlight.controller.optical.errors import OpticalError
 from ringlight.controller.optical.model import Plan, PortStatus, Snapshot
+from ringlight.extensions.calient import rest as calient_rest
+from ringlight.extensions.sonic import databases as sonic
+from ringlight.extensions.sonic import rest as sonic_ocs
+from ringlight.extensions.tl1 import client as tl1_client
+from ringlight.extensions.tl1 import grammar as tl1
 from ringlight.fabric.crossconnect import CrossConnectState, PortState
 from ringlight.testbed.acceptance.checks import CHECKS
 from ringlight.testbed.acceptance.rig import Rig

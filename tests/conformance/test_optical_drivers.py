@@ -26,7 +26,7 @@ from ringlight.testbed.acceptance.rig import Lacks, Rig
 from ringlight.testbed.acceptance.rigs import RIGS
 from ringlight.testbed.acceptance.rigs.emulated import HOSTS, SIZE, WssRig
 from ringlight.testbed.acceptance.runner import opened
-from tests.conformance.netconf_rigs import NetconfRig
+from tests.extensions.polatis.netconf_rig import NetconfRig
 
 DRIVERS = [
     *(pytest.param(rig, id=name) for name, rig in RIGS.items()),

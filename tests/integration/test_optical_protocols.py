@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ringlight.controller.optical.tl1 import MessageFramer, Reply, Report
+from ringlight.extensions.tl1.grammar import MessageFramer, Reply, Report
 from ringlight.testbed.acceptance.network import run
 from ringlight.testbed.acceptance.rigs.emulated import PASSWORD, SIZE, USER
 from ringlight.testbed.acceptance.rigs.tl1 import PolatisTl1Rig

@@ -13,6 +13,7 @@ import pytest
 
 from ringlight.experiments.cli.common import UserError
 from ringlight.experiments.cli.ocs_serve import serve
+from ringlight.extensions.ocp.emulation.tree import Names
 from ringlight.fabric.optical_drivers import protocols_of
 from ringlight.fabric.optical_profiles import PIEZO, PROFILES
 from ringlight.testbed.emulation.optical.alone import PORTS, checked, example, is_loopback, read_served
@@ -25,7 +26,6 @@ from ringlight.testbed.emulation.optical.device import (
     TunedEgress,
     Wire,
 )
-from ringlight.testbed.emulation.optical.ocp_tree import Names
 from ringlight.testbed.emulation.optical.recovery import ModelledPaths, booted
 from ringlight.testbed.emulation.optical.server import Settings
 

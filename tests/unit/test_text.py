@@ -14,9 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringlight.controller.optical.errors import ProtocolError
-from ringlight.controller.optical.gnmi import updates_of
-from ringlight.controller.optical.http import Reply
-from ringlight.controller.optical.restconf import parse_error
 from ringlight.controller.server_agent import AgentClient
 from ringlight.controller.store import Store
 from ringlight.experiments.cli.common import echo, say, table
@@ -24,6 +21,9 @@ from ringlight.experiments.language.text import ScenarioError, parse_yaml, read_
 from ringlight.experiments.record.events import read_records
 from ringlight.experiments.record.folder import read_json
 from ringlight.experiments.runner.progress import Reporter
+from ringlight.extensions.gnmi.client import updates_of
+from ringlight.extensions.http.client import Reply
+from ringlight.extensions.http.restconf import parse_error
 from ringlight.fabric.text import HalfCharacterError, cleaned, is_text, parse_json, visible
 from ringlight.workloads.formats.fault_traces import read_fault_trace
 

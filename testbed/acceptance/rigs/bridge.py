@@ -11,9 +11,9 @@ from typing import Any
 
 from ringlight.controller.openflow.errors import SwitchTimeoutError
 from ringlight.controller.openflow.plane import FlowEntry, FlowMod, OpenFlowPlane
-from ringlight.controller.optical import openflow
 from ringlight.controller.optical.base import OpticalSwitchDriver
 from ringlight.controller.optical.registry import make_driver
+from ringlight.extensions.openflow_patch import driver as openflow
 from ringlight.fabric.crossconnect import CrossConnect
 from ringlight.fabric.optical_profiles import PROFILES
 from ringlight.testbed.acceptance.network import NamespaceNetwork, run

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from io import BufferedReader
 
-from ringlight.controller.optical.tl1 import (
+from ringlight.extensions.tl1.grammar import (
     CommandFramer,
     MessageFramer,
     Reply,

@@ -1,0 +1,5 @@
+"""Optical switches with the Open Compute Project's model, over gNMI."""
+
+from ringlight.fabric.extension import Extension
+
+EXTENSION = Extension(name="ocp", requires=("gnmi",))
