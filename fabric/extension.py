@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Iterable
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache, partial
 from graphlib import CycleError, TopologicalSorter
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -36,11 +36,20 @@ class Extension:
     they are used. ``requires``: names of the extensions whose modules it imports. ``commands``: a function
     that adds commands to a :class:`typer.Typer`. It is called whenever ``ringlight`` starts, so its module
     must import what is heavy inside its commands.
+
+    ``drivers``: by its name, a driver of optical switches, described by a ``DriverKind``
+    (:mod:`fabric.optical_drivers`); fabric files and inventories ask for it. ``protocols``: by its name, a
+    ``ManagementProtocol`` (:mod:`testbed.emulation.optical.session`), which the emulated optical switch loads
+    to serve it. ``profiles``: by its name, a ``Profile`` (:mod:`fabric.optical_profiles`), the times and
+    losses of a product, which fabric files name.
     """
 
     name: str
     requires: tuple[str, ...] = ()
     commands: str = ""
+    drivers: Mapping[str, str] = field(default_factory=dict)
+    protocols: Mapping[str, str] = field(default_factory=dict)
+    profiles: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -59,6 +68,47 @@ class InstalledExtension:
             raise ExtensionError(
                 f"extension {self.extension.name}: {value} cannot be loaded: {error}"
             ) from None
+
+
+#: What the core has of what extensions add.
+CORE = InstalledExtension(
+    Extension(
+        "ringlight",
+        drivers={"scpi": "fabric.optical_drivers:SCPI"},
+        protocols={"scpi": "testbed.emulation.optical.scpi:PROTOCOL"},
+        profiles={
+            "mems": "fabric.optical_profiles:MEMS",
+            "piezo": "fabric.optical_profiles:PIEZO",
+            "lcos": "fabric.optical_profiles:LCOS",
+            "mrr": "fabric.optical_profiles:MRR",
+            "ideal": "fabric.optical_profiles:IDEAL",
+        },
+    ),
+    "ringlight",
+)
+
+
+@cache
+def loaders(field_name: str) -> Mapping[str, Callable[[], Any]]:
+    """Return what loads each thing that the core and the extensions have in a field, by the thing's name.
+
+    Raises ExtensionError as :func:`extensions`, and if two have a thing of the same name.
+    """
+    return loaders_of(field_name, (CORE, *extensions()))
+
+
+def loaders_of(field_name: str, installed: Iterable[InstalledExtension]) -> Mapping[str, Callable[[], Any]]:
+    """Return the loaders of :func:`loaders` of certain extensions. Raises ExtensionError."""
+    by_name: dict[str, Callable[[], Any]] = {}
+    for item in installed:
+        values: Mapping[str, str] = getattr(item.extension, field_name)
+        for name, value in values.items():
+            if name in by_name:
+                raise ExtensionError(
+                    f"extension {item.extension.name}: {field_name}: there is a {name} already"
+                )
+            by_name[name] = partial(item.load, value)
+    return by_name
 
 
 @cache

@@ -388,6 +388,3 @@ class ScpiDriver(OpticalSwitchDriver):
                 raise ProtocolError(f"{len(powers)} powers for {len(part)} ports")
             by_port.update(zip(part, powers, strict=True))
         return by_port
-
-
-from_inventory = ScpiDriver

@@ -2,4 +2,10 @@
 
 from ringlight.fabric.extension import Extension
 
-EXTENSION = Extension(name="calient", requires=("http", "tl1"))
+EXTENSION = Extension(
+    name="calient",
+    requires=("http", "tl1"),
+    drivers={"calient-tl1": "products:TL1", "calient-rest": "products:REST"},
+    protocols={"calient-tl1": "emulation.tl1:PROTOCOL", "calient-rest": "emulation.rest:PROTOCOL"},
+    profiles={"calient-s320": "products:CALIENT_S320"},
+)

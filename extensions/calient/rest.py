@@ -276,6 +276,3 @@ class CalientRestDriver(CalientDriver):
             if name == "set-cookie":
                 key, _, rest = value.partition("=")
                 self._cookies[key.strip()] = rest.partition(";")[0].strip()
-
-
-from_inventory = CalientRestDriver

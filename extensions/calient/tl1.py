@@ -245,6 +245,3 @@ class CalientTl1Driver(CalientDriver):
     def _power(self, ports: Sequence[int], deadline: Deadline) -> Mapping[int, float | None]:
         (rows,) = self._client.ask([Command("RTRV-PORT-SUM", "0")], deadline, self.size)
         return self._numbered({name: (received, sent) for name, received, sent in map(parse_powers, rows)})
-
-
-from_inventory = CalientTl1Driver

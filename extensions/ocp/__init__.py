@@ -2,4 +2,10 @@
 
 from ringlight.fabric.extension import Extension
 
-EXTENSION = Extension(name="ocp", requires=("gnmi",))
+EXTENSION = Extension(
+    name="ocp",
+    requires=("gnmi",),
+    drivers={"ocp-gnmi": "products:GNMI"},
+    protocols={"ocp-gnmi": "emulation.gnmi:PROTOCOL"},
+    profiles={"ocp": "products:OCP"},
+)

@@ -458,6 +458,3 @@ def _sides(entry: Entry, size: int) -> tuple[list[str], list[str]]:
     if len({*inputs, *outputs}) != len(inputs) + len(outputs):
         raise entry.wrong("outputs", "a port is listed twice")
     return inputs, outputs
-
-
-from_inventory = GnmiDriver

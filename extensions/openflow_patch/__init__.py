@@ -2,4 +2,4 @@
 
 from ringlight.fabric.extension import Extension
 
-EXTENSION = Extension(name="openflow_patch")
+EXTENSION = Extension(name="openflow_patch", drivers={"openflow": "products:PATCH_PANEL"})

@@ -197,6 +197,3 @@ class OpenFlowDriver(OpticalSwitchDriver):
             if not plugged.get(port, False):
                 what = "is down" if port in plugged else "has nothing plugged in"
                 yield Alarm("LOS", port, f"port {port} {what}: no light")
-
-
-from_inventory = OpenFlowDriver

@@ -620,6 +620,3 @@ class NetconfDriver(OpticalSwitchDriver):
             yield from parse_system_alarms(
                 self._client.ask(lambda: [f'<system-alarms xmlns="{SYSTEM}"/>'], deadline)
             )
-
-
-from_inventory = NetconfDriver

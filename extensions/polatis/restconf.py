@@ -282,6 +282,3 @@ class PolatisRestconfDriver(OpticalSwitchDriver):
         self._tag, self._pairs = "", None
         reply = self._client.write(method, target, headers, body, deadline)
         check_write(reply, f"{method} {target}")
-
-
-from_inventory = PolatisRestconfDriver

@@ -138,6 +138,3 @@ class PolatisTl1Driver(OpticalSwitchDriver):
         if powers.keys() != set(ports):
             raise ProtocolError(f"{len(powers)} powers for {len(ports)} ports")
         return powers
-
-
-from_inventory = PolatisTl1Driver

@@ -2,4 +2,10 @@
 
 from ringlight.fabric.extension import Extension
 
-EXTENSION = Extension(name="sonic", requires=("gnmi", "http"))
+EXTENSION = Extension(
+    name="sonic",
+    requires=("gnmi", "http"),
+    drivers={"sonic-ocs": "products:REST", "sonic-ocs-gnmi": "products:GNMI"},
+    protocols={"sonic-ocs": "emulation.rest:PROTOCOL", "sonic-ocs-gnmi": "emulation.gnmi:PROTOCOL"},
+    profiles={"sonic-ocs": "products:SONIC_OCS"},
+)

@@ -198,6 +198,3 @@ class SonicGnmiDriver(OpticalSwitchDriver):
         path = self._path(sonic.CONFIG, sonic.PORTS, name, "state")
         content = word if self._in_db else {f"{sonic.CONFIG}:state": word}
         self._set(deadline, update=[gnmi.Update(path=path, val=self._client.value(content))])
-
-
-from_inventory = SonicGnmiDriver

@@ -181,6 +181,3 @@ class SonicRestDriver(OpticalSwitchDriver):
 
     def _tell(self, method: str, target: str, body: object, deadline: Deadline) -> None:
         check_write(self._write(method, target, body, deadline), f"{method} {target}")
-
-
-from_inventory = SonicRestDriver

@@ -133,7 +133,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         self._all_carried = False
         if fast_path is not None and not has_kernel_datapath():
             optical = fabric.optical_switches.values()
-            self._all_carried = not fabric.foreign_switches and all(s.driver != "openflow" for s in optical)
+            self._all_carried = not fabric.foreign_switches and all(not s.is_bridge for s in optical)
             there = fabric.packet_switches.values()
             ours = (switch for switch in there if switch.is_ours and self.is_here(switch.name))
             names = lab.interface("smoother", 1), lab.interface("smoother", 2)
@@ -192,7 +192,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         for index, optical in enumerate(self.fabric.optical_switches.values()):
             if not self.is_here(optical.name):
                 continue
-            if optical.driver == "openflow":
+            if optical.is_bridge:
                 self._add_bridge(optical.name, OPTICAL_DPID + index)
             else:
                 node = self.addHost(

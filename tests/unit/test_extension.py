@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Mapping
+from dataclasses import fields
 from importlib.metadata import EntryPoint
 
 import pytest
 
 from ringlight.containers.image import ROOT
 from ringlight.fabric.extension import (
+    CORE,
     Extension,
     ExtensionError,
     InstalledExtension,
     _of_entry_point,
     extensions,
     in_order,
+    loaders,
+    loaders_of,
 )
 
 
@@ -31,8 +36,19 @@ def test_every_folder_is_an_extension_of_its_name() -> None:
 
 def test_everything_that_ours_name_is_there() -> None:
     for item in extensions():
-        for value in (item.extension.commands,):
-            assert not value or callable(item.load(value))
+        if item.extension.commands:
+            assert callable(item.load(item.extension.commands))
+    for field in fields(Extension):
+        if isinstance(getattr(CORE.extension, field.name), Mapping):
+            for load in loaders(field.name).values():
+                load()
+
+
+def test_what_two_have_by_one_name_is_named() -> None:
+    one = InstalledExtension(Extension("torus", drivers={"scpi": "kinds:SCPI"}), "torus")
+    with pytest.raises(ExtensionError, match="extension torus: drivers: there is a scpi already"):
+        loaders_of("drivers", (CORE, one))
+    assert loaders_of("drivers", (one,)).keys() == {"scpi"}
 
 
 def test_an_extension_comes_after_those_that_it_requires() -> None:

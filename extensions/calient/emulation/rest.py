@@ -66,7 +66,7 @@ from ringlight.testbed.emulation.optical.device import (
     SetLabel,
     Wire,
 )
-from ringlight.testbed.emulation.optical.session import Switch
+from ringlight.testbed.emulation.optical.session import ManagementProtocol, Switch
 
 REST_VERSION = "1.0"
 COOKIE = "SESSIONID"
@@ -405,4 +405,9 @@ _METHODS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 }
 
 
-recall, session = CalientCircuits.of, CalientRestSession
+PROTOCOL = ManagementProtocol(
+    CalientRestSession,
+    8081,
+    "curl {option}'http://{address}/rest/crossconnects/?id=list'",
+    CalientCircuits.of,
+)

@@ -40,7 +40,7 @@ from ringlight.extensions.calient.emulation.circuits import (
 from ringlight.extensions.tl1.grammar import Command
 from ringlight.extensions.tl1.session import DONE, Answer, Denial, Handler, Tl1Session, Wait
 from ringlight.testbed.emulation.optical.device import Admin, Ticket
-from ringlight.testbed.emulation.optical.session import Switch
+from ringlight.testbed.emulation.optical.session import ManagementProtocol, Switch
 
 PAGE_ROWS = 64
 _NOTICE = "NOTICE This is an emulated switch. No light is hurt."
@@ -271,4 +271,9 @@ class CalientTl1Session(Tl1Session):
         return Answer((f"{self.sid}:{fields},PLATFORM=VERSION2",))
 
 
-recall, session = CalientCircuits.of, CalientTl1Session
+PROTOCOL = ManagementProtocol(
+    CalientTl1Session,
+    3083,
+    "telnet {host} {port}   then ACT-USER::{user}:1::{password}; and RTRV-CRS:::2::ALL;",
+    CalientCircuits.of,
+)

@@ -11,10 +11,10 @@ from typing import Any
 from ringlight.extensions.gnmi.session import Asked, GnmiSession, read_path, read_value
 from ringlight.extensions.gnmi.yang_tree import Path, Step
 from ringlight.extensions.ocp.emulation.tree import MODULES, VERSION, Names, OcpTreeChange, tree
-from ringlight.testbed.emulation.optical.session import Switch
+from ringlight.testbed.emulation.optical.session import ManagementProtocol, Switch
 
 
-def recall(switch: Switch) -> None:
+def _recall(switch: Switch) -> None:
     """Takes up names of connections. Raises ValueError or TypeError."""
     switch.shared(Names, switch.device)
 
@@ -51,4 +51,6 @@ class OcpSession(GnmiSession):
         return commands, partial(self._names.give, names, removed)
 
 
-session = OcpSession
+PROTOCOL = ManagementProtocol(
+    OcpSession, 9339, "gnmic -a {address} --insecure {option}get --path /connections", _recall
+)

@@ -65,7 +65,7 @@ from ringlight.testbed.emulation.optical.device import (
     SetRecovery,
     Wire,
 )
-from ringlight.testbed.emulation.optical.session import VERSION, Switch
+from ringlight.testbed.emulation.optical.session import VERSION, ManagementProtocol, Switch
 
 OPTICAL, POLATIS = "optical-switch", "polatis-switch"
 NAMESPACES = {
@@ -566,4 +566,6 @@ def _matches(condition: str, tag: str, there: bool) -> bool:
     return there if "*" in named else bool(tag) and tag in named
 
 
-session = PolatisRestconfSession
+PROTOCOL = ManagementProtocol(
+    PolatisRestconfSession, 8008, "curl {option}http://{address}/api/data/optical-switch:cross-connects"
+)

@@ -51,7 +51,7 @@ from ringlight.testbed.emulation.optical.device import (
     Ticket,
     Wire,
 )
-from ringlight.testbed.emulation.optical.session import VERSION
+from ringlight.testbed.emulation.optical.session import VERSION, ManagementProtocol
 
 #: Longest silence that a client may set, minutes.
 MAX_TIMEOUT_MIN = 100_000
@@ -176,4 +176,8 @@ class PolatisTl1Session(Tl1Session):
         return DONE
 
 
-session = PolatisTl1Session
+PROTOCOL = ManagementProtocol(
+    PolatisTl1Session,
+    3082,
+    "telnet {host} {port}   then ACT-USER::{user}:1::{password}; and RTRV-PATCH:::2:;",
+)

@@ -45,6 +45,7 @@ from ringlight.extensions.sonic.emulation.tree import (
     tree,
 )
 from ringlight.testbed.emulation.optical.device import DeviceError
+from ringlight.testbed.emulation.optical.session import ManagementProtocol
 
 _NATIVE = ("", "sonic-db", "sonic_db")
 
@@ -133,4 +134,8 @@ def _unwrapped(value: Any, path: Path) -> Any:
     return inner[0] if path[-1].keys and isinstance(inner, list) and len(inner) == 1 else inner
 
 
-session = SonicSession
+PROTOCOL = ManagementProtocol(
+    SonicSession,
+    9340,
+    "gnmic -a {address} --insecure {option}get --path sonic-db:/CONFIG_DB/localhost/OCS_CROSS_CONNECT",
+)

@@ -57,7 +57,7 @@ from ringlight.extensions.sonic.emulation.tree import (
     tree,
 )
 from ringlight.fabric.text import parse_json
-from ringlight.testbed.emulation.optical.session import Switch
+from ringlight.testbed.emulation.optical.session import ManagementProtocol, Switch
 
 DATA, OPERATIONS = "/restconf/data", "/restconf/operations"
 BULK = f"{CONFIG}:bulk-update"
@@ -254,4 +254,8 @@ class SonicRestSession(HttpSession):
         return Response(error.status, error_body(error), headers)
 
 
-session = SonicRestSession
+PROTOCOL = ManagementProtocol(
+    SonicRestSession,
+    8082,
+    "curl {option}http://{address}/restconf/data/sonic-ocs:sonic-ocs/OCS_CROSS_CONNECT",
+)

@@ -15,7 +15,7 @@ from ringlight.controller.optical.base import OpticalSwitchDriver
 from ringlight.controller.optical.registry import make_driver
 from ringlight.extensions.openflow_patch import driver as openflow
 from ringlight.fabric.crossconnect import CrossConnect
-from ringlight.fabric.optical_profiles import PROFILES
+from ringlight.fabric.optical_profiles import profiles
 from ringlight.testbed.acceptance.network import NamespaceNetwork, run
 from ringlight.testbed.acceptance.rig import Rig
 from ringlight.testbed.acceptance.rigs.emulated import HOSTS, PROFILE, SIZE, START_S, forget
@@ -103,7 +103,7 @@ class OpenFlowRig(Rig):
         self._held.close()
 
     def _make(self, dpid: int, plane: Any) -> OpticalSwitchDriver:
-        entry = {"driver": "openflow", "dpid": dpid, "profile": PROFILES[PROFILE].declared()}
+        entry = {"driver": "openflow", "dpid": dpid, "profile": profiles()[PROFILE].declared()}
         return make_driver("ocs0", entry, SIZE, plane)
 
     def driver(self, direct: bool = False) -> OpticalSwitchDriver:

@@ -23,7 +23,7 @@ import httpx
 from ringlight.controller.optical.base import OpticalSwitchDriver
 from ringlight.controller.optical.registry import make_driver
 from ringlight.fabric.crossconnect import CrossConnect
-from ringlight.fabric.optical_profiles import PROFILES
+from ringlight.fabric.optical_profiles import profiles
 from ringlight.testbed.acceptance.checks.reading import WRONG_PASSWORD
 from ringlight.testbed.acceptance.network import NamespaceNetwork, nobodys_address
 from ringlight.testbed.acceptance.rig import Recovery, Rig, lacks
@@ -265,7 +265,7 @@ class ScpiRig(Rig):
         return self._maps
 
     def _make(self, address: str, password: str = "password") -> OpticalSwitchDriver:
-        profile = PROFILES[self.profile].declared()
+        profile = profiles()[self.profile].declared()
         entry: dict[str, Any] = {"driver": self.protocol, "address": address, "profile": profile}
         if self.protocol != "scpi":
             entry |= {"username": USER, "password_file": str(self._lab.state_dir / password)}

@@ -19,10 +19,11 @@ from ringlight.controller.optical.registry import make_driver
 from ringlight.extensions.calient.circuits import Circuit, Half, parse_power
 from ringlight.extensions.calient.emulation.circuits import CircuitError, port_number
 from ringlight.extensions.calient.emulation.tl1 import PAGE_ROWS, CalientTl1Session
+from ringlight.extensions.calient.products import CALIENT_S320
 from ringlight.extensions.calient.tl1 import bulk_outcome, parse_circuit, parse_port, parse_powers
 from ringlight.fabric.crossconnect import CrossConnect as XC
 from ringlight.fabric.crossconnect import CrossConnectState, Mode, PortState
-from ringlight.fabric.optical_profiles import CALIENT_S320, IDEAL, MEMS, Profile
+from ringlight.fabric.optical_profiles import IDEAL, MEMS, Profile
 from ringlight.testbed.emulation.optical.device import NS, OpticalDevice, Rewire, SetAdmin
 from ringlight.testbed.emulation.optical.session import Switch
 from tests.drivers import converge

@@ -32,6 +32,7 @@ from ringlight.controller.optical.errors import (
 )
 from ringlight.controller.optical.inventory import Entry
 from ringlight.extensions.http.client import MAX_REPLY_BYTES, HttpClient, Reply, http_client
+from ringlight.extensions.http.restconf import parse_error
 from ringlight.extensions.http.session import (
     MAX_BODY_BYTES,
     REQUEST_S,
@@ -451,3 +452,9 @@ def test_half_a_request_is_waited_for_no_longer_than_stated() -> None:
     whole.feed(b"1")
     assert replies(whole.advance(1), "POST") == [(200, b"POST 1")]
     assert whole.next_ns is None
+
+
+def test_half_of_a_character_is_refused() -> None:
+    with pytest.raises(ProtocolError):
+        Reply(200, [], rb'["a", {"b": "\ud800"}]').json()
+    assert parse_error(rb'{"ietf-restconf:errors": {"error": [{"error-tag": "\ud800"}]}}') == ""

@@ -31,7 +31,7 @@ from ringlight.extensions.sonic.emulation.tree import ROOT, STATES, SonicTreeCha
 from ringlight.extensions.sonic.rest import parse_bulk
 from ringlight.fabric.crossconnect import CrossConnect as XC
 from ringlight.fabric.crossconnect import CrossConnectState, Mode, PortState
-from ringlight.fabric.optical_profiles import IDEAL, PROFILES
+from ringlight.fabric.optical_profiles import IDEAL, profiles
 from ringlight.testbed.acceptance.measure import factory_loss
 from ringlight.testbed.emulation.optical.device import NS, OpticalDevice, Rewire, SetAdmin, SetLabel, Together
 from ringlight.testbed.emulation.optical.session import Switch
@@ -251,7 +251,7 @@ def test_who_is_let_in(switch: ModelSwitch, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_port_tunes_before_it_is_tuned() -> None:
-    talk = Talk("sonic-ocs", Switch("ocs0", OpticalDevice(SIZE, PROFILES["sonic-ocs"], seed=1)))
+    talk = Talk("sonic-ocs", Switch("ocs0", OpticalDevice(SIZE, profiles()["sonic-ocs"], seed=1)))
 
     def status() -> list[str]:
         talk.send("GET", f"{STATE}/OCS_CROSS_CONNECT")
@@ -268,7 +268,7 @@ def test_a_port_tunes_before_it_is_tuned() -> None:
 
 
 def test_all_statuses_at_once_are_those_of_each_port() -> None:
-    device = OpticalDevice(SIZE, PROFILES["sonic-ocs"], seed=1)
+    device = OpticalDevice(SIZE, profiles()["sonic-ocs"], seed=1)
     device.do(0, Rewire(((1, 9), (2, 10), (3, 11), (4, 12), (5, 13))))
     device.do(0, SetAdmin((2, 11), False))
     device.fail(12)
@@ -337,7 +337,7 @@ def test_driver_and_client_see_the_same(driver: OpticalSwitchDriver, client: htt
 
 
 def test_1024_ports_are_all_moved_and_read_back_in_time() -> None:
-    profile, dice = PROFILES["sonic-ocs"], random.Random(1)
+    profile, dice = profiles()["sonic-ocs"], random.Random(1)
     took_s = []
     with ModelSwitch("sonic-ocs", 1024, profile) as large:
         entry = {"driver": "sonic-ocs", "address": large.address, "profile": profile.declared()}
@@ -356,7 +356,7 @@ def test_1024_ports_are_all_moved_and_read_back_in_time() -> None:
 
 
 def test_the_kit_reads_what_the_maker_measured() -> None:
-    profile = PROFILES["sonic-ocs"]
+    profile = profiles()["sonic-ocs"]
     with ModelSwitch("sonic-ocs", SIZE, profile) as lossy:
         driver = make_driver("ocs0", {"driver": "sonic-ocs", "address": lossy.address}, SIZE)
         rig: Any = SimpleNamespace(pairs=SIZE, xc=lambda a, b: XC(a, SIZE + b))

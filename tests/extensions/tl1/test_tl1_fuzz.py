@@ -14,20 +14,16 @@ from hypothesis import strategies as st
 
 from ringlight.controller.optical.errors import OpticalError
 from ringlight.controller.optical.registry import make_driver
-from ringlight.extensions.calient.emulation.tl1 import CalientTl1Session
-from ringlight.extensions.polatis.emulation.tl1 import PolatisTl1Session
 from ringlight.extensions.tl1.grammar import MessageFramer, Reply
 from ringlight.fabric.crossconnect import CrossConnect, check_matching
 from ringlight.fabric.optical_profiles import IDEAL
 from ringlight.testbed.emulation.optical.device import OpticalDevice
 from ringlight.testbed.emulation.optical.session import Switch
+from tests.extensions.tl1.dialects import DIALECTS
 
 SIZE = 4
-DIALECTS = {"polatis-tl1": PolatisTl1Session, "calient-tl1": CalientTl1Session}
 VERBS = sorted(
-    verb
-    for dialect in DIALECTS.values()
-    for verb in dialect(Switch("x", OpticalDevice(1, IDEAL)), 0).commands()
+    verb for begin in DIALECTS.values() for verb in begin(Switch("x", OpticalDevice(1, IDEAL)), 0).commands()
 )
 PORTS = ["0", "1", "2", "5", "6", "9", "1&2", "1&&4", "5&&8", "1.1.1", "1.1.2", "ALL", ""]
 WORDS = [*PORTS, "1,5", "1&2,5&6", "1.1.1,1.1.2", "1.1.1>1.1.2", "1.1.1-1.1.2&1.1.3>1.1.3", "G,1WAY"]

@@ -13,14 +13,12 @@ import pytest
 
 from ringlight.controller.optical.base import OpticalSwitchDriver
 from ringlight.controller.optical.registry import make_driver
-from ringlight.extensions.calient.emulation.tl1 import CalientTl1Session
-from ringlight.extensions.polatis.emulation.tl1 import PolatisTl1Session
 from ringlight.fabric.crossconnect import CrossConnect, Mode
 from ringlight.fabric.optical_profiles import IDEAL
 from ringlight.testbed.emulation.optical.device import NS, OpticalDevice
 from ringlight.testbed.emulation.optical.session import Switch
+from tests.extensions.tl1.dialects import DIALECTS
 
-DIALECTS = {"polatis_tl1": PolatisTl1Session, "calient_tl1": CalientTl1Session}
 #: 26-11-23 08:45:20
 NOW_NS = 1_795_423_520 * NS
 
@@ -35,7 +33,11 @@ class Transcript:
     @classmethod
     def read(cls, name: str) -> Transcript:
         found = cls()
-        for line in next(Path(__file__).parents[1].glob(f"*/data/{name}.txt")).read_text().splitlines():
+        for line in (
+            next(Path(__file__).parents[1].glob(f"*/data/{name.replace('-', '_')}.txt"))
+            .read_text()
+            .splitlines()
+        ):
             kind, _, text = line.partition(" ")
             told = text.encode("ascii").decode("unicode_escape").encode("ascii")
             match kind:
