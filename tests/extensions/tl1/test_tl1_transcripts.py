@@ -33,11 +33,9 @@ class Transcript:
     @classmethod
     def read(cls, name: str) -> Transcript:
         found = cls()
-        for line in (
-            next(Path(__file__).parents[1].glob(f"*/data/{name.replace('-', '_')}.txt"))
-            .read_text()
-            .splitlines()
-        ):
+        file = name.replace("-", "_")
+        (path,) = Path(__file__).parents[1].glob(f"*/data/{file}.txt")
+        for line in path.read_text().splitlines():
             kind, _, text = line.partition(" ")
             told = text.encode("ascii").decode("unicode_escape").encode("ascii")
             match kind:
