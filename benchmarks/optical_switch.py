@@ -17,8 +17,8 @@ from typing import Any
 
 from benchmarks.harness import need_root, spread, until
 from benchmarks.rest_latency import Scpi
-from ringlight.testbed.acceptance.network import Host
-from ringlight.testbed.acceptance.rigs.emulated import ScpiRig
+from ringlight.testbed.rigs.emulated import ScpiRig
+from ringlight.testbed.rigs.network import Host
 
 #: Duplex faceplate ports; the last one of a rig has no egress.
 SIZE = 5

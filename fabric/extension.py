@@ -42,6 +42,8 @@ class Extension:
     ``ManagementProtocol`` (:mod:`testbed.emulation.optical.session`), which the emulated optical switch loads
     to serve it. ``profiles``: by its name, a ``Profile`` (:mod:`fabric.optical_profiles`), the times and
     losses of a product, which fabric files name.
+    ``rigs``: by name, which is its driver's, a subclass of :class:`~testbed.rigs.rig.Rig` that takes no
+    argument; ``testbed.rigs.rigs()`` loads all.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Extension:
     drivers: Mapping[str, str] = field(default_factory=dict)
     protocols: Mapping[str, str] = field(default_factory=dict)
     profiles: Mapping[str, str] = field(default_factory=dict)
+    rigs: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from ringlight.fabric.optical_drivers import driver_kinds, protocols_of
-from ringlight.testbed.acceptance.changing import converge
 from ringlight.testbed.emulation.optical.session import protocol_named
+from ringlight.testbed.rigs.changing import converge
 
 __all__ = ["PROTOCOLS", "converge", "entry_of"]
 

@@ -26,12 +26,12 @@ from ringlight.fabric.crossconnect import CrossConnect
 from ringlight.fabric.crossconnect import Mode as DriverMode
 from ringlight.fabric.optical_drivers import driver_kinds
 from ringlight.fabric.optical_profiles import profiles
-from ringlight.testbed.acceptance.changing import converge
-from ringlight.testbed.acceptance.network import run
-from ringlight.testbed.acceptance.rigs.emulated import forget
 from ringlight.testbed.emulation.optical.datapath import Datapath, remove_pins
 from ringlight.testbed.forkserver import Process, start_process
 from ringlight.testbed.lab import new_lab
+from ringlight.testbed.rigs.changing import converge
+from ringlight.testbed.rigs.emulated import forget
+from ringlight.testbed.rigs.network import run
 from tests.drivers import PROTOCOLS, entry_of
 from tests.integration.controller_rig import free_port
 from tests.light_model import Pairs, Wish

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ringlight.experiments.cli import acceptance, ocs
+from ringlight.experiments.cli import ocs
 from ringlight.experiments.cli.calls import (
     DryRun,
     Json,
@@ -73,7 +73,6 @@ def register(app: typer.Typer) -> None:
 
     for command in (fabric, topology, path, switches, flows, ports, planes, onics, regroup, events, series):
         app.command(rich_help_panel=PANEL)(command)
-    acceptance.register(ocs.commands)
     for name, group in (("ocs", ocs.commands), ("circuits", circuits), ("job", job)):
         app.add_typer(group, name=name, rich_help_panel=PANEL)
 

@@ -20,9 +20,9 @@ from ringlight.experiments.client import Api, ApiError, Unreachable
 from ringlight.fabric.parts import Port
 from ringlight.fabric.routing import forwarding_rules
 from ringlight.fabric.topology import circuit_cross_connects, electrical_graph
-from ringlight.testbed.acceptance.network import run
 from ringlight.testbed.emulation.optical.datapath import Datapath
 from ringlight.testbed.forkserver import start_process
+from ringlight.testbed.rigs.network import run
 from tests import forks
 from tests.integration.controller_rig import FABRIC, ControllerRig
 from tests.integration.labs import Idle

@@ -17,8 +17,8 @@ from ringlight.controller.openflow.errors import (
     SwitchTimeoutError,
 )
 from ringlight.controller.openflow.plane import FlowMod, OpenFlowPlane, SwitchEvent
-from ringlight.testbed.acceptance.network import run
 from ringlight.testbed.lab import new_lab
+from ringlight.testbed.rigs.network import run
 
 pytestmark = pytest.mark.root
 

@@ -61,10 +61,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "controller.web.access",
         "controller.errors",
     ),
-    "testbed.acceptance": (
+    "testbed.rigs": (
         "fabric",
-        "controller.errors",
-        "controller.openflow",
         "controller.optical",
         "testbed.emulation.kernel",
         "testbed.emulation.optical",
@@ -157,7 +155,7 @@ ONLY_IN = {
         "extensions.sonic.gnmi",
         "extensions.gnmi.session",
         "extensions.sonic.emulation.gnmi",
-        "testbed.acceptance.rigs.gnmi",
+        "extensions.acceptance.rigs.gnmi",
     ],
     "ncclient": ["extensions.polatis.netconf"],
     "paramiko": ["extensions.polatis.netconf"],

@@ -12,10 +12,9 @@ from pathlib import Path
 from ringlight.controller.optical.base import OpticalSwitchDriver
 from ringlight.controller.optical.registry import make_driver
 from ringlight.fabric.crossconnect import CrossConnect
-from ringlight.testbed.acceptance.checks.reading import WRONG_PASSWORD
-from ringlight.testbed.acceptance.network import nobodys_address
-from ringlight.testbed.acceptance.rig import Recovery, Rig, lacks
-from ringlight.testbed.acceptance.rigs.emulated import HOSTS, SIZE
+from ringlight.testbed.rigs.emulated import HOSTS, SIZE
+from ringlight.testbed.rigs.network import nobodys_address
+from ringlight.testbed.rigs.rig import WRONG_PASSWORD, Recovery, Rig, lacks
 from tests.extensions.polatis import netconf_server
 from tests.extensions.polatis.netconf_server import BASE, MODEL, PASSWORD, USER, NetconfServer
 
@@ -37,6 +36,7 @@ class NetconfRig(Rig):
 
     inputs, outputs = range(1, SIZE + 1), range(SIZE + 1, 2 * SIZE)
     failed_port = 2 * SIZE
+    addition, removal = r"\bmerge\b|\bcreate\b", r"\bdelete\b"
     recoveries = ("RESTORE",)
 
     @classmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 
 from ringlight.extensions.tl1.grammar import MessageFramer, Reply, Report
-from ringlight.testbed.acceptance.rigs.emulated import PASSWORD, USER
+from ringlight.testbed.rigs.emulated import PASSWORD, USER
 
 
 class Client:

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from ringlight.extensions.tl1.grammar import Report
-from ringlight.testbed.acceptance.network import run
-from ringlight.testbed.acceptance.rigs.emulated import SIZE, USER, ScpiRig
+from ringlight.testbed.rigs.emulated import SIZE, USER, ScpiRig
+from ringlight.testbed.rigs.network import run
 from tests.extensions.tl1.talk import Client
 
 pytestmark = pytest.mark.root

@@ -1,0 +1,1 @@
+"""The rigs of drivers that are not SCPI's."""

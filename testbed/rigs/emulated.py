@@ -1,0 +1,410 @@
+"""Rigs around the emulated optical switch: its process, hosts at its ports, a proxy that misbehaves."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from io import BufferedReader
+from pathlib import Path
+from typing import Any, ClassVar
+
+import httpx
+
+from ringlight.controller.optical.base import OpticalSwitchDriver
+from ringlight.controller.optical.registry import make_driver
+from ringlight.fabric.crossconnect import CrossConnect
+from ringlight.fabric.optical_profiles import profiles
+from ringlight.testbed.emulation.optical.datapath import Datapath, remove_pins
+from ringlight.testbed.emulation.optical.lasers import Lasers
+from ringlight.testbed.forkserver import Process, start_process
+from ringlight.testbed.lab import new_lab
+from ringlight.testbed.rigs.network import NamespaceNetwork, nobodys_address
+from ringlight.testbed.rigs.rig import WRONG_PASSWORD, Recovery, Rig, lacks
+
+SIZE, MAX_SIZE = 8, 1024
+#: Faceplates 1..HOSTS have a host; nothing is plugged into the others.
+HOSTS = 5
+PROFILE = "mems"
+#: A rig that is measured: two kept circuits next to 320 others, and only those two have hosts.
+MEASURED_SIZE, MEASURED_HOSTS = 324, 2
+#: Who may use the switch, by protocols with a login.
+USER, PASSWORD = "ann", "s3cr:t"
+START_S = 30.0
+#: A session that says nothing for so long is ended, seconds. A busy machine holds a client up between two
+#: requests, which must not take as long.
+IDLE_S = 2.0
+_NICENESS = -15
+
+
+class Proxy:
+    """Proxy between a client and a switch that counts writes and misbehaves on demand.
+
+    ``seen``: the writes. ``lose``: whether the next one is lost, True after it has had its effect.
+    ``garble``: readings are damaged. Each request has one reply; of SCPI both are lines (a set command comes
+    with a query behind it).
+    """
+
+    WRITE = re.compile(rb"conn\w*:(add|sub|only)|disc|port:(enab|dis)|\*rst", re.IGNORECASE)
+    #: A reading of what stands.
+    READ = re.compile(rb"stat\?")
+
+    def __init__(self, upstream: tuple[str, int]) -> None:
+        self._upstream = upstream
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self.seen: list[str] = []
+        self.lose: bool | None = None
+        self.garble = False
+        self._sockets: set[socket.socket] = set()
+        self._lock = threading.Lock()
+        self._threads = [threading.Thread(target=self._accept, name="proxy", daemon=True)]
+        self._threads[0].start()
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.drop()
+        for thread in self._threads:
+            thread.join(5)
+
+    def drop(self) -> None:
+        with self._lock:
+            for item in self._sockets:
+                with contextlib.suppress(OSError):
+                    item.shutdown(socket.SHUT_RDWR)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            thread = threading.Thread(target=self._serve, args=(client,), name="proxy", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    @contextmanager
+    def _with_switch(self, client: socket.socket) -> Iterator[socket.socket]:
+        """Yield a connection to the switch for as long as the client's. The end of either is not an error."""
+        with (
+            client,
+            contextlib.suppress(OSError),
+            socket.create_connection(self._upstream, timeout=30) as switch,
+        ):
+            for end in (client, switch):
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            with self._lock:
+                self._sockets |= {client, switch}
+            try:
+                yield switch
+            finally:
+                with self._lock:
+                    self._sockets -= {client, switch}
+
+    def _serve(self, client: socket.socket) -> None:
+        with (
+            self._with_switch(client) as switch,
+            client.makefile("rb") as requests,
+            switch.makefile("rb") as replies,
+        ):
+            while (request := self.request(requests)) and self._pass(request, client, switch, replies):
+                pass
+
+    def request(self, file: BufferedReader) -> bytes:
+        """Return the next request; empty at the end."""
+        return file.readline()
+
+    def reply(self, file: BufferedReader, request: bytes) -> bytes:
+        """Return the reply to a request; empty at the end."""
+        return file.readline()
+
+    def _pass(
+        self, request: bytes, client: socket.socket, switch: socket.socket, replies: BufferedReader
+    ) -> bool:
+        write = self.WRITE.search(request) is not None
+        lose, self.lose = (self.lose, None) if write else (None, self.lose)
+        if write:
+            self.seen.append(request.decode().strip())
+        if lose is False:
+            return False
+        switch.sendall(request)
+        reply = self.reply(replies, request)
+        if lose:
+            time.sleep(0.02)
+            return False
+        spoilt = self.garble and self.READ.search(request) is not None
+        client.sendall(reply[: len(reply) // 2] if spoilt else reply)
+        return bool(reply) and not spoilt
+
+
+class ScpiRig(Rig):
+    """The emulated optical switch process, its faceplate in a namespace, a proxy before its SCPI port.
+
+    A rig for another of its management protocols is a subclass that names it and makes a proxy for it.
+    """
+
+    addition: ClassVar[str] = r"conn\w*:(add|only)"
+    removal: ClassVar[str] = r"conn\w*:sub|disc:"
+    #: All; the subclasses, whose switch is the same, have one each.
+    recoveries: ClassVar[Sequence[Recovery]] = ("MAINTAIN", "RESTORE", "REMOVE")
+    #: Whether the dialect tells that a port has failed; the last egress has.
+    shows_failed: ClassVar[bool] = True
+    profile: str = PROFILE
+    wavelengths: ClassVar[int] = 0
+    #: What the switch calls the protocol; the driver has the same name.
+    protocol: ClassVar[str] = "scpi"
+    #: Further entries of the inventory.
+    more: ClassVar[Mapping[str, Any]] = {}
+    proxy_of: ClassVar[type[Proxy]] = Proxy
+
+    def __init__(
+        self, size: int = SIZE, profile: str | None = None, hosts: int = HOSTS, more: Sequence[str] = ()
+    ) -> None:
+        """``size``: duplex faceplate ports, the last egress of which has failed; ``hosts``: so many of them
+        have a host; ``more``: arguments of the switch."""
+        self.size, self.profile, self._more = size, profile or self.profile, tuple(more)
+        self.inputs, self.outputs = range(1, size + 1), range(size + 1, 2 * size)
+        self.failed_port = 2 * size if self.shows_failed else None
+        self.hosts = {}
+        self._lab = new_lab()
+        self._held = self._lab.hold()
+        self._network: NamespaceNetwork | None = None
+        self._process: Process | None = None
+        self._proxy: Proxy | None = None
+        self._maps: Datapath | None = None
+        self._pins = self._lab.bpf_dir / "ocs0"
+        try:
+            inside = self._lab.namespace("ocs0")
+            ends = [f"p{p} netns {inside}" for p in range(1, hosts + 1)]
+            self._network = NamespaceNetwork(self._lab, ends, [inside])
+            self.hosts = self._network.hosts
+            self._start(inside)
+        except BaseException:
+            self.close()
+            raise
+
+    def _arguments(self) -> list[str]:
+        """Return the further arguments of the switch's process."""
+        if self.protocol == "scpi":
+            return []
+        users = self._lab.state_dir / "users"
+        users.write_text(f"{USER}:{PASSWORD}\n")
+        (self._lab.state_dir / "password").write_text(f"{PASSWORD}\n")
+        (self._lab.state_dir / "wrong").write_text(f"{WRONG_PASSWORD}\n")
+        return ["--serve", f"{self.protocol}=127.0.0.1:0", "--users", str(users)]
+
+    def _start(self, namespace: str) -> None:
+        self._ready = self._lab.state_dir / "ocs0.ready"
+        self._launch(
+            [
+                *(sys.executable, "-m", "ringlight.testbed.emulation.optical", "--name", "ocs0"),
+                *("--lab", self._lab.id, "--size", str(self.size), "--listen", "127.0.0.1:0"),
+                *("--profile", self.profile, "--netns", namespace, "--pins", str(self._pins)),
+                *("--failed-port", str(2 * self.size), "--ready", str(self._ready), "--seed", "1"),
+                *("--rest", "127.0.0.1:0", "--idle-timeout", str(IDLE_S)),
+                *self._arguments(),
+                *self._more,
+            ]
+        )
+        host, port = self.address.split(":")
+        self._proxy = self.proxy_of((host, int(port)))
+        self._maps = Datapath.resume(self._pins)
+
+    def _launch(self, command: list[str]) -> None:
+        self._command = command
+        log_path = self._lab.state_dir / "ocs0.log"
+        with log_path.open("wb") as log:
+            self._process = start_process(command, self._lab.environment(), log)
+        _favour(self._process.pid)
+        deadline = time.monotonic() + START_S
+        while not self._ready.exists():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"the optical switch did not start: {log_path.read_text()[-500:]}")
+            time.sleep(0.01)
+        ready = json.loads(self._ready.read_text())
+        self.rest: str = ready["rest"]
+        self.addresses: dict[str, str] = ready["addresses"]
+        self.address = self.addresses[self.protocol]
+
+    def close(self) -> None:
+        if self._proxy is not None:
+            self._proxy.close()
+        if self._process is not None:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.wait(5)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait(5)
+        if self._maps is not None:
+            self._maps.close()
+        if self._network is not None:
+            self._network.close()
+        remove_pins(self._pins)
+        forget(self._lab.bpf_dir, self._lab.state_dir)
+        self._held.close()
+
+    @property
+    def proxy(self) -> Proxy:
+        assert self._proxy is not None
+        return self._proxy
+
+    @property
+    def maps(self) -> Datapath:
+        assert self._maps is not None
+        return self._maps
+
+    def _make(self, address: str, password: str = "password") -> OpticalSwitchDriver:
+        profile = profiles()[self.profile].declared()
+        entry: dict[str, Any] = {"driver": self.protocol, "address": address, "profile": profile}
+        if self.protocol != "scpi":
+            entry |= {"username": USER, "password_file": str(self._lab.state_dir / password)}
+        if self.wavelengths:
+            entry["wavelengths"] = self.wavelengths
+        return make_driver("ocs0", {**entry, **self.more}, self.size)
+
+    def driver(self, direct: bool = False) -> OpticalSwitchDriver:
+        return self._make(self.address if direct else f"127.0.0.1:{self.proxy.port}")
+
+    def unreachable(self) -> OpticalSwitchDriver:
+        return self._make(nobodys_address())
+
+    def locked_out(self) -> OpticalSwitchDriver | None:
+        return None if self.protocol == "scpi" else self._make(self.address, "wrong")
+
+    def truth(self) -> set[CrossConnect]:
+        return {CrossConnect(i, circuit.egress, w) for (i, w), circuit in self.maps.cross_connects().items()}
+
+    def lit_since(self, cross_connect: CrossConnect) -> float:
+        spot = cross_connect.ingress, cross_connect.wavelength
+        return self.maps.cross_connects()[spot].ready_ns / 1e9
+
+    def packets(self, cross_connect: CrossConnect) -> int:
+        return self.maps.counters(cross_connect.egress).tx_packets
+
+    def reported_dark_s(self, cross_connect: CrossConnect) -> float:
+        dark_s = self.maps.counters(cross_connect.egress).dark_s
+        return lacks("a circuit that was dark") if dark_s is None else dark_s
+
+    def _tell(self, command: str) -> None:
+        host, port = self.addresses["scpi"].split(":")
+        with socket.create_connection((host, int(port)), timeout=5) as other:
+            other.sendall(f"{command};*opc?\n".encode())
+            assert other.recv(100) == b"1\n"
+
+    def external_connect(self, cross_connect: CrossConnect) -> None:
+        colour = "" if cross_connect.wavelength is None else f",(@{cross_connect.wavelength})"
+        self._tell(f":oxc:swit:conn:add (@{cross_connect.ingress}),(@{cross_connect.egress}){colour}")
+
+    def wipe(self) -> None:
+        self._tell(":oxc:swit:disc:all")
+
+    def writes(self) -> list[str]:
+        seen, self.proxy.seen = self.proxy.seen, []
+        return seen
+
+    def lose_next_reply(self, effect: bool) -> None:
+        self.proxy.lose = effect
+
+    @contextmanager
+    def broken_reads(self) -> Iterator[None]:
+        self.proxy.garble = True
+        try:
+            yield
+        finally:
+            self.proxy.garble = False
+
+    def drop_sessions(self) -> None:
+        self.proxy.drop()
+
+    def idle(self) -> None:
+        time.sleep(1.3 * IDLE_S)
+
+    @contextmanager
+    def fault(self, kind: str, *, count: int | None = None, seconds: float | None = None) -> Iterator[None]:
+        parameters = {"kind": kind, "protocol": self.protocol, "count": count, "seconds": seconds}
+        body = {key: value for key, value in parameters.items() if value is not None}
+        with httpx.Client(base_url=f"http://{self.rest}", trust_env=False, timeout=10) as switch:
+            made = switch.post("/v1/faults", json=body)
+            if made.status_code == 422:
+                lacks(f"{kind}: {made.json()['detail']}")
+            number = made.raise_for_status().json()["id"]
+            try:
+                yield
+            finally:
+                switch.delete(f"/v1/faults/{number}").raise_for_status()
+
+    def plug(self, faceplate: int, plugged: bool) -> None:
+        self.hosts[faceplate].plug(plugged)
+
+    def restart(self, recovery: Recovery) -> None:
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait(5)
+        self._ready.unlink()
+        own, command = f"{self.protocol}=127.0.0.1:0", list(self._command)
+        command[command.index("--listen") + 1] = self.addresses["scpi"]
+        command = [f"{self.protocol}={self.address}" if word == own else word for word in command]
+        # The last of several --recovery counts.
+        self._launch([*command, "--recovery", recovery.lower()])
+
+
+class WssRig(ScpiRig):
+    """The emulated wavelength-selective switch, with a laser at each faceplate.
+
+    The lasers have one wavelength all the time unless a test tunes one, so that light goes as on a switch
+    without wavelengths.
+    """
+
+    recoveries = ("RESTORE",)
+    wavelength = 2
+    wavelengths = SIZE
+    profile = "lcos"
+    lasers: Lasers
+
+    def _arguments(self) -> list[str]:
+        pin = self._lab.bpf_dir / "lasers"
+        self.lasers = Lasers.create(pin, self.size)
+        for laser in range(self.size):
+            self.tune(laser + 1, self.wavelength)
+        plugs = [word for port in range(1, self.size + 1) for word in ("--laser", f"{port}={port - 1}")]
+        return ["--wavelengths", str(self.wavelengths), "--lasers", str(pin), *plugs]
+
+    def tune(self, faceplate: int, wavelength: int) -> None:
+        self.lasers.tune(faceplate - 1, wavelength, time.monotonic_ns())
+
+    def close(self) -> None:
+        super().close()
+        if hasattr(self, "lasers"):
+            self.lasers.close()
+
+
+def _favour(pid: int) -> None:
+    """Run the switch's control before other programs if that is allowed, since a real one shares its
+    processor with none.
+
+    It is in a session of its own, whose niceness counts before the process's (sched(7), autogroup).
+    """
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, pid, _NICENESS)
+        Path(f"/proc/{pid}/autogroup").write_text(str(_NICENESS))
+
+
+def forget(*directories: Path) -> None:
+    """Remove directories of ours, one level deep."""
+    for directory in directories:
+        if directory.is_dir():
+            for path in directory.iterdir():
+                path.unlink()
+            directory.rmdir()
