@@ -1,8 +1,9 @@
 """Control time through each driver. Needs root.
 
 An emulated optical switch (a process of its own, eBPF datapath, no fibres), `ideal` profile, speaks every
-management protocol. ``permutation``: from a random permutation of all ports to another, reading, plan, writes and read-back included, by REPLACE
-and by UPDATE (which may only remove what is in the way). ``one``: moving one circuit, likewise. Seconds.
+management protocol. ``permutation``: from a random permutation of all ports to another, reading, plan, writes
+and read-back included, by REPLACE and by UPDATE (which may only remove what is in the way). ``one``: moving
+one circuit, likewise. Seconds.
 """
 
 from __future__ import annotations

@@ -86,6 +86,7 @@ CORE = InstalledExtension(
             "mrr": "fabric.optical_profiles:MRR",
             "ideal": "fabric.optical_profiles:IDEAL",
         },
+        rigs={"scpi": "testbed.rigs.emulated:ScpiRig", "scpi-wss": "testbed.rigs.emulated:WssRig"},
     ),
     "ringlight",
 )

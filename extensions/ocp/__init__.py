@@ -8,4 +8,5 @@ EXTENSION = Extension(
     drivers={"ocp-gnmi": "products:GNMI"},
     protocols={"ocp-gnmi": "emulation.gnmi:PROTOCOL"},
     profiles={"ocp": "products:OCP"},
+    rigs={"ocp-gnmi": "rig:OcpRig"},
 )

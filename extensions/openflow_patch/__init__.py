@@ -2,4 +2,8 @@
 
 from ringlight.fabric.extension import Extension
 
-EXTENSION = Extension(name="openflow_patch", drivers={"openflow": "products:PATCH_PANEL"})
+EXTENSION = Extension(
+    name="openflow_patch",
+    drivers={"openflow": "products:PATCH_PANEL"},
+    rigs={"openflow": "rig:OpenFlowRig"},
+)

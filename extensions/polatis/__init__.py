@@ -16,4 +16,5 @@ EXTENSION = Extension(
         "polatis-restconf": "emulation.restconf:PROTOCOL",
     },
     profiles={"polatis-7000": "products:POLATIS_7000", "polatis-6000": "products:POLATIS_6000"},
+    rigs={"polatis-tl1": "rigs:PolatisTl1Rig", "polatis-restconf": "rigs:PolatisRestconfRig"},
 )

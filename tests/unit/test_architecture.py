@@ -155,7 +155,7 @@ ONLY_IN = {
         "extensions.sonic.gnmi",
         "extensions.gnmi.session",
         "extensions.sonic.emulation.gnmi",
-        "extensions.acceptance.rigs.gnmi",
+        "extensions.gnmi.rig",
     ],
     "ncclient": ["extensions.polatis.netconf"],
     "paramiko": ["extensions.polatis.netconf"],

@@ -1,6 +1,7 @@
-"""Control time through the NETCONF driver, against Debian's netconfd: ``python -m tests.extensions.polatis.netconf_times``.
+"""Control time through the NETCONF driver against Debian's netconfd,
+as ``benchmarks/optical_drivers.py`` measures it.
 
-The figures are those of ``python -m benchmarks optical_drivers``, which measures drivers of emulated switches.
+    python -m tests.extensions.polatis.netconf_times
 """
 
 from __future__ import annotations

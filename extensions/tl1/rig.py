@@ -1,8 +1,7 @@
-"""Rigs around the emulated switch for drivers that use TL1."""
+"""What rigs of drivers that speak TL1 share."""
 
 from __future__ import annotations
 
-import re
 from io import BufferedReader
 
 from ringlight.extensions.tl1.grammar import (
@@ -18,8 +17,6 @@ from ringlight.testbed.rigs.emulated import Proxy, ScpiRig
 WHEN = "26-11-23 08:45:20"
 #: What comes between each command and its reply: a report with a first ``;`` that is not the end.
 NOISE = format_report(Report("**", "77", "REPT ALM PORT", ("2:MJ,LOS,SA;",), ("not; yours",), "noise"), WHEN)
-#: Which commands add, and which only remove.
-ADDITION, REMOVAL = "ENT-|ACT-", "DLT-|CANC-"
 
 
 class Tl1Proxy(Proxy):
@@ -45,30 +42,7 @@ class Tl1Proxy(Proxy):
         return b""
 
 
-class PolatisProxy(Tl1Proxy):
-    WRITE = re.compile(rb"\A((ENT|DLT)-PATCH|(OPR|RLS)-PORT-SHUTTER):")
-    READ = re.compile(rb"\ARTRV-PATCH:")
+class Tl1Rig(ScpiRig):
+    """A dialect gives it its protocol, a product and a proxy."""
 
-
-class CalientProxy(Tl1Proxy):
-    # Both phases of making a circuit, and of ending one, count as one write: the last.
-    WRITE = re.compile(rb"\A(ACT-CRS|DLT-CRS|(ENT|DLT)-CRS-BULK):")
-    READ = re.compile(rb"\ARTRV-CRS:")
-
-
-class PolatisTl1Rig(ScpiRig):
-    addition, removal = ADDITION, REMOVAL
-    recoveries = ("RESTORE",)
-    protocol = "polatis-tl1"
-    profile = "polatis-7000"
-    proxy_of = PolatisProxy
-    #: The dialect only tells whether a port's shutter is open.
-    shows_failed = False
-
-
-class CalientTl1Rig(ScpiRig):
-    addition, removal = ADDITION, REMOVAL
-    recoveries = ("REMOVE",)
-    protocol = "calient-tl1"
-    profile = "calient-s320"
-    proxy_of = CalientProxy
+    addition, removal = "ENT-|ACT-", "DLT-|CANC-"

@@ -1,4 +1,4 @@
-"""The emulated optical switch under gNMI, behind a proxy that reads HTTP/2 and spoils single calls."""
+"""What rigs of drivers that speak gNMI share: a proxy that reads HTTP/2 and spoils single calls."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import importlib.util
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from collections.abc import Iterator
+from typing import Any
 
 from ringlight.testbed.rigs.emulated import Proxy, ScpiRig
 
@@ -125,24 +125,14 @@ class GnmiProxy(Proxy):
 
 
 class GnmiRig(ScpiRig):
-    """The model of the Open Compute Project."""
+    """A model gives it its protocol and a product."""
 
     addition, removal = r"\Aadd ", r"\bdelete\b"
     recoveries = ("RESTORE",)
     shows_tuning = True
-    protocol = "ocp-gnmi"
-    profile = "ocp"
     proxy_of = GnmiProxy
-    more: ClassVar[Mapping[str, Any]] = {"tls": False}
 
     @classmethod
     def missing(cls) -> str:
         installed = all(importlib.util.find_spec(package) for package in ("pygnmi", "h2"))
         return "" if installed else "the extra gnmi is not installed: pip install 'ringlight[gnmi]'"
-
-
-class SonicGnmiRig(GnmiRig):
-    """SONiC's models, whose switch does not report light."""
-
-    protocol = "sonic-ocs-gnmi"
-    profile = "sonic-ocs"
