@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ringlight.controller.optical.errors import Refused, StaleRevision
 from ringlight.controller.optical.inventory import Credentials
-from ringlight.extensions.http.client import Reply
+from ringlight.extensions.http.http_client import Reply
 from ringlight.fabric.text import parse_json
 
 MEDIA_TYPE = "application/yang-data+json"

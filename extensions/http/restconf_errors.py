@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from ringlight.extensions.http.session import HttpError
+from ringlight.extensions.http.http_session import HttpError
 from ringlight.testbed.emulation.optical.device import DeviceError, Fault
 
 JSON, RESTCONF = "application/yang-data+json", "ietf-restconf"

@@ -5,8 +5,8 @@ from ringlight.fabric.extension import Extension
 EXTENSION = Extension(
     name="ocp",
     requires=("gnmi",),
-    drivers={"ocp-gnmi": "products:GNMI"},
-    protocols={"ocp-gnmi": "emulation.gnmi:PROTOCOL"},
-    profiles={"ocp": "products:OCP"},
-    rigs={"ocp-gnmi": "rig:OcpRig"},
+    drivers={"ocp-gnmi": "ocp_products:GNMI"},
+    protocols={"ocp-gnmi": "emulation.ocp_gnmi:PROTOCOL"},
+    profiles={"ocp": "ocp_products:OCP"},
+    rigs={"ocp-gnmi": "ocp_rig:OcpRig"},
 )

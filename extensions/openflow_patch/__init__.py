@@ -4,6 +4,6 @@ from ringlight.fabric.extension import Extension
 
 EXTENSION = Extension(
     name="openflow_patch",
-    drivers={"openflow": "products:PATCH_PANEL"},
-    rigs={"openflow": "rig:OpenFlowRig"},
+    drivers={"openflow": "patch_panel:PATCH_PANEL"},
+    rigs={"openflow": "patch_panel_rig:OpenFlowRig"},
 )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ringlight.extensions.calient import rest
-from ringlight.extensions.calient.rigs import CalientRestRig
+from ringlight.extensions.calient import calient_rest as rest
+from ringlight.extensions.calient.calient_rigs import CalientRestRig
 
 
 def http_200_is_success(patch: pytest.MonkeyPatch) -> None:

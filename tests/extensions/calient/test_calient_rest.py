@@ -27,20 +27,20 @@ from ringlight.controller.optical.errors import (
     Refused,
 )
 from ringlight.controller.optical.registry import make_driver
-from ringlight.extensions.calient.emulation.circuits import (
-    CalientCircuits,
-    CircuitError,
-    port_name,
-    port_number,
-)
-from ringlight.extensions.calient.emulation.rest import COOKIE_S, Cookies
-from ringlight.extensions.calient.rest import (
+from ringlight.extensions.calient.calient_rest import (
     parse_circuits,
     parse_port_powers,
     parse_ports,
     parse_power,
     parse_statuses,
 )
+from ringlight.extensions.calient.emulation.calient_circuits import (
+    CalientCircuits,
+    CircuitError,
+    port_name,
+    port_number,
+)
+from ringlight.extensions.calient.emulation.calient_rest import COOKIE_S, Cookies
 from ringlight.fabric.crossconnect import CrossConnect as XC
 from ringlight.fabric.crossconnect import CrossConnectState, Mode
 from ringlight.fabric.optical_profiles import IDEAL, MEMS

@@ -16,11 +16,11 @@ from ringlight.controller.optical.base import OpticalSwitchDriver
 from ringlight.controller.optical.errors import PartialApply, ProtocolError, Refused
 from ringlight.controller.optical.model import Identity, PortStatus
 from ringlight.controller.optical.registry import make_driver
-from ringlight.extensions.calient.circuits import Circuit, Half, parse_power
-from ringlight.extensions.calient.emulation.circuits import CircuitError, port_number
-from ringlight.extensions.calient.emulation.tl1 import PAGE_ROWS, CalientTl1Session
-from ringlight.extensions.calient.products import CALIENT_S320
-from ringlight.extensions.calient.tl1 import bulk_outcome, parse_circuit, parse_port, parse_powers
+from ringlight.extensions.calient.calient_circuits import Circuit, Half, parse_power
+from ringlight.extensions.calient.calient_products import CALIENT_S320
+from ringlight.extensions.calient.calient_tl1 import bulk_outcome, parse_circuit, parse_port, parse_powers
+from ringlight.extensions.calient.emulation.calient_circuits import CircuitError, port_number
+from ringlight.extensions.calient.emulation.calient_tl1 import PAGE_ROWS, CalientTl1Session
 from ringlight.fabric.crossconnect import CrossConnect as XC
 from ringlight.fabric.crossconnect import CrossConnectState, Mode, PortState
 from ringlight.fabric.optical_profiles import IDEAL, MEMS, Profile

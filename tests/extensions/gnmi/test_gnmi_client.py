@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from ringlight.controller.optical.errors import ProtocolError
-from ringlight.extensions.gnmi.client import updates_of
+from ringlight.extensions.gnmi.gnmi_client import updates_of
 
 
 def test_half_of_a_character_is_refused() -> None:

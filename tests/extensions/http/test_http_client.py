@@ -31,9 +31,8 @@ from ringlight.controller.optical.errors import (
     Unreachable,
 )
 from ringlight.controller.optical.inventory import Entry
-from ringlight.extensions.http.client import MAX_REPLY_BYTES, HttpClient, Reply, http_client
-from ringlight.extensions.http.restconf import parse_error
-from ringlight.extensions.http.session import (
+from ringlight.extensions.http.http_client import MAX_REPLY_BYTES, HttpClient, Reply, http_client
+from ringlight.extensions.http.http_session import (
     MAX_BODY_BYTES,
     REQUEST_S,
     Answer,
@@ -41,6 +40,7 @@ from ringlight.extensions.http.session import (
     Request,
     Response,
 )
+from ringlight.extensions.http.restconf import parse_error
 from tests.http_script import Asked, Script, answer, request
 
 # The client

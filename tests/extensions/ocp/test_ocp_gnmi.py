@@ -42,9 +42,9 @@ from ringlight.controller.optical.errors import (
 from ringlight.controller.optical.model import PortStatus
 from ringlight.controller.optical.registry import make_driver
 from ringlight.extensions.gnmi.grpc_calls import MAX_MESSAGE_BYTES, Call, Calls
-from ringlight.extensions.ocp.emulation.gnmi import OcpSession
-from ringlight.extensions.ocp.emulation.tree import Names, OcpTreeChange, Step, TreeError
-from ringlight.extensions.ocp.gnmi import (
+from ringlight.extensions.ocp.emulation.ocp_gnmi import OcpSession
+from ringlight.extensions.ocp.emulation.ocp_tree import Names, OcpTreeChange, Step, TreeError
+from ringlight.extensions.ocp.ocp_gnmi import (
     OcpGroup,
     OcpPort,
     number_ports,

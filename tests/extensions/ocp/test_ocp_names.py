@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from ringlight.extensions.ocp.emulation.tree import Names
+from ringlight.extensions.ocp.emulation.ocp_tree import Names
 from ringlight.fabric.optical_profiles import PIEZO
 from ringlight.testbed.emulation.optical.device import NS, OpticalDevice, Recovery, Stored, TunedEgress, Wire
 from ringlight.testbed.emulation.optical.recovery import booted

@@ -31,7 +31,7 @@ from ringlight.controller.optical.errors import (
 )
 from ringlight.controller.optical.readings import check_model, port_status
 from ringlight.controller.optical.registry import make_driver
-from ringlight.extensions.polatis.netconf import (
+from ringlight.extensions.polatis.polatis_netconf import (
     BASE,
     MODEL,
     SYSTEM,

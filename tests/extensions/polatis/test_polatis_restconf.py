@@ -32,7 +32,7 @@ from ringlight.controller.optical.errors import (
 from ringlight.controller.optical.registry import make_driver
 from ringlight.extensions.http.restconf import parse_error
 from ringlight.extensions.polatis.emulation.xml_body import MAX_DEPTH, XmlError, local_name, parse_xml
-from ringlight.extensions.polatis.restconf import (
+from ringlight.extensions.polatis.polatis_restconf import (
     format_pairs,
     parse_identity,
     parse_pairs,

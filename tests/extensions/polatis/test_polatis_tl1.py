@@ -11,9 +11,9 @@ from ringlight.controller.optical.errors import AuthFailed, PartialApply, Protoc
 from ringlight.controller.optical.model import Identity, PortStatus
 from ringlight.controller.optical.readings import port_status
 from ringlight.controller.optical.registry import make_driver
-from ringlight.extensions.polatis.emulation.tl1 import PolatisTl1Session
-from ringlight.extensions.polatis.tl1 import parse_patches, parse_ports, parse_power
-from ringlight.extensions.tl1.session import ALARM_NS
+from ringlight.extensions.polatis.emulation.polatis_tl1 import PolatisTl1Session
+from ringlight.extensions.polatis.polatis_tl1 import parse_patches, parse_ports, parse_power
+from ringlight.extensions.tl1.tl1_session import ALARM_NS
 from ringlight.fabric.crossconnect import CrossConnect as XC
 from ringlight.fabric.crossconnect import Mode, PortState
 from ringlight.fabric.optical_profiles import IDEAL, MEMS

@@ -10,8 +10,8 @@ import pytest
 from ringlight.controller.optical.errors import OpticalError
 from ringlight.controller.optical.model import Snapshot
 from ringlight.extensions.sonic import databases
-from ringlight.extensions.sonic.rest import SonicRestDriver
-from ringlight.extensions.sonic.rigs import SonicRestRig
+from ringlight.extensions.sonic.sonic_rest import SonicRestDriver
+from ringlight.extensions.sonic.sonic_rigs import SonicRestRig
 from ringlight.fabric.crossconnect import CrossConnectState
 
 

@@ -26,8 +26,8 @@ from ringlight.controller.optical.errors import (
 from ringlight.controller.optical.registry import make_driver
 from ringlight.extensions.gnmi.yang_tree import Step
 from ringlight.extensions.sonic import databases as sonic
-from ringlight.extensions.sonic.emulation.tree import ROOT, STATES, SonicTreeChange, TooBig, tree
-from ringlight.extensions.sonic.rest import parse_bulk
+from ringlight.extensions.sonic.emulation.sonic_tree import ROOT, STATES, SonicTreeChange, TooBig, tree
+from ringlight.extensions.sonic.sonic_rest import parse_bulk
 from ringlight.fabric.crossconnect import CrossConnect as XC
 from ringlight.fabric.crossconnect import CrossConnectState, Mode, PortState
 from ringlight.fabric.optical_profiles import IDEAL, profiles

@@ -18,8 +18,8 @@ from pygnmi.spec.v080 import gnmi_pb2 as gnmi
 from ringlight.controller.optical.base import OpticalSwitchDriver
 from ringlight.controller.optical.errors import ProtocolError
 from ringlight.controller.optical.registry import make_driver
-from ringlight.extensions.gnmi.client import path_of
-from ringlight.extensions.sonic.gnmi import parse_table
+from ringlight.extensions.gnmi.gnmi_client import path_of
+from ringlight.extensions.sonic.sonic_gnmi import parse_table
 from ringlight.fabric.crossconnect import CrossConnect as XC
 from ringlight.fabric.crossconnect import CrossConnectState, Mode
 from tests.drivers import converge

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from ringlight.extensions.tl1.grammar import MessageFramer, Reply, Report
+from ringlight.extensions.tl1.tl1_grammar import MessageFramer, Reply, Report
 from ringlight.testbed.rigs.emulated import PASSWORD, USER
 
 

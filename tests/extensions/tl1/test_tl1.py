@@ -24,8 +24,8 @@ from ringlight.controller.optical.errors import (
     Unreachable,
 )
 from ringlight.controller.optical.inventory import Credentials
-from ringlight.extensions.tl1.client import Tl1Client
-from ringlight.extensions.tl1.grammar import (
+from ringlight.extensions.tl1.tl1_client import Tl1Client
+from ringlight.extensions.tl1.tl1_grammar import (
     Command,
     CommandFramer,
     MessageFramer,

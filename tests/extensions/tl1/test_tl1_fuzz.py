@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ringlight.controller.optical.errors import OpticalError
 from ringlight.controller.optical.registry import make_driver
-from ringlight.extensions.tl1.grammar import MessageFramer, Reply
+from ringlight.extensions.tl1.tl1_grammar import MessageFramer, Reply
 from ringlight.fabric.crossconnect import CrossConnect, check_matching
 from ringlight.fabric.optical_profiles import IDEAL
 from ringlight.testbed.emulation.optical.device import OpticalDevice

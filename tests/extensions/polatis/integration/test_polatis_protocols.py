@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ringlight.extensions.tl1.grammar import Report
+from ringlight.extensions.tl1.tl1_grammar import Report
 from ringlight.testbed.rigs.emulated import SIZE, USER, ScpiRig
 from ringlight.testbed.rigs.network import run
 from tests.extensions.tl1.talk import Client

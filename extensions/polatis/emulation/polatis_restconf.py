@@ -38,6 +38,14 @@ from urllib.parse import parse_qs, unquote
 from xml.etree.ElementTree import Element
 from xml.sax.saxutils import escape
 
+from ringlight.extensions.http.http_session import (
+    Answer,
+    HttpError,
+    HttpSession,
+    Request,
+    Response,
+    basic_login,
+)
 from ringlight.extensions.http.restconf_errors import (
     JSON,
     RESTCONF,
@@ -45,14 +53,6 @@ from ringlight.extensions.http.restconf_errors import (
     error_body,
     from_device,
     told_error,
-)
-from ringlight.extensions.http.session import (
-    Answer,
-    HttpError,
-    HttpSession,
-    Request,
-    Response,
-    basic_login,
 )
 from ringlight.extensions.polatis.emulation.xml_body import XmlError, local_name, namespace, parse_xml
 from ringlight.fabric.text import parse_json

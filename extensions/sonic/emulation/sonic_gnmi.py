@@ -23,15 +23,15 @@ from typing import Any
 
 from pygnmi.spec.v080 import gnmi_pb2 as gnmi
 
-from ringlight.extensions.gnmi.grpc_calls import CallError, Status
-from ringlight.extensions.gnmi.session import (
+from ringlight.extensions.gnmi.gnmi_session import (
     Asked,
     GnmiSession,
     json_value,
     read_value,
 )
+from ringlight.extensions.gnmi.grpc_calls import CallError, Status
 from ringlight.extensions.gnmi.yang_tree import Entries, Path, Step, bare
-from ringlight.extensions.sonic.emulation.tree import (
+from ringlight.extensions.sonic.emulation.sonic_tree import (
     DATABASES,
     MODULES,
     REVISION,

@@ -1,4 +1,4 @@
-"""What rigs of drivers that speak HTTP share."""
+"""Shared parts of rigs whose drivers speak HTTP."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import ClassVar
 
-from ringlight.extensions.tl1.grammar import (
+from ringlight.extensions.tl1.tl1_grammar import (
     Command,
     CommandFramer,
     Reply,

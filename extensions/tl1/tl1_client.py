@@ -27,7 +27,7 @@ from ringlight.controller.optical.errors import (
     Unreachable,
 )
 from ringlight.controller.optical.inventory import Credentials
-from ringlight.extensions.tl1.grammar import (
+from ringlight.extensions.tl1.tl1_grammar import (
     Command,
     MessageFramer,
     Reply,

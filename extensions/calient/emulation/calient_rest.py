@@ -41,7 +41,7 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qs, parse_qsl
 
-from ringlight.extensions.calient.emulation.circuits import (
+from ringlight.extensions.calient.emulation.calient_circuits import (
     GROUP,
     INVALID,
     SOFTWARE,
@@ -49,7 +49,7 @@ from ringlight.extensions.calient.emulation.circuits import (
     CalientCircuits,
     CircuitError,
 )
-from ringlight.extensions.http.session import (
+from ringlight.extensions.http.http_session import (
     Answer,
     HttpError,
     HttpSession,

@@ -8,9 +8,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from ringlight.extensions.gnmi.session import Asked, GnmiSession, read_path, read_value
+from ringlight.extensions.gnmi.gnmi_session import Asked, GnmiSession, read_path, read_value
 from ringlight.extensions.gnmi.yang_tree import Path, Step
-from ringlight.extensions.ocp.emulation.tree import MODULES, VERSION, Names, OcpTreeChange, tree
+from ringlight.extensions.ocp.emulation.ocp_tree import MODULES, VERSION, Names, OcpTreeChange, tree
 from ringlight.testbed.emulation.optical.session import ManagementProtocol, Switch
 
 

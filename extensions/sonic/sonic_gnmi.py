@@ -30,7 +30,7 @@ from ringlight.controller.optical.base import Deadline, OpticalSwitchDriver, aft
 from ringlight.controller.optical.errors import ProtocolError, Refused
 from ringlight.controller.optical.inventory import Entry, secrets_of
 from ringlight.controller.optical.model import Capabilities, Identity, Snapshot
-from ringlight.extensions.gnmi.client import Elem, GnmiClient, NotThere, access_of, path_of, updates_of
+from ringlight.extensions.gnmi.gnmi_client import Elem, GnmiClient, NotThere, access_of, path_of, updates_of
 from ringlight.extensions.gnmi.yang import bare_keys
 from ringlight.extensions.sonic import databases as sonic
 from ringlight.fabric.crossconnect import CrossConnect

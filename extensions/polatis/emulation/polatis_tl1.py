@@ -28,8 +28,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from ringlight.extensions.tl1.grammar import Command, Tl1Error, parse_numbers
-from ringlight.extensions.tl1.session import (
+from ringlight.extensions.tl1.tl1_grammar import Command, Tl1Error, parse_numbers
+from ringlight.extensions.tl1.tl1_session import (
     DONE,
     Answer,
     Denial,

@@ -1,5 +1,5 @@
 """Calient S-series over REST: JSON over HTTP, base ``/rest``; the device's side is described in
-`extensions/calient/emulation/rest.py`.
+`extensions/calient/emulation/calient_rest.py`.
 
 The upper half turns values into JSON and JSON into values, without I/O.
 
@@ -26,8 +26,8 @@ from ringlight.controller.optical.base import Deadline
 from ringlight.controller.optical.errors import Indeterminate, ProtocolError, Refused
 from ringlight.controller.optical.inventory import Entry, secrets_of
 from ringlight.controller.optical.model import Capabilities, Identity, PortStatus, Snapshot
-from ringlight.extensions.calient import circuits as calient
-from ringlight.extensions.calient.circuits import (
+from ringlight.extensions.calient import calient_circuits as calient
+from ringlight.extensions.calient.calient_circuits import (
     GROUP,
     MAX_BATCH,
     PORT_NAME,
@@ -37,7 +37,7 @@ from ringlight.extensions.calient.circuits import (
     circuit_state,
     in_order,
 )
-from ringlight.extensions.http.client import Reply, http_client
+from ringlight.extensions.http.http_client import Reply, http_client
 from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, PortState
 
 LIST = "/rest/crossconnects/?id=list"

@@ -30,8 +30,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from ringlight.extensions.gnmi.yang_tree import Path, Step, TreeError, bare, bare_entry, find
-from ringlight.extensions.http.restconf_errors import JSON, RestconfError, error_body, from_device
-from ringlight.extensions.http.session import (
+from ringlight.extensions.http.http_session import (
     Answer,
     HttpError,
     HttpSession,
@@ -39,7 +38,8 @@ from ringlight.extensions.http.session import (
     Response,
     basic_login,
 )
-from ringlight.extensions.sonic.emulation.tree import (
+from ringlight.extensions.http.restconf_errors import JSON, RestconfError, error_body, from_device
+from ringlight.extensions.sonic.emulation.sonic_tree import (
     CONFIG,
     KEYS,
     LOSS_KEYS,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ringlight.extensions.gnmi.rig import GnmiRig
-from ringlight.extensions.http.rig import HttpRig
+from ringlight.extensions.gnmi.gnmi_rig import GnmiRig
+from ringlight.extensions.http.http_rig import HttpRig
 
 
 class SonicRestRig(HttpRig):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from ringlight.extensions.http.rig import HttpRig
-from ringlight.extensions.tl1.rig import Tl1Proxy, Tl1Rig
+from ringlight.extensions.http.http_rig import HttpRig
+from ringlight.extensions.tl1.tl1_rig import Tl1Proxy, Tl1Rig
 
 
 class PolatisProxy(Tl1Proxy):

@@ -1,5 +1,5 @@
 """Calient S-series (S160, S320) over TL1, TCP port 3083; the device's side is described in
-`extensions/calient/emulation/tl1.py`.
+`extensions/calient/emulation/calient_tl1.py`.
 
 A circuit is made in two phases, reserved by ``ENT-CRS`` and given light by
 ``ACT-CRS``; if the second is denied, the first is undone. It ends in two phases too, ``CANC-CRS`` and
@@ -34,7 +34,7 @@ from ringlight.controller.optical.base import Deadline, after_others
 from ringlight.controller.optical.errors import Indeterminate, OpticalError, ProtocolError, Refused
 from ringlight.controller.optical.inventory import Entry, secrets_of
 from ringlight.controller.optical.model import Capabilities, Identity, PortStatus, Snapshot
-from ringlight.extensions.calient.circuits import (
+from ringlight.extensions.calient.calient_circuits import (
     GROUP,
     MAX_BATCH,
     PORT_NAME,
@@ -44,8 +44,8 @@ from ringlight.extensions.calient.circuits import (
     circuit_state,
     parse_power,
 )
-from ringlight.extensions.tl1.client import Denied, Tl1Client
-from ringlight.extensions.tl1.grammar import Command, Tl1Error, parse_values, quoted
+from ringlight.extensions.tl1.tl1_client import Denied, Tl1Client
+from ringlight.extensions.tl1.tl1_grammar import Command, Tl1Error, parse_values, quoted
 from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, PortState
 
 #: Circuits per write that are not made in bulk, each with two commands.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ringlight.extensions.gnmi.rig import GnmiRig
+from ringlight.extensions.gnmi.gnmi_rig import GnmiRig
 
 
 class OcpRig(GnmiRig):

@@ -22,11 +22,11 @@ _PRODUCTS = ("polatis-7000", "polatis-6000")
 POLATIS_SCPI = replace(SCPI, products=_PRODUCTS, profile="polatis-7000")
 
 TL1 = DriverKind(
-    "ringlight.extensions.polatis.tl1:PolatisTl1Driver", _PRODUCTS, "polatis-7000", "polatis-tl1"
+    "ringlight.extensions.polatis.polatis_tl1:PolatisTl1Driver", _PRODUCTS, "polatis-7000", "polatis-tl1"
 )
 
 RESTCONF = DriverKind(
-    "ringlight.extensions.polatis.restconf:PolatisRestconfDriver",
+    "ringlight.extensions.polatis.polatis_restconf:PolatisRestconfDriver",
     _PRODUCTS,
     "polatis-7000",
     "polatis-restconf",
@@ -37,7 +37,7 @@ RESTCONF = DriverKind(
 )
 
 NETCONF = DriverKind(
-    "ringlight.extensions.polatis.netconf:NetconfDriver",
+    "ringlight.extensions.polatis.polatis_netconf:NetconfDriver",
     _PRODUCTS,
     "polatis-7000",
     options=frozenset({"key_file", "host_key", "known_hosts", "verify"}),

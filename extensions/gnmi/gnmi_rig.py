@@ -1,4 +1,4 @@
-"""What rigs of drivers that speak gNMI share: a proxy that reads HTTP/2 and spoils single calls."""
+"""Shared parts of rigs whose drivers speak gNMI: a proxy that reads HTTP/2 and spoils single calls."""
 
 from __future__ import annotations
 

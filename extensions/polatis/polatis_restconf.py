@@ -38,7 +38,7 @@ from ringlight.controller.optical.base import Deadline, OpticalSwitchDriver
 from ringlight.controller.optical.errors import ProtocolError, StaleRevision
 from ringlight.controller.optical.inventory import Entry, secrets_of
 from ringlight.controller.optical.model import Capabilities, Identity, Snapshot
-from ringlight.extensions.http.client import Reply, http_client
+from ringlight.extensions.http.http_client import Reply, http_client
 from ringlight.extensions.http.restconf import MEDIA_TYPE, check_write, headers_of
 from ringlight.fabric.crossconnect import CrossConnect
 

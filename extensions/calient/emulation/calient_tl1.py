@@ -29,7 +29,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from ringlight.extensions.calient.emulation.circuits import (
+from ringlight.extensions.calient.emulation.calient_circuits import (
     GROUP,
     INVALID,
     SOFTWARE,
@@ -37,8 +37,8 @@ from ringlight.extensions.calient.emulation.circuits import (
     CalientCircuits,
     CircuitError,
 )
-from ringlight.extensions.tl1.grammar import Command
-from ringlight.extensions.tl1.session import DONE, Answer, Denial, Handler, Tl1Session, Wait
+from ringlight.extensions.tl1.tl1_grammar import Command
+from ringlight.extensions.tl1.tl1_session import DONE, Answer, Denial, Handler, Tl1Session, Wait
 from ringlight.testbed.emulation.optical.device import Admin, Ticket
 from ringlight.testbed.emulation.optical.session import ManagementProtocol, Switch
 

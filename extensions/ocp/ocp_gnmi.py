@@ -39,7 +39,7 @@ from ringlight.controller.optical.errors import (
 )
 from ringlight.controller.optical.inventory import Entry, secrets_of
 from ringlight.controller.optical.model import Capabilities, Identity, PortStatus, Snapshot
-from ringlight.extensions.gnmi.client import GnmiClient, access_of, path_of, updates_of
+from ringlight.extensions.gnmi.gnmi_client import GnmiClient, access_of, path_of, updates_of
 from ringlight.extensions.gnmi.yang import bare, branch, entries, number, text
 from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, PortState
 

@@ -1,10 +1,10 @@
-"""What rigs of drivers that speak TL1 share."""
+"""Shared parts of rigs whose drivers speak TL1."""
 
 from __future__ import annotations
 
 from io import BufferedReader
 
-from ringlight.extensions.tl1.grammar import (
+from ringlight.extensions.tl1.tl1_grammar import (
     CommandFramer,
     MessageFramer,
     Reply,

@@ -26,8 +26,8 @@ from ringlight.controller.optical.base import Deadline, OpticalSwitchDriver
 from ringlight.controller.optical.errors import ProtocolError
 from ringlight.controller.optical.inventory import Entry, secrets_of
 from ringlight.controller.optical.model import Capabilities, Identity, Snapshot
-from ringlight.extensions.tl1.client import Tl1Client
-from ringlight.extensions.tl1.grammar import Command, format_numbers
+from ringlight.extensions.tl1.tl1_client import Tl1Client
+from ringlight.extensions.tl1.tl1_grammar import Command, format_numbers
 from ringlight.fabric.crossconnect import CrossConnect
 
 #: Cross-connects per command; 128 pairs are a line of about 1 kB.
