@@ -1,30 +1,25 @@
 """Control time through each driver. Needs root.
 
 An emulated optical switch (a process of its own, eBPF datapath, no fibres), `ideal` profile, speaks every
-management protocol but NETCONF, for which there is Debian's netconfd where it is installed. ``permutation``:
-from a random permutation of all ports to another, reading, plan, writes and read-back included, by REPLACE
-and by UPDATE (which may only remove what is in the way). ``one``: moving one circuit, likewise. Seconds.
+management protocol. ``permutation``: from a random permutation of all ports to another, reading, plan, writes
+and read-back included, by REPLACE and by UPDATE (which may only remove what is in the way). ``one``: moving
+one circuit, likewise. Seconds.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.harness import check_known, need_root, spread, tell
 from ringlight.controller.optical.base import OpticalSwitchDriver
-from ringlight.controller.optical.registry import make_driver
 from ringlight.fabric.crossconnect import CrossConnect, Mode
-from ringlight.fabric.optical_drivers import PROTOCOLS
+from ringlight.fabric.optical_drivers import protocols_of
 from ringlight.testbed.rigs import rigs
 from ringlight.testbed.rigs.emulated import ScpiRig
-from tests import netconf_server
-
-DRIVERS = (*PROTOCOLS, "polatis-netconf")
 
 
 def optical_drivers(
@@ -32,36 +27,20 @@ def optical_drivers(
 ) -> dict[str, Any]:
     """``rounds``: permutations in each mode; ``moves``: of one circuit; ``driver``: only these."""
     need_root()
-    check_known("--driver", driver, DRIVERS)
+    drivers = protocols_of("mems")
+    check_known("--driver", driver, drivers)
     found: dict[str, Any] = {}
-    for number, kind in enumerate(driver or DRIVERS):
-        tell(kind)
-        if kind == "polatis-netconf" and (why := netconf_server.missing()):
-            found[kind] = f"not measured: {why}"
-            continue
-        with driver_of(kind, ports) as (made, outputs):
-            found[kind] = measure(made, outputs, rounds, moves, number)
+    for number, name in enumerate(driver or drivers):
+        tell(name)
+        rig_type = rigs()[name]
+        assert issubclass(rig_type, ScpiRig)
+        # The last egress of a rig has failed.
+        with contextlib.closing(rig_type(ports + 1, "ideal", hosts=0)) as rig:
+            found[name] = measure(rig.driver(direct=True), rig.outputs, rounds, moves, number)
     return {"ports": ports, "drivers": found}
 
 
 PARTS = (optical_drivers,)
-
-
-@contextlib.contextmanager
-def driver_of(kind: str, ports: int) -> Iterator[tuple[OpticalSwitchDriver, Sequence[int]]]:
-    """The driver of a switch with so many ports, and its egresses."""
-    if kind in PROTOCOLS:
-        rig_type = rigs()[kind]
-        assert issubclass(rig_type, ScpiRig)
-        # The last egress of a rig has failed.
-        with contextlib.closing(rig_type(ports + 1, "ideal", hosts=0)) as rig:
-            yield rig.driver(direct=True), rig.outputs
-        return
-    with contextlib.closing(netconf_server.NetconfServer(2 * ports)) as server:
-        os.environ["OPTICAL_BENCHMARK"] = netconf_server.PASSWORD
-        login = {"username": netconf_server.USER, "password_env": "OPTICAL_BENCHMARK"}
-        entry = {"driver": kind, "address": server.address, "host_key": server.host_key, **login}
-        yield make_driver("ocs0", entry, ports), range(ports + 1, 2 * ports + 1)
 
 
 def measure(

@@ -192,11 +192,7 @@ class Controller:
         A switch that does not come in time is reported and taken over when it comes.
         """
         dpids = [switch.dpid for switch in self.fabric.packet_switches.values() if switch.is_ours]
-        dpids += [
-            int(entry["dpid"])
-            for entry in self.inventory.optical_switches.values()
-            if entry.get("driver") == "openflow" and "dpid" in entry
-        ]
+        dpids += [int(entry["dpid"]) for entry in self.inventory.optical_switches.values() if "dpid" in entry]
         try:
             self.plane.wait_for(dpids, switches_timeout_s)
         except NotConnectedError as error:

@@ -94,6 +94,15 @@ class Extension:
     workloads: Mapping[str, str] = field(default_factory=dict)
     #: By name, kinds of programs that run beside the workers of a job (``fabric.guests.GuestKind``).
     guests: Mapping[str, str] = field(default_factory=dict)
+    #: By its name, a driver of optical switches, described by a ``DriverKind``
+    #: (:mod:`fabric.optical_drivers`); fabric files and inventories ask for it.
+    drivers: Mapping[str, str] = field(default_factory=dict)
+    #: By its name, a ``ManagementProtocol`` (:mod:`testbed.emulation.optical.session`), which the emulated
+    #: optical switch loads to serve it.
+    protocols: Mapping[str, str] = field(default_factory=dict)
+    #: By its name, a ``Profile`` (:mod:`fabric.optical_profiles`), the times and losses of a product, which
+    #: fabric files name.
+    profiles: Mapping[str, str] = field(default_factory=dict)
     #: By name, which is its driver's, a subclass of :class:`~testbed.rigs.rig.Rig` that takes no argument;
     #: ``testbed.rigs.rigs()`` loads all.
     rigs: Mapping[str, str] = field(default_factory=dict)
@@ -149,6 +158,16 @@ class InstalledExtension:
 CORE = InstalledExtension(
     Extension(
         "ringlight",
+        drivers={"scpi": "fabric.optical_drivers:SCPI"},
+        protocols={"scpi": "testbed.emulation.optical.scpi:PROTOCOL"},
+        profiles={
+            "mems": "fabric.optical_profiles:MEMS",
+            "piezo": "fabric.optical_profiles:PIEZO",
+            "lcos": "fabric.optical_profiles:LCOS",
+            "mrr": "fabric.optical_profiles:MRR",
+            "ideal": "fabric.optical_profiles:IDEAL",
+        },
+        rigs={"scpi": "testbed.rigs.emulated:ScpiRig", "scpi-wss": "testbed.rigs.emulated:WssRig"},
         fabric={
             "grids": "fabric.planes.grid.grid_keys:GRIDS",
             "averaging": "fabric.planes.averagers.averager_keys:AVERAGING",

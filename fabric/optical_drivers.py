@@ -1,82 +1,49 @@
 """Drivers of optical switches that a fabric file can name: pure data, and what fits together.
 
-The drivers are in ``controller/optical``, the protocols that the emulated switch speaks in
-``testbed/emulation/optical``; a unit test holds this table against both. A driver of another package
-(``controller/optical/registry.py``) is not known here: its switch cannot be emulated and needs an address.
+The core's and those of extensions are in one table, :func:`driver_kinds`. Drivers are made in
+``controller/optical/registry.py``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
+
+from ringlight.fabric.extension import loaders
 
 #: Profiles of classes of switches rather than products; the switch of any driver can have one.
 CLASSES = ("mems", "piezo", "ideal")
-_CALIENT = ("calient-s320",)
-_POLATIS = ("polatis-7000", "polatis-6000")
-_SONIC = ("sonic-ocs",)
 
 
 @dataclass(frozen=True)
 class DriverKind:
-    """``products``: profiles that its switch may have besides those of `CLASSES`. ``profile``: the one it
-    has unless another is said. ``port``: TCP port of such a switch, None if it comes to the controller.
+    """The facts of a driver that fabric files and testbeds need.
 
-    ``protocol``: what the emulated switch serves for it, None if it cannot. ``login``: whether there is a
-    user to say. ``options``: what can be said in ``options``, as the driver describes it.
+    ``made_by``: ``"package.module:object"`` of the class or function that makes it, as
+    ``controller/optical/registry.py`` calls it. ``products``: profiles that its switch may have besides those
+    of `CLASSES`. ``profile``: the one that it has unless another is said. ``protocol``: what the emulated
+    switch serves for it, None if it cannot be emulated. ``login``: whether there is a user to say.
+
+    ``options``: what can be said in ``options``, as the driver describes it; ``emulated_options``: those
+    that make sense for an emulated switch, too; ``emulated``: keys of the inventory entry of every emulated
+    switch. ``is_bridge``: the switch is a bridge of Open vSwitch, which a testbed makes, and which connects
+    to the controller; it has any profile.
     """
 
-    products: tuple[str, ...]
-    profile: str
-    port: int | None
-    protocol: str | None
+    made_by: str
+    products: tuple[str, ...] = ()
+    profile: str = "mems"
+    protocol: str | None = None
     login: bool = True
     options: frozenset[str] = frozenset()
+    emulated_options: frozenset[str] = frozenset()
+    emulated: Mapping[str, object] = field(default_factory=dict)
+    is_bridge: bool = False
 
 
-_WEB = {"tls", "ca_file"}
-_CERTIFIED = {*_WEB, "cert_file", "key_file", "server_name"}
-
-DRIVERS: Mapping[str, DriverKind] = {
-    # Without a product in its name, for the fabric files that had it before there were others.
-    "scpi": DriverKind(_POLATIS, "mems", 5025, "scpi", login=False),
-    "polatis-scpi": DriverKind(_POLATIS, "polatis-7000", 5025, "scpi", login=False),
-    "polatis-tl1": DriverKind(_POLATIS, "polatis-7000", 3082, "polatis-tl1"),
-    "polatis-netconf": DriverKind(
-        _POLATIS,
-        "polatis-7000",
-        830,
-        None,
-        options=frozenset({"key_file", "host_key", "known_hosts", "verify"}),
-    ),
-    "polatis-restconf": DriverKind(
-        _POLATIS, "polatis-7000", 8008, "polatis-restconf", options=frozenset({*_WEB, "settle_s"})
-    ),
-    "calient-tl1": DriverKind(
-        _CALIENT, "calient-s320", 3083, "calient-tl1", options=frozenset({"group", "bulk"})
-    ),
-    "calient-rest": DriverKind(
-        _CALIENT, "calient-s320", 443, "calient-rest", options=frozenset({*_WEB, "group"})
-    ),
-    "ocp-gnmi": DriverKind(
-        ("ocp",),
-        "ocp",
-        9339,
-        "ocp-gnmi",
-        options=frozenset({*_CERTIFIED, "inputs", "outputs"}),
-    ),
-    "sonic-ocs": DriverKind(_SONIC, "sonic-ocs", 443, "sonic-ocs", options=frozenset(_WEB)),
-    "sonic-ocs-gnmi": DriverKind(
-        _SONIC, "sonic-ocs", 8080, "sonic-ocs-gnmi", options=frozenset({*_CERTIFIED, "schema"})
-    ),
-    "openflow": DriverKind((*_CALIENT, *_POLATIS, "ocp", *_SONIC), "mems", None, None, login=False),
-}
-
-#: All that the emulated switch speaks.
-PROTOCOLS = tuple(dict.fromkeys(kind.protocol for kind in DRIVERS.values() if kind.protocol is not None))
-
-#: Options that also the driver of an emulated switch can be told.
-EMULATED_OPTIONS = frozenset({"group", "bulk", "settle_s", "schema"})
+#: Without a product in its name, for the fabric files that had it before there were others.
+SCPI = DriverKind("ringlight.controller.optical.scpi:ScpiDriver", protocol="scpi", login=False)
 
 #: Keys of an inventory entry that no option may take the place of.
 RESERVED = frozenset(
@@ -87,11 +54,27 @@ RESERVED = frozenset(
 )
 
 
+@cache
+def driver_kinds() -> Mapping[str, DriverKind]:
+    """Return all drivers by name, the core's first. Raises ExtensionError."""
+    return {name: load() for name, load in loaders("drivers").items()}
+
+
 def protocols_of(profile: str) -> tuple[str, ...]:
     """Return the emulated protocols of a switch of that profile. A switch of a class has all of them."""
-    kinds = DRIVERS.values()
+    kinds = driver_kinds().values()
     spoken = [kind.protocol for kind in kinds if profile in CLASSES or profile in kind.products]
     return tuple(dict.fromkeys(name for name in spoken if name is not None))
+
+
+def products_of(driver: str) -> tuple[str, ...]:
+    """Return the profiles of products that a driver's switch may have: all that speak its protocol."""
+    kinds = driver_kinds()
+    kind = kinds[driver]
+    alike = [
+        other for other in kinds.values() if kind.is_bridge or other.protocol == kind.protocol is not None
+    ]
+    return tuple(dict.fromkeys(product for other in (kind, *alike) for product in other.products))
 
 
 def driver_of(text: str) -> str:

@@ -9,19 +9,20 @@ JOCN 16(3), 2024, abstract: the grid's wavelength-selective switches (WSS) are l
 milliseconds is common knowledge, not a figure of [ODDL]. [ring]: later code of WRHT's first author for other
 networks: 25 us for setting up light (TravisDai/LHAS@4b608a1 configs/approved_reference_parameters.json), and
 1 dB lost at the ring that drops it (TravisDai/onoc-fcnn-allocation@083825a physhb.py). The WRHT paper's own
-figures could not be read. [assumed]: our choice, within what the
-source allows. [TL1]: public TL1 clients of an S320 name ports such as 5.8.6 and 1.1.4; 5 shelves of 8
-modules of 8 ports are 320, which is our conclusion; those of other Calient switches count modules in another
-way.
+figures could not be read. [assumed]: our choice, within what the source allows.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from typing import Literal
 
-#: How a switch whose management protocol names ports (Calient's) does that: by number, or by places, with 8
-#: ports in a module, and 8 modules in a shelf where shelves are counted.
+from ringlight.fabric.extension import loaders
+
+#: How a switch whose management protocol names ports does that: by number, or by places, with 8 ports in a
+#: module, and 8 modules in a shelf where shelves are counted.
 PortNames = Literal["number", "1.module.port", "shelf.module.port"]
 
 
@@ -92,7 +93,7 @@ class Profile:
         return asdict(self) | {"dark_min_s": least, "dark_typ_s": typical, "dark_max_s": most}
 
 
-#: 3D-MEMS of Calient's class. 10 ms + 320 · 0.5 ms + 25 ms + 5 ms = 200 ms, the whole-fabric figure of
+#: 3D-MEMS. 10 ms + 320 · 0.5 ms + 25 ms + 5 ms = 200 ms, the whole-fabric figure of
 #: [S320]; its split over command, cross-connect, mirrors and jitter, and the launch power, are [assumed].
 #: Loss: [SONiC]. Re-training: [assumed] an optical receiver without auto-negotiation.
 MEMS = Profile(
@@ -153,32 +154,11 @@ MRR = Profile(
     repeatability_db=0.1,
 )
 
-#: Calient S320: the class above, whose whole-fabric figure it is; ports named as in [TL1]. Unverified: no
-#: switch was at hand, and its loss is that of [SONiC].
-CALIENT_S320 = replace(MEMS, name="calient-s320", port_names="shelf.module.port")
-
-#: Polatis 7000: [Polatis], the class above; ports are numbers. Unverified as above.
-POLATIS_7000 = replace(PIEZO, name="polatis-7000", port_names="number")
-
-#: Polatis 6000: no figure of it was found; those of the 7000, which does the same by the same means, are
-#: [assumed].
-POLATIS_6000 = replace(POLATIS_7000, name="polatis-6000")
-
-#: A switch of the Open Compute Project's model, which says nothing of how it moves light: 3D-MEMS, as of the
-#: first of them. Its ports are named by number. [assumed], all of it.
-OCP = replace(MEMS, name="ocp", port_names="number")
-
-#: A switch that SONiC runs on. Its design document has no figure of time, so those of 3D-MEMS are [assumed];
-#: the losses of its examples are those of [SONiC], which they are. Its ports are 1A, 1B and so on.
-SONIC_OCS = replace(MEMS, name="sonic-ocs", port_names="number")
-
 #: No delay and no loss: what is left is the emulator's own time.
 IDEAL = Profile("ideal", 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
-PROFILES = {
-    profile.name: profile
-    for profile in (MEMS, PIEZO, LCOS, MRR, CALIENT_S320, POLATIS_7000, POLATIS_6000, OCP, SONIC_OCS, IDEAL)
-}
 
-#: Profiles of wavelength-selective switches, which no circuit switch has.
-WAVELENGTHS_ONLY = ("lcos", "mrr")
+@cache
+def profiles() -> Mapping[str, Profile]:
+    """Return all profiles by name, the core's first. Raises ExtensionError."""
+    return {name: load() for name, load in loaders("profiles").items()}

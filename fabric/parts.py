@@ -13,7 +13,8 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from ringlight.fabric.impairments import NONE, Impairments
-from ringlight.fabric.optical_profiles import PROFILES, Profile
+from ringlight.fabric.optical_drivers import driver_kinds
+from ringlight.fabric.optical_profiles import Profile, profiles
 
 
 @dataclass(frozen=True, order=True)
@@ -116,12 +117,14 @@ class OpticalSwitch:
         return "address" in self.access
 
     @property
-    def has_datapath(self) -> bool:
-        """Return whether a testbed runs the switch as a process with light paths of its own.
+    def is_bridge(self) -> bool:
+        """Return whether the switch is a bridge of Open vSwitch."""
+        return driver_kinds()[self.driver].is_bridge
 
-        Return False for a switch that is elsewhere, and for an Open vSwitch patch panel.
-        """
-        return self.driver != "openflow" and not self.is_elsewhere
+    @property
+    def has_datapath(self) -> bool:
+        """Return whether a testbed runs the switch as a process with light paths of its own."""
+        return not (self.is_elsewhere or self.is_bridge)
 
     @property
     def device(self) -> Profile:
@@ -129,12 +132,12 @@ class OpticalSwitch:
 
         It is the profile, with the switch's own loss and dark time.
         """
-        return PROFILES[self.profile].losing(self.loss_db).dark_for(self.dark_s)
+        return profiles()[self.profile].losing(self.loss_db).dark_for(self.dark_s)
 
     @property
     def insertion_loss_db(self) -> float:
         """Loss of a pass to plan with, dB: its own, else the most that its profile allows."""
-        profile = PROFILES[self.profile]
+        profile = profiles()[self.profile]
         most = profile.loss_max_db + profile.repeatability_db
         return most if self.loss_db is None else self.loss_db
 

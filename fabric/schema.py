@@ -19,8 +19,7 @@ from pydantic import BeforeValidator, Field, ValidationError, create_model, mode
 from ringlight.fabric.impairments import NONE, Impairments
 from ringlight.fabric.keys import Assembly, Device, WrittenLink, fabric_keys, plugged
 from ringlight.fabric.light import Modulation, Optics
-from ringlight.fabric.optical_drivers import CLASSES, DRIVERS, EMULATED_OPTIONS, RESERVED, driver_of
-from ringlight.fabric.optical_profiles import PROFILES, WAVELENGTHS_ONLY
+from ringlight.fabric.optical_drivers import CLASSES, RESERVED, driver_kinds, driver_of, products_of
 from ringlight.fabric.parts import OURS, Gpu, Link, OpticalSwitch, PacketSwitch, Port
 from ringlight.fabric.table_writers import programs
 from ringlight.fabric.topology import (
@@ -134,48 +133,38 @@ class OpticalSwitchSpec(Strict):
     @classmethod
     def _has_its_profile(cls, value: Any) -> Any:
         if isinstance(value, dict) and "profile" not in value:
-            kind = DRIVERS.get(driver_of(str(value.get("driver", "scpi"))))
+            kind = driver_kinds().get(driver_of(str(value.get("driver", "scpi"))))
             return {**value, "profile": kind.profile if kind is not None else "mems"}
         return value
 
     @model_validator(mode="after")
-    def _loses_light(self) -> OpticalSwitchSpec:
-        if self.dark is not None and self.driver == "openflow":
-            raise ValueError("dark: an Open vSwitch patch panel (driver: openflow) is never dark")
-        if self.loss_db is not None and self.driver == "openflow":
-            raise ValueError("loss_db: an Open vSwitch patch panel (driver: openflow) has no light to lose")
-        return self
-
-    @model_validator(mode="after")
     def _can_be_driven(self) -> OpticalSwitchSpec:
-        kind = DRIVERS.get(self.driver)
-        if kind is None and self.address is None:
+        kind = driver_kinds().get(self.driver)
+        if kind is None:
+            raise ValueError(f"driver: {self.driver}; there are {', '.join(driver_kinds())}")
+        if kind.is_bridge and self.dark is not None:
+            raise ValueError(f"dark: a bridge of Open vSwitch (driver: {self.driver}) is never dark")
+        if kind.is_bridge and self.loss_db is not None:
             raise ValueError(
-                f"driver: {self.driver}; there are {', '.join(DRIVERS)}, and with an address those of "
-                "packages that are installed here"
+                f"loss_db: a bridge of Open vSwitch (driver: {self.driver}) has no light to lose"
             )
-        if self.profile not in PROFILES or self.profile in WAVELENGTHS_ONLY:
-            fit = [name for name in PROFILES if name not in WAVELENGTHS_ONLY]
-            raise ValueError(f"profile: {self.profile}; there are {', '.join(fit)}")
-        if kind is not None and self.profile not in (*CLASSES, *kind.products):
-            fit = [*kind.products, *CLASSES]
-            raise ValueError(
-                f"profile: {self.profile} has no driver {self.driver}, which goes with {', '.join(fit)}"
-            )
-        if kind is not None and kind.protocol is None and kind.port is not None and self.address is None:
+        fit = [*products_of(self.driver), *CLASSES]
+        if self.profile not in fit:
+            raise ValueError(f"profile: {self.profile}; the driver {self.driver} goes with {', '.join(fit)}")
+        if kind.protocol is None and not kind.is_bridge and self.address is None:
             raise ValueError(f"driver: {self.driver} is not emulated: give the address of such a switch")
         return self
 
     @model_validator(mode="after")
     def _can_be_reached(self) -> OpticalSwitchSpec:
-        kind = DRIVERS.get(self.driver)
-        if self.address is not None and kind is not None and kind.port is None:
+        kind = driver_kinds()[self.driver]
+        if self.address is not None and kind.is_bridge:
             raise ValueError(f"address: {self.driver} has none; its switch connects to the controller")
         stated = {key: getattr(self, key) for key in ("username", "password_env", "password_file")}
         for key in (key for key, value in stated.items() if value is not None):
             if self.address is None:
                 raise ValueError(f"{key}: goes with an address; an emulated switch has users of its own")
-            if kind is not None and not kind.login:
+            if not kind.login:
                 raise ValueError(f"{key}: the driver {self.driver} has no login")
             if self.username is None:
                 raise ValueError(f"{key}: whose? there is no username")
@@ -184,10 +173,10 @@ class OpticalSwitchSpec(Strict):
         for key in self.options:
             if key in RESERVED:
                 raise ValueError(f"options.{key}: belongs beside options, or in no fabric file at all")
-            if kind is not None and key not in kind.options:
+            if key not in kind.options:
                 there = f"; it has {', '.join(sorted(kind.options))}" if kind.options else ""
                 raise ValueError(f"options.{key}: the driver {self.driver} has no such option{there}")
-            if self.address is None and key not in EMULATED_OPTIONS:
+            if self.address is None and key not in kind.emulated_options:
                 raise ValueError(
                     f"options.{key}: goes with an address; the emulated switch has no use for it"
                 )

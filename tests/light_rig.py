@@ -1,7 +1,7 @@
-"""Nine optical switches, each with another management protocol, and the controller, as processes.
+"""Optical switches, one for each management protocol, and the controller, as processes.
 
-Eight are emulated, with light paths in the kernel and nothing plugged in. One is a bridge of Open vSwitch
-under the OpenFlow driver. Everything carries the lab's names and is removed in ``close``.
+They are emulated, with light paths in the kernel and nothing plugged in. Everything carries the lab's names
+and is removed in ``close``.
 """
 
 from __future__ import annotations
@@ -9,42 +9,41 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import httpx
 
 from ringlight.controller.optical.base import OpticalSwitchDriver
 from ringlight.controller.optical.errors import OpticalError
-from ringlight.controller.optical.openflow import OWNER, PRIORITY
 from ringlight.controller.optical.registry import make_driver
 from ringlight.fabric.crossconnect import CrossConnect
 from ringlight.fabric.crossconnect import Mode as DriverMode
-from ringlight.fabric.optical_drivers import DRIVERS, PROTOCOLS
-from ringlight.fabric.optical_profiles import PROFILES
+from ringlight.fabric.optical_drivers import driver_kinds
+from ringlight.fabric.optical_profiles import profiles
 from ringlight.testbed.emulation.optical.datapath import Datapath, remove_pins
 from ringlight.testbed.forkserver import Process, start_process
 from ringlight.testbed.lab import new_lab
 from ringlight.testbed.rigs.changing import converge
 from ringlight.testbed.rigs.emulated import forget
 from ringlight.testbed.rigs.network import run
+from tests.drivers import PROTOCOLS, entry_of
 from tests.integration.controller_rig import free_port
-from tests.light_model import Pair, Pairs, Wish
+from tests.light_model import Pairs, Wish
 
 SIZE = 8
+MIN_SWITCHES = 4
 START_S = 30.0
 USER, PASSWORD = "ann", "l1ght-s3cret"
-#: By name, the driver of each switch; all protocols that can be emulated, and OpenFlow.
-SWITCHES: Mapping[str, str] = {f"ocs{n}": driver for n, driver in enumerate((*PROTOCOLS, "openflow"))}
-BRIDGE = next(name for name, driver in SWITCHES.items() if driver == "openflow")
-EMULATED = tuple(name for name in SWITCHES if name != BRIDGE)
-_BRIDGE_DPID = 0x100
+#: By name, the driver of each switch: all protocols, and at least as many switches as a change is over.
+SWITCHES: Mapping[str, str] = {
+    f"ocs{n}": driver for n, driver in enumerate((*PROTOCOLS, *["scpi"] * (MIN_SWITCHES - len(PROTOCOLS))))
+}
 #: On each switch two GPUs and two ports of the packet switch, as faceplates 1 to 4.
 FABRIC: dict[str, Any] = {
     "servers": {"s0": {"gpus": {f"g{i}": "tesla-m40" for i in range(2 * len(SWITCHES))}}},
@@ -74,17 +73,9 @@ class EmulatedSwitch:
         self.log = rig.lab.state_dir / f"{name}.log"
         self.process: Process | None = None
         self._maps: Datapath | None = None
-        self.entry: dict[str, Any] = {
-            "driver": self.protocol,
-            "address": f"127.0.0.1:{self._scpi if self.protocol == 'scpi' else self._serve}",
-            "profile": PROFILES["ideal"].declared(),
-        }
-        if self.protocol != "scpi":
-            self.entry |= {"username": USER, "password_file": str(rig.password)}
-        if "tls" in DRIVERS[self.protocol].options:
-            self.entry["tls"] = False
-        if self.protocol == "polatis-restconf":
-            self.entry["settle_s"] = 0
+        address = f"127.0.0.1:{self._scpi if self.protocol == 'scpi' else self._serve}"
+        self.entry = entry_of(self.protocol, address, USER, rig.password)
+        self.entry |= {"profile": profiles()["ideal"].declared()}
         self.rest = httpx.Client(base_url=f"http://127.0.0.1:{self._rest}", timeout=20.0, trust_env=False)
         self.driver: OpticalSwitchDriver = make_driver(name, self.entry, SIZE)
         self._writing = threading.Lock()
@@ -93,7 +84,7 @@ class EmulatedSwitch:
         """Start the process; it goes on from the light that an earlier one left."""
         self._ready.unlink(missing_ok=True)
         serve = () if self.protocol == "scpi" else ("--serve", f"{self.protocol}=127.0.0.1:{self._serve}")
-        users = () if self.protocol == "scpi" else ("--users", str(self._users))
+        users = ("--users", str(self._users)) if driver_kinds()[self.protocol].login else ()
         with self.log.open("ab") as log:
             self.process = start_process(
                 [
@@ -172,48 +163,6 @@ class EmulatedSwitch:
         remove_pins(self._pins)
 
 
-class Bridge:
-    """The switch that is a bridge; others write its flows past the controller."""
-
-    def __init__(self, rig: LightRig) -> None:
-        self._bridge = rig.lab.bridge(BRIDGE)
-        self.entry = {"driver": "openflow", "dpid": _BRIDGE_DPID, "profile": PROFILES["ideal"].declared()}
-        _add_bridge(rig, self._bridge, _BRIDGE_DPID)
-
-    def write(self, wish: Wish) -> bool:
-        """Change its flows as one who has the controller's cookie; they are then nobody else's."""
-        now = self.reported()
-        removed = {pair for pair in now if pair[0] in wish.delete or wish.mode == "replace"}
-        removed |= {p for p in now for new in wish.pairs if p != new and (p[0] == new[0] or p[1] == new[1])}
-        for ingress, _ in sorted(removed - set(wish.pairs)):
-            self._ofctl("--strict", "del-flows", f"priority={PRIORITY},in_port={ingress}")
-        for ingress, egress in wish.pairs:
-            out = "in_port" if egress - SIZE == ingress else f"output:{egress - SIZE}"
-            self._ofctl("add-flow", f"cookie={OWNER:#x},priority={PRIORITY},in_port={ingress},actions={out}")
-        return True
-
-    def reported(self) -> Pairs:
-        return frozenset(self._flows())
-
-    def circuits(self) -> dict[str, Pairs]:
-        """There is nothing behind its flows."""
-        return {}
-
-    def _flows(self) -> Iterator[Pair]:
-        for line in self._ofctl("dump-flows").splitlines():
-            if match := re.search(rf"priority={PRIORITY},in_port=(\d+) actions=(\S+)", line):
-                ingress, action = int(match[1]), match[2]
-                yield (
-                    ingress,
-                    SIZE + (ingress if action == "IN_PORT" else int(action.removeprefix("output:"))),
-                )
-
-    def _ofctl(self, *words: str) -> str:
-        verb = [word for word in words if not word.startswith("--")]
-        options = [word for word in words if word.startswith("--")]
-        return run("ovs-ofctl", "-O", "OpenFlow13", "--no-names", *options, verb[0], self._bridge, *verb[1:])
-
-
 class LightRig:
     """``switches`` by name; ``rest``: port of the controller's REST API."""
 
@@ -224,18 +173,16 @@ class LightRig:
         self.users, self.password = self.state / "users", self.state / "password"
         self.rest, self.openflow = free_port(), free_port()
         self.controller: Process | None = None
-        self.emulated: dict[str, EmulatedSwitch] = {}
-        self.switches: dict[str, EmulatedSwitch | Bridge] = {}
+        self.switches: dict[str, EmulatedSwitch] = {}
         self.api = self.client()
         try:
             self.users.write_text(f"{USER}:{PASSWORD}\n")
             self.password.write_text(f"{PASSWORD}\n")
-            for name in EMULATED:
-                self.emulated[name] = EmulatedSwitch(self, name)
-                self.emulated[name].start()
+            for name in SWITCHES:
+                self.switches[name] = EmulatedSwitch(self, name)
+                self.switches[name].start()
             _add_bridge(self, self.lab.bridge("tor0"), 1)
-            self.switches = {**self.emulated, BRIDGE: Bridge(self)}
-            for switch in self.emulated.values():
+            for switch in self.switches.values():
                 switch.wait_ready()
             self._write_files()
             self.start_controller()
@@ -291,7 +238,7 @@ class LightRig:
 
     def kill_switch(self, name: str) -> None:
         """Kill an emulated switch's process and start the next, which finds its light."""
-        switch = self.emulated[name]
+        switch = self.switches[name]
         assert switch.process is not None
         switch.process.kill()
         switch.process.wait(10)
@@ -300,7 +247,7 @@ class LightRig:
 
     def freeze(self, who: str, seconds: float) -> None:
         """Stop a switch's process, or the controller's, for so long."""
-        process = self.controller if who == "controller" else self.emulated[who].process
+        process = self.controller if who == "controller" else self.switches[who].process
         assert process is not None
         process.send_signal(signal.SIGSTOP)
         try:
@@ -314,11 +261,10 @@ class LightRig:
     def close(self) -> None:
         self.api.close()
         _end(self.controller)
-        for switch in self.emulated.values():
+        for switch in self.switches.values():
             switch.close()
-        for name in ("tor0", BRIDGE):
-            with contextlib.suppress(RuntimeError):
-                run("ovs-vsctl", "--timeout=15", "--if-exists", "del-br", self.lab.bridge(name))
+        with contextlib.suppress(RuntimeError):
+            run("ovs-vsctl", "--timeout=15", "--if-exists", "del-br", self.lab.bridge("tor0"))
         if self.lab.bpf_dir.exists():
             os.rmdir(self.lab.bpf_dir)
         for path in sorted(self.state.rglob("*"), reverse=True):

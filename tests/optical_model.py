@@ -14,7 +14,7 @@ from ringlight.fabric.crossconnect import CrossConnect
 from ringlight.fabric.optical_profiles import IDEAL, Profile
 from ringlight.testbed.emulation.optical.device import OpticalDevice
 from ringlight.testbed.emulation.optical.faulty_session import FaultySession
-from ringlight.testbed.emulation.optical.session import Session, Switch, personality
+from ringlight.testbed.emulation.optical.session import Session, Switch, protocol_named
 from ringlight.testbed.emulation.optical.switch_faults import Faults, FaultSpec, Injected, Kind
 from tests.http_script import request
 
@@ -39,7 +39,7 @@ class ModelSwitch:
         self.switch = Switch("ocs0", self.device, users or {})
         self.protocol = protocol
         self.faults = Faults(self.device, [protocol])
-        self._begin = personality(protocol)
+        self._begin = protocol_named(protocol).session
         self._lock = threading.Lock()
         self._stop = False
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -144,7 +144,7 @@ class Talk:
 
     def __init__(self, protocol: str, switch: Switch) -> None:
         self.switch, self.device = switch, switch.device
-        self.session = personality(protocol)(switch)
+        self.session = protocol_named(protocol).session(switch)
         self.now_ns = 0
         self.headers: dict[str, str] = {}
 

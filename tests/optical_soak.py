@@ -34,12 +34,13 @@ from ringlight.controller.packets.forwarding import Forwarding
 from ringlight.controller.packets.watching import TableWatch
 from ringlight.controller.store import Store
 from ringlight.fabric.crossconnect import CrossConnect, Mode
-from ringlight.fabric.optical_drivers import DRIVERS, PROTOCOLS
+from ringlight.fabric.optical_drivers import driver_kinds
 from ringlight.fabric.optical_profiles import IDEAL
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.testbed.emulation.optical.device import SetAdmin
 from ringlight.testbed.emulation.optical.server import ENDED_S, OpticalSwitchServer, Settings
 from ringlight.testbed.emulation.optical.switch_faults import FaultSpec, Kind
+from tests.drivers import PROTOCOLS, entry_of
 from tests.unit.test_controller_rules import FakeTables
 
 log = logging.getLogger(__name__)
@@ -91,7 +92,7 @@ class Emulated:
                 pins=None,
                 seed=seed,
                 serve=((protocol, ("127.0.0.1", 0)),),
-                users={} if protocol == "scpi" else {USER: PASSWORD},
+                users={USER: PASSWORD} if driver_kinds()[protocol].login else {},
             )
         )
         self.died: BaseException | None = None
@@ -111,18 +112,8 @@ class Emulated:
 
     def entry(self, password: Path) -> dict[str, Any]:
         """For the inventory."""
-        found: dict[str, Any] = {
-            "driver": self.protocol,
-            "address": self.server.addresses[self.protocol],
-            "profile": IDEAL.declared(),
-        }
-        if self.protocol != "scpi":
-            found |= {"username": USER, "password_file": str(password)}
-        if "tls" in DRIVERS[self.protocol].options:
-            found["tls"] = False
-        if self.protocol == "polatis-restconf":
-            found["settle_s"] = 0
-        return found
+        entry = entry_of(self.protocol, self.server.addresses[self.protocol], USER, password)
+        return entry | {"profile": IDEAL.declared()}
 
     def inject(self, spec: FaultSpec) -> int:
         """A fault's number. Raises FaultError."""

@@ -41,7 +41,7 @@ from tests.light_model import (
     touched,
     written,
 )
-from tests.light_rig import EMULATED, SIZE, SWITCHES, LightRig
+from tests.light_rig import SIZE, SWITCHES, LightRig
 
 CLIENTS = 4
 MODES: tuple[Mode, ...] = ("update", "update", "safe", "replace")
@@ -356,8 +356,8 @@ class Walk:
     def _mishap(self, calls: Sequence[Call]) -> Callable[[], None]:
         """Draw what goes wrong in a round: it is prepared now and happens beside the operations."""
         kind = self._dice.choices([*_MISHAPS], [*_MISHAPS.values()])[0]
-        asked = sorted({name for call in calls for name in call.change.wishes} & set(EMULATED))
-        name, after_s = self._dice.choice(EMULATED), self._dice.uniform(0, 0.03)
+        asked = sorted({name for call in calls for name in call.change.wishes})
+        name, after_s = self._dice.choice(sorted(SWITCHES)), self._dice.uniform(0, 0.03)
         seconds = self._dice.uniform(0.1, 0.6)
         if kind == "none":
             return lambda: None
@@ -412,7 +412,7 @@ class Walk:
 
     def _inject(self, name: str, body: Mapping[str, Any]) -> None:
         self.report.mishaps[f"fault {body['kind']}"] += 1
-        answer = self._rig.emulated[name].rest.post("/v1/faults", json=body)
+        answer = self._rig.switches[name].rest.post("/v1/faults", json=body)
         self._record(f"fault on {name} ({SWITCHES[name]}): {body}: {answer.status_code}")
         assert answer.status_code == 201, answer.text
 
@@ -420,7 +420,7 @@ class Walk:
 
     def _rest(self) -> None:
         """Nothing is broken any more: until all is as the model allows, or for `REST_S`."""
-        for switch in self._rig.emulated.values():
+        for switch in self._rig.switches.values():
             switch.rest.delete("/v1/faults").raise_for_status()
         # Otherwise the reconciler does it by itself, when it thinks that it is time.
         by_hand = self._dice.random() < 0.7

@@ -26,7 +26,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ringlight.controller.optical import polatis
+from ringlight.controller.optical import readings
 from ringlight.controller.optical.base import Deadline, OpticalSwitchDriver, Verb
 from ringlight.controller.optical.connection import Connection, ask_again
 from ringlight.controller.optical.errors import (
@@ -334,7 +334,7 @@ class ScpiDriver(OpticalSwitchDriver):
     def _open(self, deadline: Deadline) -> Identity:
         identity = parse_identity(self._client.query("*idn?", deadline))
         told_size = self._client.query(":oxc:swit:size?", deadline)
-        polatis.check_size(parse_size(told_size), self.size)
+        readings.check_size(parse_size(told_size), self.size)
         if self.wavelengths:
             # Asked only where it should know the answer: a real optical circuit switch does not.
             reported = self._client.query(":oxc:swit:wav?", deadline).strip()
@@ -357,8 +357,8 @@ class ScpiDriver(OpticalSwitchDriver):
         if len(letters) != 2 * self.size:
             raise ProtocolError(f"{len(letters)} port states for {2 * self.size} ports")
         if not self.wavelengths:
-            polatis.checked_pairs(pairs)
-        return polatis.snapshot(self.name, pairs, dict(enumerate(letters, start=1)))
+            readings.checked_pairs(pairs)
+        return readings.snapshot(self.name, pairs, dict(enumerate(letters, start=1)))
 
     def _remove(self, batch: Sequence[CrossConnect], deadline: Deadline) -> None:
         self._client.command(_line("remove", batch), deadline)
@@ -388,6 +388,3 @@ class ScpiDriver(OpticalSwitchDriver):
                 raise ProtocolError(f"{len(powers)} powers for {len(part)} ports")
             by_port.update(zip(part, powers, strict=True))
         return by_port
-
-
-from_inventory = ScpiDriver

@@ -75,7 +75,7 @@ def add(
     ] = 1.0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of random choices.")] = 0,
     protocol: Annotated[
-        str | None, typer.Option(help="Only for clients of this protocol, such as polatis-tl1.")
+        str | None, typer.Option(help="Only for clients of this protocol, such as scpi.")
     ] = None,
     seconds: Annotated[
         float | None, typer.Option(min=0.0, help="Time, for lose-reply, slow, vanish, slow-drip and late.")

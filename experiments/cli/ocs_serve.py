@@ -17,8 +17,8 @@ from ringlight.experiments.cli.options import Json
 def serve(
     profile: Annotated[
         str,
-        typer.Option(help="calient-s320, polatis-6000, polatis-7000, ocp, sonic-ocs; or mems, piezo, ideal."),
-    ] = "calient-s320",
+        typer.Option(help="A class of switches, mems, piezo or ideal, or a product; a wrong one lists them."),
+    ] = "mems",
     ports: Annotated[int, typer.Option(min=1, max=4096, help="Duplex ports.")] = 320,
     served: Annotated[
         list[str] | None,
@@ -66,13 +66,13 @@ def serve(
     from ringlight.controller.errors import StartError
     from ringlight.controller.web.access import read_tokens
     from ringlight.fabric.optical_drivers import protocols_of
-    from ringlight.fabric.optical_profiles import PROFILES
+    from ringlight.fabric.optical_profiles import profiles
     from ringlight.testbed.emulation.optical import alone
     from ringlight.testbed.emulation.optical.device import Recovery
     from ringlight.testbed.emulation.optical.server import OpticalSwitchServer, Settings
 
     if not protocols_of(profile):
-        known = ", ".join(name for name in PROFILES if protocols_of(name))
+        known = ", ".join(name for name in profiles() if protocols_of(name))
         fail(f"--profile {profile}: there are {known}", 2)
     if recovery is not None and recovery not in {mode.value for mode in Recovery}:
         fail(f"--recovery {recovery}: there are {', '.join(mode.value for mode in Recovery)}", 2)
@@ -81,7 +81,7 @@ def serve(
             Settings(
                 name,
                 ports,
-                PROFILES[profile],
+                profiles()[profile],
                 serve=tuple(alone.read_served(text, profile) for text in served or []),
                 users={} if users is None else alone.read_users(users),
                 folder=state,

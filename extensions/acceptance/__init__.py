@@ -6,17 +6,4 @@ open driver, and asks the rig for what else it needs. What a rig cannot do is re
 
 from ringlight.fabric.extension import Extension
 
-EXTENSION = Extension(
-    name="acceptance",
-    commands="conformance:register",
-    rigs={
-        "polatis-tl1": "rigs.tl1:PolatisTl1Rig",
-        "calient-tl1": "rigs.tl1:CalientTl1Rig",
-        "polatis-restconf": "rigs.web:PolatisRestconfRig",
-        "calient-rest": "rigs.web:CalientRestRig",
-        "ocp-gnmi": "rigs.gnmi:GnmiRig",
-        "sonic-ocs": "rigs.web:SonicRestRig",
-        "sonic-ocs-gnmi": "rigs.gnmi:SonicGnmiRig",
-        "openflow": "rigs.bridge:OpenFlowRig",
-    },
-)
+EXTENSION = Extension(name="acceptance", commands="conformance:register")

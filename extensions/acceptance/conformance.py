@@ -225,11 +225,11 @@ def _entry(
     profile: str,
 ) -> dict[str, Any]:
     """Return the inventory entry of the target, made from the options. Raises UserError."""
-    from ringlight.fabric.optical_profiles import PROFILES
+    from ringlight.fabric.optical_profiles import profiles
 
-    if profile and profile not in PROFILES:
-        fail(f"--profile: there is no {profile!r}; there are {', '.join(PROFILES)}", 2)
-    entry: dict[str, Any] = {"address": target, "profile": PROFILES[profile or "ideal"].declared()}
+    if profile and profile not in profiles():
+        fail(f"--profile: there is no {profile!r}; there are {', '.join(profiles())}", 2)
+    entry: dict[str, Any] = {"address": target, "profile": profiles()[profile or "ideal"].declared()}
     if target and len(drivers or ()) != 1:
         fail("--target: name its --driver, one", 2)
     given = {"username": username, "password_file": password_file, "password_env": password_env}

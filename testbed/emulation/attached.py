@@ -99,7 +99,7 @@ class Attached:
             return self._of_host(self.hosts()[name])
         optical = self.fabric.optical_switches.get(name)
         host = self._entry(name).get("host")
-        if kind == "packet switch" or (optical is not None and optical.driver == "openflow"):
+        if kind == "packet switch" or (optical is not None and optical.is_bridge):
             return NodePlace(None, host=host)
         return NodePlace(f"/run/netns/{self._lab_of(name).namespace(name)}", host=host)
 
@@ -146,7 +146,7 @@ class Attached:
 
     def _is_bridge(self, node: str) -> bool:
         optical = self.fabric.optical_switches.get(node)
-        return node in self.fabric.packet_switches or (optical is not None and optical.driver == "openflow")
+        return node in self.fabric.packet_switches or (optical is not None and optical.is_bridge)
 
     def environment(self) -> dict[str, str]:
         """Return the environment for commands in the lab. It marks their processes, so that they end when the

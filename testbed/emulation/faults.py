@@ -278,7 +278,7 @@ class Faults:
                 return _Course(lambda: self._kill(worker), None)
             case "packet switch":
                 return self._dead_switch(target.names[0], darken, lighten)
-            case "optical switch" if self._fabric.optical_switches[target.names[0]].driver == "openflow":
+            case "optical switch" if self._fabric.optical_switches[target.names[0]].is_bridge:
                 return self._silent_switch(target.names[0])
             case "optical switch" | "agent" | "averager" | "controller":
                 if (kept := self._kept.get(target.kind)) is None:

@@ -136,7 +136,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
             bool(self._devices)
             and all(self._carrier_of(s.name) for s in ours if self.is_here(s.name))
             and not fabric.foreign_switches
-            and all(switch.driver != "openflow" for switch in fabric.optical_switches.values())
+            and all(not switch.is_bridge for switch in fabric.optical_switches.values())
         )
         self._nodes: dict[str, ShellLess] = {}
         self._cables: dict[Port, Cable | CutCable] = {}
@@ -187,7 +187,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         for index, optical in enumerate(self.fabric.optical_switches.values()):
             if not self.is_here(optical.name):
                 continue
-            if optical.driver == "openflow":
+            if optical.is_bridge:
                 self._add_bridge(optical.name, OPTICAL_DPID + index)
             else:
                 node = self.addHost(

@@ -26,7 +26,7 @@ import requests
 from pydantic import TypeAdapter
 
 from ringlight import IMPORT_PATH
-from ringlight.fabric.optical_drivers import DRIVERS
+from ringlight.fabric.optical_drivers import driver_kinds
 from ringlight.fabric.parts import OpticalSwitch
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed import deaths, descriptors, forkserver, limits, services
@@ -94,8 +94,6 @@ CONTROLLER, CONTROLLER_END_S = "controller", 10.0
 _WORTH_FORKING = 4
 #: Who may use an emulated optical switch whose protocol has a login.
 USER = "ringlight"
-#: What drivers are told of an emulated optical switch, where they have such an option.
-_EMULATED = {"tls": False, "settle_s": 0.0}
 
 
 class TestbedError(RuntimeError):
@@ -464,6 +462,7 @@ class Testbed:
         ]
         if protocol != "scpi":
             command += ["--serve", f"{protocol}={known.get(protocol, _ANY_PORT)}"]
+        if driver_kinds()[switch.driver].login:
             command += ["--users", str(self._user_file(switch.name, "users"))]
         if switch.loss_db is not None:
             command += ["--loss", str(switch.loss_db)]
@@ -485,7 +484,7 @@ class Testbed:
 
     def _make_user(self, name: str) -> None:
         """The one user of an optical switch whose protocol has a login; nobody but us may read who."""
-        if protocol_of(self.settings.fabric.optical_switches[name]) == "scpi":
+        if not driver_kinds()[self.settings.fabric.optical_switches[name].driver].login:
             return
         password = secrets.token_hex(16)
         for kind, text in (("users", f"{USER}:{password}\n"), ("password", f"{password}\n")):
@@ -767,14 +766,12 @@ class Testbed:
         }
 
     def _login(self, switch: OpticalSwitch) -> dict[str, Any]:
-        """Return the driver's options for access to an emulated optical switch, which has no TLS and never
-        drops a change that it has shown."""
-        protocol = protocol_of(switch)
-        entry: dict[str, Any] = {"address": self._addresses[switch.name][protocol]}
-        if protocol != "scpi":
+        """Return what the driver needs to get at an emulated optical switch."""
+        kind = driver_kinds()[switch.driver]
+        entry: dict[str, Any] = {"address": self._addresses[switch.name][protocol_of(switch)]}
+        if kind.login:
             entry |= {"username": USER, "password_file": str(self._user_file(switch.name, "password"))}
-        options = DRIVERS[switch.driver].options
-        return entry | {key: value for key, value in _EMULATED.items() if key in options}
+        return entry | dict(kind.emulated)
 
     def _write_inventory(self) -> None:
         path = self.settings.state / "inventory.json"
@@ -824,7 +821,7 @@ def _asked(fabric: Fabric) -> tuple[str, ...]:
 
 def protocol_of(switch: OpticalSwitch) -> str:
     """Return the protocol that an emulated optical switch serves for its driver."""
-    protocol = DRIVERS[switch.driver].protocol
+    protocol = driver_kinds()[switch.driver].protocol
     assert protocol is not None
     return protocol
 

@@ -3,20 +3,11 @@
 from collections.abc import Mapping
 from functools import cache
 
-from ringlight.fabric.extension import extensions
-from ringlight.testbed.rigs.emulated import ScpiRig, WssRig
+from ringlight.fabric.extension import loaders
 from ringlight.testbed.rigs.rig import Rig
 
 
 @cache
 def rigs() -> Mapping[str, type[Rig]]:
-    """Return the rigs that can be made on this machine, by name, those of extensions behind ours.
-
-    Raises ExtensionError if one cannot be loaded.
-    """
-    of_extensions = {
-        name: installed.load(value)
-        for installed in extensions()
-        for name, value in installed.extension.rigs.items()
-    }
-    return {"scpi": ScpiRig, "scpi-wss": WssRig, **of_extensions}
+    """Return the rigs that can be made on this machine, by name, the core's first. Raises ExtensionError."""
+    return {name: load() for name, load in loaders("rigs").items()}

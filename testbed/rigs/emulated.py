@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
@@ -23,7 +23,8 @@ import httpx
 from ringlight.controller.optical.base import OpticalSwitchDriver
 from ringlight.controller.optical.registry import make_driver
 from ringlight.fabric.crossconnect import CrossConnect
-from ringlight.fabric.optical_profiles import PROFILES
+from ringlight.fabric.optical_drivers import driver_kinds
+from ringlight.fabric.optical_profiles import profiles
 from ringlight.testbed.emulation.optical.datapath import Datapath, remove_pins
 from ringlight.testbed.emulation.optical.lasers import Lasers
 from ringlight.testbed.forkserver import Process, start_process
@@ -165,7 +166,6 @@ class ScpiRig(Rig):
     #: What the switch calls the protocol; the driver has the same name.
     protocol: ClassVar[str] = "scpi"
     #: Further entries of the inventory.
-    more: ClassVar[Mapping[str, Any]] = {}
     proxy_of: ClassVar[type[Proxy]] = Proxy
 
     def __init__(
@@ -266,13 +266,13 @@ class ScpiRig(Rig):
         return self._maps
 
     def _make(self, address: str, password: str = "password") -> OpticalSwitchDriver:
-        profile = PROFILES[self.profile].declared()
+        profile = profiles()[self.profile].declared()
         entry: dict[str, Any] = {"driver": self.protocol, "address": address, "profile": profile}
         if self.protocol != "scpi":
             entry |= {"username": USER, "password_file": str(self._lab.state_dir / password)}
         if self.wavelengths:
             entry["wavelengths"] = self.wavelengths
-        return make_driver("ocs0", {**entry, **self.more}, self.size)
+        return make_driver("ocs0", {**entry, **driver_kinds()[self.protocol].emulated}, self.size)
 
     def driver(self, direct: bool = False) -> OpticalSwitchDriver:
         return self._make(self.address if direct else f"127.0.0.1:{self.proxy.port}")

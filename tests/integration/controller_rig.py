@@ -21,7 +21,7 @@ from typing import Any
 
 import httpx
 
-from ringlight.fabric.optical_profiles import PROFILES
+from ringlight.fabric.optical_profiles import profiles
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.testbed.emulation.optical.datapath import remove_pins
 from ringlight.testbed.forkserver import Process, start_process
@@ -157,7 +157,7 @@ class ControllerRig:
                 "ocs0": {
                     "driver": "scpi",
                     "address": f"127.0.0.1:{self.optical_port}",
-                    "profile": PROFILES[self.profile].declared(),
+                    "profile": profiles()[self.profile].declared(),
                 }
             },
         }

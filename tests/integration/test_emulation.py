@@ -564,23 +564,6 @@ def test_open_vswitch_is_made_to_keep_its_memory(monkeypatch: pytest.MonkeyPatch
         assert answered == ([] if has_kernel_datapath() else [True])
 
 
-def test_an_optical_switch_made_of_open_vswitch() -> None:
-    raw = {**OPTICAL, "optical_switches": {"ocs0": {"size": 4, "driver": "openflow", "profile": "ideal"}}}
-    with running(build_fabric(FabricSpec.model_validate(raw)), "namespace") as rig:
-        entry = rig.testbed.inventory["optical_switches"]["ocs0"]
-        assert entry["driver"] == "openflow"
-        rig.start(rig.request(0, "g0", do="wait")).raise_for_status()
-        shown = subprocess.run(
-            ["ovs-ofctl", "-O", "OpenFlow13", "show", entry["bridge"]],
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        assert f"dpid:{entry['dpid']:016x}" in shown
-        for port in (1, 3):
-            assert f" {port}({rig.lab.interface('ocs0', port)})" in shown
-
-
 # -- the process
 
 

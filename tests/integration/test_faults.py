@@ -39,7 +39,6 @@ FABRIC: dict[str, Any] = {
     },
     "optical_switches": {
         "ocs0": {"size": 4, "profile": "ideal"},
-        "ocs1": {"size": 4, "profile": "ideal", "driver": "openflow"},
     },
     "links": [
         {"ends": ["g0", "tor0:1"], "rate": "1 Gbit/s"},
@@ -285,19 +284,6 @@ def test_a_killed_optical_switch_stays_lit_and_away_for_as_long_as_asked(rig: Ri
     rig.faults.restore("link ocs0:2 tor0:2")
     rig.back(cut.id)
     assert rig.carrier("ocs0", 2)
-
-
-def test_a_killed_optical_switch_made_of_open_vswitch_loses_its_controller_and_no_light(rig: Rig) -> None:
-    bridge = rig.lab.bridge("ocs1")
-    ofctl(bridge, "add-flow", "priority=7,in_port=1,actions=output:2")
-    target = openvswitch.vsctl("get", "controller", bridge, "target")
-    over = rig.faults.kill("switch ocs1", back_after_s=0.3)
-    rig.done(over)
-    assert openvswitch.vsctl("get", "controller", bridge, "target") != target
-    rig.back(over)
-    assert openvswitch.vsctl("get", "controller", bridge, "target") == target
-    assert "priority=7" in ofctl(bridge, "dump-flows")
-    ofctl(bridge, "del-flows")
 
 
 def test_a_killed_server_agent_does_not_answer_and_its_workers_go_on(rig: Rig) -> None:

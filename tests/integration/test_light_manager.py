@@ -21,7 +21,7 @@ from typing import Any
 import httpx
 import pytest
 
-from ringlight.fabric.optical_profiles import PROFILES
+from ringlight.fabric.optical_profiles import profiles
 from ringlight.testbed.emulation.optical.datapath import remove_pins
 from ringlight.testbed.forkserver import Process, start_process
 from ringlight.testbed.lab import new_lab
@@ -173,7 +173,7 @@ class Rig:
             name: {
                 "driver": "scpi",
                 "address": f"127.0.0.1:{relay.port}",
-                "profile": PROFILES["ideal"].declared(),
+                "profile": profiles()["ideal"].declared(),
             }
             for name, relay in self.relays.items()
         }

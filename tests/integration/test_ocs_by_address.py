@@ -9,13 +9,13 @@ import pytest
 
 from ringlight.controller.optical.registry import make_driver
 from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, Mode
-from ringlight.fabric.optical_drivers import DRIVERS
+from ringlight.fabric.optical_drivers import driver_kinds
 from ringlight.fabric.schema import FabricSpec, build_fabric
-from tests.integration.test_ocs_serve import PASSWORD, USER, Served, any_port, serving
+from tests.drivers import PROTOCOLS
+from tests.served import PASSWORD, USER, Served, any_port, serving
 
 SIZE = 8
-EMULATED = {name: kind for name, kind in DRIVERS.items() if kind.protocol is not None}
-PROTOCOLS = {kind.protocol for kind in EMULATED.values() if kind.protocol}
+EMULATED = {name: kind for name, kind in driver_kinds().items() if kind.protocol in PROTOCOLS}
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def test_every_driver_finds_its_switch_by_one_line(name: str, served: tuple[Serv
     line: dict[str, object] = {"size": SIZE, "driver": name, "profile": "ideal", "address": f"{host}:{port}"}
     if kind.login:
         line |= {"username": USER, "password_file": f"{folder}/password"}
-    line["options"] = {key: value for key, value in (("tls", False), ("settle_s", 0)) if key in kind.options}
+    line["options"] = dict(kind.emulated)
     raw = {
         "servers": {"s0": {"gpus": {"g0": "m"}}},
         "packet_switches": {"tor0": {"ports": 1}},

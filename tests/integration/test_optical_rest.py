@@ -30,7 +30,7 @@ LIMIT_S = 120.0
 
 
 class Emulated:
-    """An emulated switch with packets' light paths, SCPI, TL1 and REST, and nothing plugged in."""
+    """An emulated switch with packets' light paths, SCPI and REST, and nothing plugged in."""
 
     def __init__(self, *more: str) -> None:
         self.lab = new_lab()
@@ -43,7 +43,7 @@ class Emulated:
                 [
                     *(sys.executable, "-m", "ringlight.testbed.emulation.optical", "--name", "ocs0"),
                     *("--lab", self.lab.id, "--size", str(SIZE), "--profile", "ideal"),
-                    *("--listen", "127.0.0.1:0", "--serve", "polatis-tl1=127.0.0.1:0"),
+                    *("--listen", "127.0.0.1:0"),
                     *("--pins", str(self.pins), "--ready", str(ready), "--rest", "127.0.0.1:0", *more),
                 ],
                 self.lab.environment(),
@@ -173,9 +173,9 @@ def test_what_cannot_be_is_one_line(switch: Emulated) -> None:
         (
             "POST",
             "/v1/faults",
-            {"kind": "deny", "protocol": "calient-tl1"},
+            {"kind": "deny", "protocol": "other"},
             422,
-            "protocol: calient-tl1; the",
+            "protocol: other; the",
         ),
         ("POST", "/v1/faults", {"kind": "port-failed", "port": 99}, 422, "port: there is no port 99 (1..16)"),
         ("GET", "/v1/ports/99", None, 404, "there is no port 99 (1..16)"),

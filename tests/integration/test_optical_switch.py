@@ -23,7 +23,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from ringlight.fabric.optical_profiles import PROFILES
+from ringlight.fabric.optical_profiles import profiles
 from ringlight.testbed.emulation.kernel.build import BuildError, build_object
 from ringlight.testbed.emulation.kernel.netns import entered
 from ringlight.testbed.emulation.optical.datapath import SOURCE, Counters, Datapath, remove_pins
@@ -319,8 +319,8 @@ def test_an_egress_without_interface_drops_and_counts(bench: Bench) -> None:
 def test_dark_time_on_the_wire_is_what_the_profile_declares(bench: Bench, profile: str) -> None:
     scpi = bench.start(profile=profile)
     scpi.do(f":oxc:swit:conn:add (@1,2,3),(@{egress(4)},{egress(5)},{egress(6)})")
-    least, _, most = PROFILES[profile].dark_bounds_s()
-    time.sleep(PROFILES[profile].retrain_s * 2)  # the switch is tuned, the receivers are not yet
+    least, _, most = profiles()[profile].dark_bounds_s()
+    time.sleep(profiles()[profile].retrain_s * 2)  # the switch is tuned, the receivers are not yet
     with Traffic(bench, [1, 2, 3]) as traffic:
         time.sleep(0.1)
         scpi.do(f":oxc:swit:conn:only (@1,2,3),(@{egress(5)},{egress(4)},{egress(6)})")

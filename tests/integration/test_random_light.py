@@ -16,7 +16,6 @@ import pytest
 from tests.light_rig import LightRig
 from tests.random_light import Report, Walk
 
-pytest.importorskip("pygnmi", reason="the extra gnmi is not installed")
 pytestmark = pytest.mark.root
 
 log = logging.getLogger(__name__)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType
@@ -27,12 +28,15 @@ from ringlight.experiments.report import sections as sections_of_core
 from ringlight.experiments.runner import command
 from ringlight.experiments.runner.progress import Reporter
 from ringlight.fabric.extension import (
+    CORE,
     Extension,
     ExtensionError,
     InstalledExtension,
     _of_entry_point,
     extensions,
     in_order,
+    loaders,
+    loaders_of,
 )
 from tests.unit.test_cli import MINI
 from tests.unit.test_controller_access import call
@@ -76,6 +80,17 @@ def test_everything_that_ours_name_is_there() -> None:
     for item in extensions():
         for value in item.extension.values:
             assert item.load(value) is not None
+    for field in fields(Extension):
+        if isinstance(getattr(CORE.extension, field.name), Mapping):
+            for load in loaders(field.name).values():
+                load()
+
+
+def test_what_two_have_by_one_name_is_named() -> None:
+    one = InstalledExtension(Extension("torus", drivers={"scpi": "kinds:SCPI"}), "torus")
+    with pytest.raises(ExtensionError, match="extension torus: drivers: there is a scpi already"):
+        loaders_of("drivers", (CORE, one))
+    assert loaders_of("drivers", (one,)).keys() == {"scpi"}
 
 
 def test_an_extension_comes_after_those_that_it_requires() -> None:

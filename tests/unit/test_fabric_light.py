@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ringlight.fabric.crossconnect import CrossConnect
 from ringlight.fabric.light import Fibres, Optics, Wires, arriving_dbm, dimness, reach, received_dbm
-from ringlight.fabric.optical_profiles import PROFILES
+from ringlight.fabric.optical_profiles import profiles
 from ringlight.fabric.parts import Port
 from ringlight.fabric.planes.grid.wavelengths import cross_connects as grid_cross_connects
 from ringlight.fabric.planes.grid.wavelengths import ways_for
@@ -74,7 +74,7 @@ def test_copper_needs_no_light() -> None:
 def test_a_switch_loses_what_its_profile_says_unless_told_otherwise() -> None:
     fabric = described(grids={"n": {"rows": 1, "columns": 2, "gpu": "x", "rate": "1 Gbit/s"}})
     switch = next(iter(fabric.optical_switches.values()))
-    profile = PROFILES["lcos"]
+    profile = profiles()["lcos"]
     assert switch.insertion_loss_db == profile.loss_max_db + profile.repeatability_db
     exact = profile.losing(2.0)
     assert (exact.loss_min_db, exact.loss_max_db, exact.repeatability_db) == (2.0, 2.0, 0.0)
@@ -90,11 +90,6 @@ def test_a_grid_whose_light_is_too_weak_is_refused() -> None:
     ways = ways_for(fabric.parts["grids"]["n"], ranks, steps_named("halving-doubling", 4))
     with pytest.raises(ValueError, match=r"less than the receivers' -8\.5 dBm"):
         grid_cross_connects(fabric.parts["grids"]["n"], fabric, ways)
-
-
-def test_an_open_vswitch_patch_panel_has_no_loss_to_set() -> None:
-    with pytest.raises(ValueError, match=r"loss_db: an Open vSwitch patch panel"):
-        described(optical_switches={"ocs0": {"size": 2, "driver": "openflow", "loss_db": 1}}, links=[])
 
 
 @given(

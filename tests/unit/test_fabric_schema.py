@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from ringlight.fabric.optical_drivers import CLASSES, DRIVERS
+from ringlight.fabric import optical_drivers, parts, schema
+from ringlight.fabric.optical_drivers import CLASSES, DriverKind, driver_kinds
 from ringlight.fabric.parts import Port
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from tests.unit.fabrics import NIC_BPS, OVERSUBSCRIPTION, six_gpus
@@ -79,7 +81,7 @@ def edit(*path: object, value: object) -> dict[str, Any]:
         (edit("servers", "S1", value={"gpus": {"g9": "m"}}), r"servers\.S1"),
         (edit("packet_switches", "ocs0", value={"ports": 4}), r"the name ocs0 is used by two nodes"),
         (edit("packet_switches", "tor0", "ports", value=0), r"packet_switches\.tor0\.ports"),
-        (edit("optical_switches", "ocs0", "driver", value="tl1"), r"ocs0\s.*driver: tl1; there are"),
+        (edit("optical_switches", "ocs0", "driver", value="none"), r"ocs0\s.*driver: none; there are"),
     ],
 )
 def test_errors_name_what_is_wrong(raw: dict[str, Any], named: str) -> None:
@@ -168,10 +170,10 @@ def switched(**switch: object) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("driver", driver_kinds())
 def test_every_driver_can_be_said_and_has_a_profile_that_fits(driver: str) -> None:
-    kind = DRIVERS[driver]
-    there = {} if kind.protocol or kind.port is None else {"address": "10.0.0.5:830", "username": "ann"}
+    kind = driver_kinds()[driver]
+    there = {} if kind.protocol or kind.is_bridge else {"address": "10.0.0.5:830", "username": "ann"}
     fabric = build_fabric(FabricSpec.model_validate(switched(driver=driver, **there)))
     switch = fabric.optical_switches["ocs0"]
     assert (switch.driver, switch.profile) == (driver, kind.profile)
@@ -180,39 +182,60 @@ def test_every_driver_can_be_said_and_has_a_profile_that_fits(driver: str) -> No
         FabricSpec.model_validate(switched(driver=driver, profile=profile, **there))
 
 
+@pytest.fixture
+def kinds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drivers as extensions have them, beside the core's."""
+    made = {
+        "acme": DriverKind("acme:Acme", ("acme-1",), "acme-1", "acme", options=frozenset({"bulk", "tls"})),
+        "real": DriverKind("acme:Real", ("acme-1",), "acme-1", options=frozenset({"x"})),
+        "panel": DriverKind("acme:Panel", login=False, is_bridge=True),
+    }
+    made["acme"] = replace(made["acme"], emulated_options=frozenset({"bulk"}))
+    everything = {**driver_kinds(), **made}
+    for module in (schema, optical_drivers, parts):
+        monkeypatch.setattr(module, "driver_kinds", lambda: everything)
+
+
+@pytest.mark.usefixtures("kinds")
 def test_a_switch_is_elsewhere_by_one_line() -> None:
-    line = {"driver": "calient_tl1", "address": "10.0.0.5:3083", "username": "ann", "password_env": "OCS0"}
+    line = {"driver": "acme", "address": "10.0.0.5:3083", "username": "ann", "password_env": "OCS0"}
     spec = FabricSpec.model_validate(switched(**line, options={"bulk": False}))
     switch = build_fabric(spec).optical_switches["ocs0"]
     assert switch.is_elsewhere
     assert not switch.has_datapath
-    assert (switch.driver, switch.profile) == ("calient-tl1", "calient-s320")
+    assert (switch.driver, switch.profile) == ("acme", "acme-1")
     assert switch.access == {
         "address": "10.0.0.5:3083",
         "username": "ann",
         "password_env": "OCS0",
         "bulk": False,
     }
-    # One that another package drives: nothing of it is known here.
-    spec = FabricSpec.model_validate(switched(driver="acme", address="[fe80::1]:1", options={"x": [1]}))
-    assert build_fabric(spec).optical_switches["ocs0"].access == {"address": "[fe80::1]:1", "x": [1]}
+
+
+@pytest.mark.usefixtures("kinds")
+def test_a_bridge_is_no_process_with_light_paths() -> None:
+    switch = build_fabric(FabricSpec.model_validate(switched(driver="panel"))).optical_switches["ocs0"]
+    assert switch.is_bridge
+    assert not switch.has_datapath
+    # It moves no light itself: it can be any product.
+    FabricSpec.model_validate(switched(driver="panel", profile="acme-1"))
 
 
 @pytest.mark.parametrize(
     ("switch", "named"),
     [
-        ({"driver": "calient-tl2"}, "driver: calient-tl2; there are scpi,"),
-        ({"driver": "polatis-netconf"}, "driver: polatis-netconf is not emulated: give the address"),
-        (
-            {"driver": "calient-tl1", "profile": "polatis-7000"},
-            "profile: polatis-7000 has no driver calient-tl1, which goes with calient-s320, mems",
-        ),
-        ({"profile": "calient-s320"}, "profile: calient-s320 has no driver scpi, which goes with polatis-70"),
-        ({"profile": "lcos"}, "profile: lcos; there are mems, piezo, calient-s320"),
-        ({"driver": "openflow", "address": "10.0.0.5:6653"}, "address: openflow has none; its switch conn"),
-        ({"driver": "calient-tl1", "address": "10.0.0.5"}, "address\n.*this is not host:port"),
-        ({"driver": "calient-tl1", "address": "10.0.0.5:65536"}, "address\n.*this is not host:port"),
-        ({"driver": "calient-tl1", "username": "ann"}, "username: goes with an address; an emulated switch"),
+        ({"driver": "acme-2"}, "driver: acme-2; there are scpi,"),
+        ({"driver": "acme-2", "address": "h:1"}, "driver: acme-2; there are scpi,"),
+        ({"driver": "real"}, "driver: real is not emulated: give the address"),
+        ({"driver": "acme", "profile": "lcos"}, "profile: lcos; the driver acme goes with acme-1, mems"),
+        ({"profile": "acme-1"}, "profile: acme-1; the driver scpi goes with "),
+        ({"profile": "none"}, "profile: none; the driver scpi goes with "),
+        ({"driver": "panel", "address": "10.0.0.5:6653"}, "address: panel has none; its switch connects"),
+        ({"driver": "panel", "dark": "1 ms"}, "dark: a bridge of Open vSwitch .driver: panel. is never dark"),
+        ({"driver": "panel", "loss_db": 1}, "loss_db: a bridge of Open vSwitch .driver: panel. has no light"),
+        ({"driver": "acme", "address": "10.0.0.5"}, "address\n.*this is not host:port"),
+        ({"driver": "acme", "address": "10.0.0.5:65536"}, "address\n.*this is not host:port"),
+        ({"driver": "acme", "username": "ann"}, "username: goes with an address; an emulated switch"),
         ({"address": "10.0.0.5:5025", "username": "ann"}, "username: the driver scpi has no login"),
         (
             {"driver": "acme", "address": "h:1", "password_env": "X"},
@@ -225,13 +248,11 @@ def test_a_switch_is_elsewhere_by_one_line() -> None:
         ({"driver": "acme", "address": "h:1", "username": "a", "password_file": "x"}, "password_file\n"),
         ({"driver": "acme", "address": "h:1", "password": "x"}, "ocs0.password\n"),
         ({"driver": "acme", "address": "h:1", "options": {"password": "x"}}, "options.password: belongs"),
-        (
-            {"driver": "calient-tl1", "options": {"tls": True}},
-            "options.tls: .* it has bulk, group",
-        ),
-        ({"driver": "calient-rest", "options": {"tls": True}}, "options.tls: goes with an address"),
+        ({"driver": "acme", "options": {"group": "x"}}, "options.group: .* it has bulk, tls"),
+        ({"driver": "acme", "options": {"tls": True}}, "options.tls: goes with an address"),
     ],
 )
+@pytest.mark.usefixtures("kinds")
 def test_a_switch_that_cannot_be_driven_is_named(switch: dict[str, Any], named: str) -> None:
     with pytest.raises(ValueError, match=named):
         FabricSpec.model_validate(switched(**switch))

@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 import json
-import re
 import socket
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import pytest
 
 from ringlight.experiments.cli.common import UserError
 from ringlight.experiments.cli.ocs_serve import serve
-from ringlight.fabric.optical_drivers import protocols_of
-from ringlight.fabric.optical_profiles import PIEZO, PROFILES
-from ringlight.testbed.emulation.optical.alone import PORTS, checked, example, is_loopback, read_served
+from ringlight.fabric import optical_drivers
+from ringlight.fabric.optical_drivers import DriverKind, driver_kinds, protocols_of
+from ringlight.fabric.optical_profiles import PIEZO, profiles
+from ringlight.testbed.emulation.optical import alone
+from ringlight.testbed.emulation.optical.alone import checked, example, is_loopback, read_served
 from ringlight.testbed.emulation.optical.device import (
     NS,
     Admin,
-    OpticalDevice,
     Recovery,
     Stored,
     TunedEgress,
-    Wire,
 )
-from ringlight.testbed.emulation.optical.ocp_tree import Names
 from ringlight.testbed.emulation.optical.recovery import ModelledPaths, booted
 from ringlight.testbed.emulation.optical.server import Settings
+from ringlight.testbed.emulation.optical.session import protocol_named
+from tests.drivers import PROTOCOLS
 
 LIT = {(1, None): TunedEgress(9, 5 * NS), (2, None): TunedEgress(10, 900 * NS)}
 STORED = Stored(LIT, {3: Admin.DISABLED}, {4: "spare"})
@@ -75,19 +75,6 @@ def test_what_was_kept_is_read_and_what_was_not_is_lost(tmp_path: Path) -> None:
     again.close()
 
 
-def test_connections_keep_their_names() -> None:
-    device = OpticalDevice(8, PIEZO, 0, Stored(LIT))
-    Names(device).give({"red": Wire(1, 9)}, [])
-    noted = json.loads(json.dumps(device.remembered()))
-    again = OpticalDevice(8, PIEZO, 0, Stored(LIT, notes=noted | {"other": [1]}))
-    # Nobody has asked for names yet; what nobody knows is kept.
-    assert again.remembered() == noted | {"other": [1]}
-    assert Names(again).current() == {"red": Wire(1, 9), "port-2:port-10": Wire(2, 10)}
-    assert again.remembered() == noted | {"other": [1]}
-    assert booted(again_stored := Stored(LIT, notes=noted), PIEZO, 0, 0).notes == noted
-    assert booted(replace(again_stored, recovery=Recovery.REMOVE), PIEZO, 0, 0).notes == {}
-
-
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -115,22 +102,22 @@ def test_a_file_that_is_no_state_is_named(tmp_path: Path, change: Any, said: str
     ModelledPaths(tmp_path, "ocs", 8).close()
 
 
-def test_each_product_speaks_its_own_protocols_where_anybody_may_listen() -> None:
-    assert protocols_of("calient-s320") == ("calient-tl1", "calient-rest")
-    assert protocols_of("polatis-7000") == ("scpi", "polatis-tl1", "polatis-restconf")
-    assert protocols_of("ocp") == ("ocp-gnmi",)
-    assert protocols_of("sonic-ocs") == ("sonic-ocs", "sonic-ocs-gnmi")
-    assert set(protocols_of("mems")) == set(PORTS)
+def test_each_profile_speaks_its_own_protocols_where_anybody_may_listen() -> None:
+    assert "scpi" in protocols_of("mems")
+    assert set(protocols_of("mems")) == {kind.protocol for kind in driver_kinds().values() if kind.protocol}
     assert protocols_of("lcos") == protocols_of("palomar") == ()
-    for profile in PROFILES:
-        if not (spoken := protocols_of(profile)):
+    for profile in profiles():
+        if not (spoken := set(protocols_of(profile)) & set(PROTOCOLS)):
             continue
-        served = checked(Settings("ocs", 8, PROFILES[profile])).serve
-        assert tuple(name for name, _ in served) == spoken
+        chosen = tuple(read_served(protocol, profile) for protocol in spoken)
+        served = checked(Settings("ocs", 8, profiles()[profile], serve=chosen)).serve
+        assert {name for name, _ in served} == spoken
         assert all(host == "127.0.0.1" and port >= 1024 for _, (host, port) in served)
         for protocol in spoken:
-            assert "ann" in example(protocol, "[::1]:1", "ann") or protocol == "scpi"
-    assert read_served("calient-tl1=[::1]:7", "calient-s320") == ("calient-tl1", ("::1", 7))
+            logins = [kind.login for kind in driver_kinds().values() if kind.protocol == protocol]
+            assert ("ann" in example(protocol, "[::1]:1", "ann")) is logins[0]
+            assert "{" not in example(protocol, "[::1]:1", "")
+    assert read_served("scpi=[::1]:7", "mems") == ("scpi", ("::1", 7))
     assert [is_loopback(host) for host in ("::1", "localhost", "10.0.0.5", "ocs.lab")] == [
         True,
         True,
@@ -139,56 +126,57 @@ def test_each_product_speaks_its_own_protocols_where_anybody_may_listen() -> Non
     ]
 
 
+@pytest.fixture
+def users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A protocol with a login, and a profile that does not speak it."""
+    kinds = {**driver_kinds(), "acme": DriverKind("acme:Acme", protocol="acme")}
+    acme = replace(protocol_named("scpi"), port=7)
+    for module in (alone, optical_drivers):
+        monkeypatch.setattr(module, "driver_kinds", lambda: kinds)
+    monkeypatch.setattr(
+        alone, "protocol_named", lambda name: acme if name == "acme" else protocol_named(name)
+    )
+
+
 @pytest.mark.parametrize(
     ("options", "code", "said"),
     [
-        ({"profile": "palomar"}, 2, "--profile palomar: there are mems, piezo, calient-s320,"),
-        (
-            {"served": ["polatis-tl1"]},
-            2,
-            "a calient-s320 does not speak polatis-tl1; it speaks calient-tl1, ",
-        ),
+        ({"profile": "palomar"}, 2, "--profile palomar: there are mems, piezo, "),
         ({"served": ["telnet"]}, 2, "'telnet' is not a management protocol"),
-        ({"served": ["calient-tl1=10.0.0.5"]}, 2, "'10.0.0.5' is not HOST:PORT"),
-        ({"served": ["calient-tl1=0.0.0.0:0"]}, 2, "calient-tl1=0.0.0.0: beyond loopback it needs users"),
-        ({"profile": "ideal", "served": ["scpi=0.0.0.0:0"]}, 2, "has no login, and is served on loopback"),
-        ({"served": ["calient-tl1", "calient-tl1"]}, 2, "calient-tl1 is named twice"),
+        ({"served": ["scpi=10.0.0.5"]}, 2, "'10.0.0.5' is not HOST:PORT"),
+        ({"served": ["acme=0.0.0.0:0"]}, 2, "acme=0.0.0.0: beyond loopback it needs users"),
+        ({"served": ["acme=nowhere.invalid:0"]}, 2, "acme=nowhere.invalid: beyond loopback"),
+        ({"served": ["scpi=0.0.0.0:0"]}, 2, "has no login, and is served on loopback"),
+        ({"served": ["scpi", "scpi"]}, 2, "scpi is named twice"),
         ({"users": Path("/nowhere/users")}, 2, "--users /nowhere/users: No such file or directory"),
         ({"recovery": "cold"}, 2, "--recovery cold: there are maintain, restore, remove"),
         ({"failed_port": [17], "ports": 8}, 2, r"there is no port 17 \(1..16\)"),
-        ({"served": ["calient-tl1=127.0.0.1:0"], "state": Path("/dev/null/x")}, 1, "/dev/null/x: Not a dir"),
-        ({"served": ["calient-tl1=nowhere.invalid:0"]}, 2, "calient-tl1=nowhere.invalid: beyond loopback"),
+        ({"served": ["scpi=127.0.0.1:0"], "state": Path("/dev/null/x")}, 1, "/dev/null/x: Not a dir"),
     ],
 )
+@pytest.mark.usefixtures("users")
 def test_what_cannot_be_served_is_one_line(options: dict[str, Any], code: int, said: str) -> None:
     with pytest.raises(UserError, match=said) as caught:
         serve(**options)
     assert caught.value.exit_code == code
 
 
+def test_a_profile_does_not_speak_what_only_others_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(alone, "protocols_of", lambda profile: ("acme",))
+    with pytest.raises(ValueError, match="a acme-1 does not speak scpi; it speaks acme"):
+        read_served("scpi", "acme-1")
+
+
 def test_a_taken_port_is_one_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         where = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(UserError) as caught:
-            serve(served=[f"calient-tl1={where}"])
+            serve(served=[f"scpi={where}"])
     assert str(caught.value) == (
-        f"ocs serve: calient-tl1 at {where}: Address already in use; choose another, or let the system "
-        "choose a free one: --serve calient-tl1=127.0.0.1:0"
+        f"ocs serve: scpi at {where}: Address already in use; choose another, or let the system "
+        "choose a free one: --serve scpi=127.0.0.1:0"
     )
     assert caught.value.exit_code == 1
-
-
-def test_spoilt_notes_are_named(tmp_path: Path) -> None:
-    paths = ModelledPaths(tmp_path, "ocs", 8)
-    row = {"source": 99, "destination": 2, "two_way": False, "group": "", "name": "", "nolight": True}
-    for note, said in ((row | {"active": True}, "there is no circuit 99>2"), (row, "missing")):
-        paths.set_notes({"calient": [note]})
-        paths.keep()
-        paths.close()
-        with pytest.raises(UserError, match=f"what it remembers of calient-tl1 is spoilt: .*{said}"):
-            serve(served=["calient-tl1=127.0.0.1:0"], ports=8, state=tmp_path)
-        paths = ModelledPaths(tmp_path, "ocs", 8)
-    paths.close()
 
 
 def test_a_password_is_in_no_message(tmp_path: Path) -> None:
@@ -197,9 +185,3 @@ def test_a_password_is_in_no_message(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="users, line 3: not user:password") as caught:
         serve(users=users)
     assert "s3cret" not in str(caught.value)
-
-
-def test_every_profile_that_can_be_served_is_in_the_help() -> None:
-    (option,) = get_type_hints(serve, include_extras=True)["profile"].__metadata__
-    named = set(re.findall(r"[\w-]+", option.help)) - {"or"}
-    assert named == {name for name in PROFILES if protocols_of(name)}

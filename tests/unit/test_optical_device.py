@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringlight.fabric.crossconnect import CrossConnect, PortState, check_matching
-from ringlight.fabric.optical_profiles import IDEAL, LCOS, MEMS, PIEZO, PROFILES
+from ringlight.fabric.optical_profiles import IDEAL, LCOS, MEMS, PIEZO, profiles
 from ringlight.testbed.emulation.optical.device import (
     NS,
     Admin,
@@ -286,7 +286,7 @@ def test_profiles_scale_and_declare() -> None:
     assert slow.loss_typ_db == PIEZO.loss_typ_db
     assert IDEAL.dark_bounds_s(commands=2) == (0, 0, 0)
     assert MEMS.dark_bounds_s(commands=2)[0] == pytest.approx(0.0105 + 0.030)
-    for profile in PROFILES.values():
+    for profile in profiles().values():
         declared = profile.declared()
         assert declared["name"] == profile.name
         bounds = [float(declared[f"dark_{which}_s"]) for which in ("min", "typ", "max")]

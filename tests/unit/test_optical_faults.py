@@ -25,7 +25,6 @@ from ringlight.controller.optical.errors import (
 )
 from ringlight.controller.optical.registry import make_driver
 from ringlight.fabric.crossconnect import CrossConnect, Mode, PortState, check_matching
-from ringlight.fabric.optical_drivers import PROTOCOLS
 from ringlight.fabric.optical_profiles import IDEAL, MEMS, Profile
 from ringlight.testbed.emulation.optical.device import (
     Admin,
@@ -39,7 +38,7 @@ from ringlight.testbed.emulation.optical.device import (
     Wire,
 )
 from ringlight.testbed.emulation.optical.faulty_session import FaultySession
-from ringlight.testbed.emulation.optical.session import Switch, personality
+from ringlight.testbed.emulation.optical.session import Switch, protocol_named
 from ringlight.testbed.emulation.optical.switch_faults import (
     MAX_FAULTS,
     FaultError,
@@ -48,7 +47,7 @@ from ringlight.testbed.emulation.optical.switch_faults import (
     Kind,
     TooManyFaults,
 )
-from tests.drivers import converge
+from tests.drivers import PROTOCOLS, converge, entry_of
 from tests.optical_model import ModelSwitch
 
 SIZE = 16
@@ -63,7 +62,9 @@ class Bench:
         for port in range(1, 9):
             self.device.receive(port, True)
         self.faults = Faults(self.device, ["scpi"])
-        self.session = FaultySession(personality("scpi")(Switch("x", self.device)), "scpi", self.faults)
+        self.session = FaultySession(
+            protocol_named("scpi").session(Switch("x", self.device)), "scpi", self.faults
+        )
         self.now_ns = 0
         self.effects: list[Any] = []
 
@@ -336,28 +337,30 @@ def test_the_same_seed_gives_the_same_faults() -> None:
 
 def test_a_fault_is_met_by_its_protocols_clients_alone() -> None:
     bench = Bench()
-    faults = Faults(bench.device, ["scpi", "polatis-tl1"])
-    made, _ = faults.add(0, FaultSpec(Kind.DENY, protocol="polatis-tl1"))
-    other = FaultySession(personality("scpi")(Switch("x", bench.device)), "scpi", faults)
-    other.feed(ADD.encode() + b"\n")
+    faults = Faults(bench.device, ["scpi", "other"])
+    made, _ = faults.add(0, FaultSpec(Kind.DENY, protocol="other"))
+    spared, met = (
+        FaultySession(protocol_named("scpi").session(Switch("x", bench.device)), protocol, faults)
+        for protocol in ("scpi", "other")
+    )
+    spared.feed(ADD.encode() + b"\n")
     for now_ns in range(3):
-        other.advance(now_ns)
+        spared.advance(now_ns)
         bench.device.advance(now_ns)
     assert len(bench.wires) == 3
-    tl1 = FaultySession(personality("polatis-tl1")(Switch("x", bench.device)), "polatis-tl1", faults)
-    tl1.feed(b"ACT-USER::a:1::b;DLT-PATCH:::2:;")
+    met.feed(f":oxc:swit:disc:all;{ERROR}\n".encode())
     said = b""
     for now_ns in range(9):
-        said += tl1.advance(now_ns)
+        said += met.advance(now_ns)
         bench.device.advance(now_ns)
-    assert b"M  2 DENY" in said
+    assert b"-240" in said
     assert (len(bench.wires), made.hits) == (3, 1)
 
 
 @pytest.mark.parametrize(
     ("fault", "complaint"),
     [
-        ({"kind": "deny", "protocol": "polatis-tl1"}, "protocol: polatis-tl1; the switch speaks scpi"),
+        ({"kind": "deny", "protocol": "other"}, "protocol: other; the switch speaks scpi"),
         ({"kind": "deny", "probability": 1.5}, "probability: 1.5"),
         ({"kind": "deny", "probability": -0.1}, "probability: -0.1"),
         ({"kind": "deny", "count": 0}, "count: 0"),
@@ -413,14 +416,14 @@ OUTCOMES: dict[str, tuple[tuple[type[OpticalError] | None, ...], int]] = {
     "lose-reply": ((Indeterminate,), 4),
     "drop": ((Indeterminate,), 2),
     "slow": ((None,), 4),
-    # RESTCONF does not tell that mirrors move; where a reply waits for them it does not come.
+    # Some protocols do not tell that mirrors move; where a reply waits for them it does not come.
     "never-tunes": ((None, ReadBackMismatch, Indeterminate), 4),
     "ghost": ((None,), 4),
     "foreign-writer": ((StaleRevision,), 1),
     "autonomous": ((None,), 4),
     "garbage": ((ProtocolError, DeadlineExceeded, Unreachable), 0),
     "truncate": ((None, ProtocolError, Unreachable), 0),
-    # gNMI says much.
+    # Some protocols say much.
     "slow-drip": ((None, DeadlineExceeded), 0),
     "late": ((None,), 4),
 }
@@ -434,24 +437,15 @@ MORE: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module", params=PROTOCOLS)
 def switch(request: pytest.FixtureRequest) -> Iterator[ModelSwitch]:
-    if request.param.endswith("gnmi"):
-        pytest.importorskip("pygnmi", reason="the extra gnmi is not installed")
     with ModelSwitch(request.param, SIZE) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def driver(switch: ModelSwitch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpticalSwitchDriver]:
-    entry: dict[str, Any] = {"driver": switch.protocol, "address": switch.address}
-    if switch.protocol.endswith("gnmi"):
-        entry["tls"] = False
-    if switch.protocol != "scpi":
-        password = tmp_path_factory.mktemp("faults") / "password"
-        password.write_text("s3cret\n")
-        entry |= {"username": "ann", "password_file": str(password)}
-    if switch.protocol == "polatis-restconf":
-        entry["settle_s"] = 0
-    made = make_driver("ocs0", entry, SIZE)
+    password = tmp_path_factory.mktemp("faults") / "password"
+    password.write_text("s3cret\n")
+    made = make_driver("ocs0", entry_of(switch.protocol, switch.address, "ann", password), SIZE)
     made.open()
     yield made
     made.close()

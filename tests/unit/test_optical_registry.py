@@ -1,114 +1,144 @@
-"""Drivers by name, ours and other people's, and credentials from outside the fabric file."""
+"""Drivers by name, the core's and extensions', and credentials from outside the fabric file."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from ringlight.controller.optical.inventory import Entry
 from ringlight.controller.optical.registry import check_driver, make_driver
-from ringlight.controller.optical.scpi import ScpiDriver
-from ringlight.fabric.optical_drivers import DRIVERS
-from ringlight.testbed.emulation.optical.session import personality
+from ringlight.fabric import extension
+from ringlight.fabric.optical_drivers import driver_kinds
+from ringlight.fabric.optical_profiles import profiles
+from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.testbed.emulation.optical.session import protocol_named
 
-_THIRD_PARTY = """
+_EXTENSION = """
+from ringlight.fabric.extension import Extension
+
+EXTENSION = Extension(
+    "acme",
+    drivers={"acme-tl9": "switches:TL9", "acme-none": "switches:NONE", "acme-gone": "switches:GONE"},
+    profiles={"acme-fast": "switches:FAST"},
+)
+"""
+_SWITCHES = """
+from dataclasses import replace
+
 from ringlight.controller.optical.base import OpticalSwitchDriver
 from ringlight.controller.optical.model import Capabilities, Snapshot, dual_sided
+from ringlight.fabric.optical_drivers import DriverKind
+from ringlight.fabric.optical_profiles import MEMS
 
 class Acme(OpticalSwitchDriver):
     def _read(self, deadline): return Snapshot(self.name, {}, {})
     def _add(self, batch, deadline): pass
     def _remove(self, batch, deadline): pass
 
-def from_inventory(name, entry, size, openflow=None):
+def build(name, entry, size, openflow=None):
     return Acme(name, Capabilities(*dual_sided(size), max_batch=entry["batch"]))
 
 def nothing(name, entry, size, openflow=None):
     return None
+
+FAST = replace(MEMS, name="acme-fast", dark_s=0.001)
+TL9 = DriverKind("acme.switches:build", ("acme-fast",), "acme-fast", options=frozenset({"batch"}))
+NONE = DriverKind("acme.switches:nothing")
+GONE = DriverKind("acme.switches:removed")
 """
 
 
+def _forget() -> None:
+    for cached in (extension.extensions, extension.loaders, driver_kinds, profiles):
+        cached.cache_clear()
+
+
 @pytest.fixture
-def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A package with drivers as pip leaves it, on the path of this process."""
-    (tmp_path / "ringlight_acme.py").write_text(_THIRD_PARTY)
-    metadata = tmp_path / "ringlight_acme-1.0.dist-info"
+def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A package with an extension as pip leaves it, on the path of this process."""
+    (tmp_path / "acme").mkdir()
+    (tmp_path / "acme" / "__init__.py").write_text(_EXTENSION)
+    (tmp_path / "acme" / "switches.py").write_text(_SWITCHES)
+    metadata = tmp_path / "acme-1.0.dist-info"
     metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: ringlight-acme\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text(
-        "[ringlight.optical_drivers]\n"
-        "acme-tl9 = ringlight_acme:from_inventory\n"
-        "scpi = ringlight_acme:from_inventory\n"
-        "acme-none = ringlight_acme:nothing\n"
-        "acme-gone = ringlight_acme:removed\n"
-        "acme-module = ringlight_acme\n"
-    )
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[ringlight.extensions]\nacme = acme:EXTENSION\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, "ringlight_acme", raising=False)
-    return metadata
+    for name in ("acme", "acme.switches"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    _forget()
+    yield
+    for name in ("acme", "acme.switches"):
+        sys.modules.pop(name, None)
+    _forget()
 
 
 @pytest.mark.parametrize("kind", ["acme-tl9", "acme_tl9"])
-def test_another_package_ships_a_driver(acme: Path, kind: str) -> None:
+@pytest.mark.usefixtures("acme")
+def test_another_package_ships_a_driver(kind: str) -> None:
     driver = make_driver("ocs0", {"driver": kind, "batch": 3}, 4)
-    assert type(driver).__module__ == "ringlight_acme"
+    assert type(driver).__module__ == "acme.switches"
     assert driver.capabilities().max_batch == 3
     with pytest.raises(ValueError, match="optical switch ocs0: the inventory entry lacks 'batch'"):
         make_driver("ocs0", {"driver": kind}, 4)
 
 
-@pytest.mark.parametrize("kind", DRIVERS)
-def test_a_fabric_can_name_every_driver_and_no_other(kind: str) -> None:
-    check_driver(kind)
-    protocol = DRIVERS[kind].protocol
-    if protocol is not None:
-        personality(protocol)
-    modules = Path("controller/optical").glob("*.py")
-    ours = {path.stem for path in modules if "\nfrom_inventory = " in path.read_text()}
-    assert {name.replace("-", "_") for name in DRIVERS} == ours | {"polatis_scpi"}
+@pytest.mark.usefixtures("acme")
+def test_a_fabric_names_the_driver_and_the_product_of_another_package() -> None:
+    there = {"size": 4, "driver": "acme_tl9", "address": "[fe80::1]:1", "options": {"batch": 3}}
+    raw = {
+        "servers": {"s0": {"gpus": {"g0": "m"}}},
+        "packet_switches": {"tor0": {"ports": 1}},
+        "optical_switches": {"ocs0": there},
+        "links": [],
+    }
+    switch = build_fabric(FabricSpec.model_validate(raw)).optical_switches["ocs0"]
+    assert (switch.driver, switch.device.dark_s) == ("acme-tl9", 0.001)
+    assert switch.access == {"address": "[fe80::1]:1", "batch": 3}
+    raw["optical_switches"] = {"ocs0": {"size": 4, "profile": "acme-fast"}}
+    with pytest.raises(ValueError, match="profile: acme-fast; the driver scpi goes with"):
+        FabricSpec.model_validate(raw)
 
 
-@pytest.mark.parametrize("kind", [kind for kind, about in DRIVERS.items() if about.port is not None])
+@pytest.mark.parametrize("name", driver_kinds())
+def test_every_driver_and_its_protocol_can_be_loaded(name: str) -> None:
+    kind = driver_kinds()[name]
+    check_driver(name)
+    if kind.protocol is not None:
+        protocol_named(kind.protocol)
+    assert kind.profile in profiles()
+    assert profiles().keys() >= set(kind.products)
+    assert kind.emulated_options | kind.emulated.keys() <= kind.options
+
+
+@pytest.mark.parametrize("name", [name for name, kind in driver_kinds().items() if not kind.is_bridge])
 @pytest.mark.parametrize("address", ["", ":1", "h:", "h:0", "h:65536", "h:x", "h h:1", "a:b:1", "[::1:1"])
-def test_an_address_is_a_host_and_a_port(kind: str, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_is_a_host_and_a_port(name: str, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET", "s3cret")
-    user = {"username": "ann", "password_env": "SECRET"} if DRIVERS[kind].login else {}
+    user = {"username": "ann", "password_env": "SECRET"} if driver_kinds()[name].login else {}
     with pytest.raises(ValueError, match=r"optical switch ocs0: address: .* is not host:port"):
-        make_driver("ocs0", {"driver": kind, "address": address, **user}, 4)
-    make_driver("ocs0", {"driver": kind, "address": "[fe80::1%eth0]:65535", **user}, 4).close()
-
-
-def test_a_name_of_ours_cannot_be_taken(acme: Path) -> None:
-    driver = make_driver("ocs0", {"driver": "scpi", "address": "127.0.0.1:1", "batch": 3}, 4)
-    assert type(driver) is ScpiDriver
+        make_driver("ocs0", {"driver": name, "address": address, **user}, 4)
+    make_driver("ocs0", {"driver": name, "address": "[fe80::1%eth0]:65535", **user}, 4).close()
 
 
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
         ("acme-none", "acme-none gave a NoneType, no driver"),
-        ("acme-gone", "acme-gone: its entry point ringlight_acme:removed cannot be loaded"),
-        ("acme-module", "acme-module: its entry point ringlight_acme is not a function"),
+        ("acme-gone", "acme-gone: acme.switches:removed cannot be loaded"),
         ("acme-tl8", "there is no driver 'acme-tl8'"),
         ("inventory", "there is no driver 'inventory'"),
     ],
 )
-def test_what_is_wrong_with_a_driver_is_said(acme: Path, kind: str, words: str) -> None:
+@pytest.mark.usefixtures("acme")
+def test_what_is_wrong_with_a_driver_is_said(kind: str, words: str) -> None:
     with pytest.raises(ValueError, match="optical switch ocs0: driver: ") as caught:
         make_driver("ocs0", {"driver": kind, "batch": 1}, 4)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_two_packages_with_one_name(acme: Path) -> None:
-    other = acme.with_name("ringlight_other-1.0.dist-info")
-    other.mkdir()
-    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: ringlight-other\nVersion: 1.0\n")
-    (other / "entry_points.txt").write_text("[ringlight.optical_drivers]\nacme_tl9 = ringlight_other:build\n")
-    with pytest.raises(ValueError, match="two packages register it: ringlight_acme:from_inventory, "):
-        make_driver("ocs0", {"driver": "acme-tl9", "batch": 3}, 4)
 
 
 def test_credentials_from_the_environment_and_from_a_file(

@@ -15,11 +15,11 @@ from ringlight.testbed.emulation.optical import server as serving
 from ringlight.testbed.emulation.optical.__main__ import main
 from ringlight.testbed.emulation.optical.device import OpticalDevice
 from ringlight.testbed.emulation.optical.scpi import ScpiSession
-from ringlight.testbed.emulation.optical.session import Switch, personality
+from ringlight.testbed.emulation.optical.session import Switch, protocol_named
 
 
 def test_a_protocol_is_found_by_its_name() -> None:
-    made = personality("scpi")(Switch("ocs0", OpticalDevice(4, IDEAL)))
+    made = protocol_named("scpi").session(Switch("ocs0", OpticalDevice(4, IDEAL)))
     assert isinstance(made, ScpiSession)
     made.feed(b"*idn?\n")
     assert made.advance(0) == b"Polatis,N-EMU-4x4-IDEAL,ocs0,6.0.0.0\n"
@@ -28,7 +28,7 @@ def test_a_protocol_is_found_by_its_name() -> None:
 @pytest.mark.parametrize("name", ["device", "nothing", "../scpi", "Scpi", ""])
 def test_what_is_no_protocol_is_named(name: str) -> None:
     with pytest.raises(ValueError, match="is not a management protocol"):
-        personality(name)
+        protocol_named(name)
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,6 @@ class Fake:
         self.intents: dict[str, Pairs] = dict.fromkeys(SWITCHES, NONE)
         self.stands: dict[str, Pairs] = dict.fromkeys(SWITCHES, NONE)
         self.switches = {name: self._switch(name) for name in SWITCHES}
-        self.emulated = {name: self.switches[name] for name in SWITCHES}
         self.controller = SimpleNamespace(poll=lambda: None)
         self.api = self.client()
         self.forgets_at_a_kill = False

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-import ringlight.testbed.rigs as rigs_room
+from ringlight.fabric import extension as door
 from ringlight.fabric.extension import Extension, ExtensionError, InstalledExtension
 from ringlight.testbed.rigs import rigs
 from ringlight.testbed.rigs.emulated import ScpiRig, WssRig
@@ -14,14 +14,17 @@ from ringlight.testbed.rigs.emulated import ScpiRig, WssRig
 
 @pytest.fixture(autouse=True)
 def asked_anew() -> Iterator[None]:
-    rigs.cache_clear()
+    caches = rigs, door.loaders
+    for cached in caches:
+        cached.cache_clear()
     yield
-    rigs.cache_clear()
+    for cached in caches:
+        cached.cache_clear()
 
 
 def with_extension(patch: pytest.MonkeyPatch, value: str) -> None:
     extension = Extension("torus", rigs={"torus-tl1": value})
-    patch.setattr(rigs_room, "extensions", lambda: (InstalledExtension(extension, "ringlight.testbed"),))
+    patch.setattr(door, "extensions", lambda: (InstalledExtension(extension, "ringlight.testbed"),))
 
 
 def test_an_extensions_rig_stands_behind_those_of_the_core(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,5 +39,5 @@ def test_a_rig_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_without_extensions_there_are_those_of_the_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rigs_room, "extensions", tuple)
+    monkeypatch.setattr(door, "extensions", tuple)
     assert list(rigs()) == ["scpi", "scpi-wss"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -13,10 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringlight.controller.optical.errors import ProtocolError
-from ringlight.controller.optical.gnmi import updates_of
-from ringlight.controller.optical.http import Reply
-from ringlight.controller.optical.restconf import parse_error
 from ringlight.controller.server_agent import AgentClient
 from ringlight.controller.store import Store
 from ringlight.experiments.cli.common import echo, say, table
@@ -74,17 +69,6 @@ def test_files_of_runs_have_none(tmp_path: Path) -> None:
     for read in (read_json, read_records):
         with pytest.raises(ValueError, match=r"x\.json"):
             read(path)
-
-
-def test_devices_say_none() -> None:
-    with pytest.raises(ProtocolError):
-        Reply(200, [], HALF.encode()).json()
-    assert parse_error(rb'{"ietf-restconf:errors": {"error": [{"error-tag": "\ud800"}]}}') == ""
-    value = SimpleNamespace(WhichOneof=lambda _: "json_ietf_val", json_ietf_val=HALF.encode())
-    path = SimpleNamespace(elem=[])
-    note = SimpleNamespace(prefix=path, update=[SimpleNamespace(path=path, val=value)])
-    with pytest.raises(ProtocolError):
-        list(updates_of(SimpleNamespace(notification=[note])))
 
 
 def test_what_the_agent_says_and_what_was_stored_can_be_read_back(tmp_path: Path) -> None:

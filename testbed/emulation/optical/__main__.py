@@ -11,14 +11,14 @@ from pathlib import Path
 
 from ringlight.controller.errors import StartError
 from ringlight.controller.web.access import is_loopback, read_tokens
-from ringlight.fabric.optical_profiles import PROFILES
+from ringlight.fabric.optical_profiles import profiles
 from ringlight.testbed.emulation.kernel.build import BuildError
 from ringlight.testbed.emulation.optical.alone import read_address, read_users
 from ringlight.testbed.emulation.optical.datapath import MAX_SELECTIVE_PORTS
 from ringlight.testbed.emulation.optical.device import Recovery
 from ringlight.testbed.emulation.optical.far_light import LightPlan
 from ringlight.testbed.emulation.optical.server import IDLE_TIMEOUT_S, OpticalSwitchServer, Settings
-from ringlight.testbed.emulation.optical.session import personality
+from ringlight.testbed.emulation.optical.session import protocol_named
 
 
 def _address(text: str) -> tuple[str, int]:
@@ -33,7 +33,7 @@ def _served(text: str) -> tuple[str, tuple[str, int]]:
     if not separator:
         raise argparse.ArgumentTypeError(f"{text!r} is not protocol=host:port")
     try:
-        personality(name)
+        protocol_named(name)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     return name, _address(where)
@@ -85,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--rest-token-file", type=Path, metavar="FILE", help="the token that every call of it then needs"
     )
-    parser.add_argument("--profile", choices=sorted(PROFILES), default="mems")
+    parser.add_argument("--profile", choices=sorted(profiles()), default="mems")
     parser.add_argument("--netns", help="namespace (name or path) whose interfaces p1, p2, … are the ports")
     parser.add_argument("--pins", type=Path, required=True, help="directory in bpffs of this switch alone")
     parser.add_argument(
@@ -157,7 +157,7 @@ def main(arguments: list[str] | None = None) -> int:
     settings = Settings(
         name=chosen.name,
         size=chosen.size,
-        profile=PROFILES[chosen.profile]
+        profile=profiles()[chosen.profile]
         .losing(chosen.loss)
         .dark_for(chosen.dark)
         .dilated(chosen.time_dilation),

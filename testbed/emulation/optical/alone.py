@@ -11,18 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from ringlight.controller.web.access import is_loopback
-from ringlight.fabric.optical_drivers import DRIVERS, protocols_of
+from ringlight.fabric.optical_drivers import driver_kinds, protocols_of
 from ringlight.testbed.emulation.optical.server import Settings
-from ringlight.testbed.emulation.optical.session import personality
+from ringlight.testbed.emulation.optical.session import protocol_named
 
-#: Where a protocol is served unless something else is said: as on the product, where anybody may.
-PORTS = {kind.protocol: kind.port for kind in DRIVERS.values() if kind.protocol} | {
-    "calient-rest": 8081,
-    "sonic-ocs": 8082,
-    "sonic-ocs-gnmi": 9340,
-}
-#: Protocols without a login.
-OPEN = tuple(kind.protocol for kind in DRIVERS.values() if kind.protocol and not kind.login)
 #: A file of users, bytes.
 _USERS_BYTES = 1 << 16
 
@@ -41,10 +33,10 @@ def read_served(text: str, profile: str) -> tuple[str, Address]:
     """Return protocol and address of ``PROTOCOL=HOST:PORT``. A protocol alone gets its usual port on
     loopback. Raises ValueError."""
     name, separator, where = text.partition("=")
-    personality(name)
+    protocol = protocol_named(name)
     if name not in protocols_of(profile):
         raise ValueError(f"a {profile} does not speak {name}; it speaks {', '.join(protocols_of(profile))}")
-    return name, read_address(where) if separator else ("127.0.0.1", PORTS[name] or 0)
+    return name, read_address(where) if separator else ("127.0.0.1", protocol.port)
 
 
 def read_users(file: Path) -> dict[str, str]:
@@ -71,10 +63,11 @@ def read_users(file: Path) -> dict[str, str]:
 
 def check_reach(served: Sequence[tuple[str, Address]], users: Mapping[str, str]) -> None:
     """Raises ValueError for a protocol that others than this machine's users could use without a login."""
+    without_login = {kind.protocol for kind in driver_kinds().values() if not kind.login}
     for name, (host, _) in served:
         if is_loopback(host):
             continue
-        if name in OPEN:
+        if name in without_login:
             raise ValueError(f"{name}={host}: it has no login, and is served on loopback only")
         if not users:
             raise ValueError(f"{name}={host}: beyond loopback it needs users (--users FILE)")
@@ -105,20 +98,14 @@ def checked(settings: Settings) -> Settings:
 def example(protocol: str, address: str, user: str) -> str:
     """Return a command line for access to a switch at an address. ``user``: one of the switch's users, or
     empty."""
+    if protocol == "rest":
+        return f"ringlight ocs fault list {address}"
     host, _, port = address.rpartition(":")
-    named = user or "anyone"
-    host = host.strip("[]")
-    login = f"curl -u {user} " if user else "curl "
-    password = "PASSWORD" if user else "anything"
-    return {
-        "scpi": f"printf '*idn?\\n:oxc:swit:conn:stat?\\n' | nc -N {host} {port}",
-        "polatis-tl1": f"telnet {host} {port}   then ACT-USER::{named}:1::{password}; and RTRV-PATCH:::2:;",
-        "calient-tl1": f"telnet {host} {port}   then ACT-USER::{named}:1::{password}; and RTRV-CRS:::2::ALL;",
-        "polatis-restconf": f"{login}http://{address}/api/data/optical-switch:cross-connects",
-        "calient-rest": f"{login}'http://{address}/rest/crossconnects/?id=list'",
-        "ocp-gnmi": f"gnmic -a {address} --insecure{f' -u {user}' if user else ''} get --path /connections",
-        "sonic-ocs": f"{login}http://{address}/restconf/data/sonic-ocs:sonic-ocs/OCS_CROSS_CONNECT",
-        "sonic-ocs-gnmi": f"gnmic -a {address} --insecure{f' -u {user}' if user else ''} get"
-        " --path sonic-db:/CONFIG_DB/localhost/OCS_CROSS_CONNECT",
-        "rest": f"ringlight ocs fault list {address}",
-    }[protocol]
+    return protocol_named(protocol).example.format(
+        address=address,
+        host=host.strip("[]"),
+        port=port,
+        user=user or "anyone",
+        password="PASSWORD" if user else "anything",
+        option=f"-u {user} " if user else "",
+    )

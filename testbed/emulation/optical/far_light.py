@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ringlight.fabric.light import Fibres, Optics, Wires, arriving_dbm, dimness, most_loss_db
-from ringlight.fabric.optical_profiles import PROFILES
+from ringlight.fabric.optical_profiles import profiles
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation.kernel import ebpf
 from ringlight.testbed.emulation.optical.datapath import Datapath
@@ -61,7 +61,7 @@ def light_plan(fabric: Fabric, directory: Path) -> LightPlan:
         for near, end in ((link.a, link.b), (link.b, link.a))
         if near.node in switches and end.node in switches
     }
-    losses = [PROFILES[s.profile].losing(s.loss_db) for s in switches.values()]
+    losses = [profiles()[s.profile].losing(s.loss_db) for s in switches.values()]
     optics = fabric.optics
     longest = losses if far else sorted(losses, key=lambda p: p.loss_max_db)[-1:]
     worst = most_loss_db(optics, [profile.loss_max_db + profile.repeatability_db for profile in longest])

@@ -53,7 +53,13 @@ from ringlight.testbed.emulation.optical.device import (
     Ticket,
     Wire,
 )
-from ringlight.testbed.emulation.optical.session import VERSION, Conversation, Switch, Work
+from ringlight.testbed.emulation.optical.session import (
+    VERSION,
+    Conversation,
+    ManagementProtocol,
+    Switch,
+    Work,
+)
 
 MAX_MESSAGE_BYTES = 1 << 16
 MAX_PORTS = 8192
@@ -143,10 +149,6 @@ def _split_lists(text: str) -> list[str]:
     if _LISTS.fullmatch(text):
         return _LIST.findall(text)
     return [text] if text.strip() else []
-
-
-def session(switch: Switch) -> ScpiSession:
-    return ScpiSession(switch.device, f"Polatis,{switch.model},{switch.name},{VERSION}")
 
 
 class ScpiSession(Conversation[bytes]):
@@ -398,3 +400,10 @@ _KNOWN: dict[tuple[tuple[str, ...], bool], tuple[str, ...]] = {
     for path in table
     for spelling in _spellings(path)
 }
+
+
+def _session(switch: Switch) -> ScpiSession:
+    return ScpiSession(switch.device, f"Polatis,{switch.model},{switch.name},{VERSION}")
+
+
+PROTOCOL = ManagementProtocol(_session, 5025, r"printf '*idn?\n:oxc:swit:conn:stat?\n' | nc -N {host} {port}")

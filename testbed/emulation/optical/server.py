@@ -45,7 +45,7 @@ from ringlight.testbed.emulation.optical.faulty_session import FaultySession
 from ringlight.testbed.emulation.optical.lasers import Lasers
 from ringlight.testbed.emulation.optical.recovery import ModelledPaths, booted
 from ringlight.testbed.emulation.optical.rest_thread import RestThread
-from ringlight.testbed.emulation.optical.session import Personality, Switch, personality, recall
+from ringlight.testbed.emulation.optical.session import ManagementProtocol, Switch, protocol_named, recall
 from ringlight.testbed.emulation.optical.switch_faults import Faults, FaultSpec, Kind
 
 if TYPE_CHECKING:
@@ -252,7 +252,7 @@ class OpticalSwitchServer:
         served = settings.serve
         if settings.listen is not None:
             served = (("scpi", settings.listen), *served)
-        begins = [personality(name) for name, _ in served]
+        protocols = [protocol_named(name) for name, _ in served]
         self._stopping = False
         with contextlib.ExitStack() as undo:
             # What a start that fails, and the end of the process, let go of.
@@ -297,12 +297,12 @@ class OpticalSwitchServer:
             for name, _ in served:
                 recall(name, self._switch)
             self._noted = self.device.remembered()
-            #: By listener: the name of its protocol, and what begins a client's session.
-            self._listeners: dict[socket.socket, tuple[str, Personality]] = {}
-            for (name, where), begin in zip(served, begins, strict=True):
+            #: By listener: its protocol, with the name.
+            self._listeners: dict[socket.socket, tuple[str, ManagementProtocol]] = {}
+            for (name, where), protocol in zip(served, protocols, strict=True):
                 listener = _listener(name, where)
                 held.callback(listener.close)
-                self._listeners[listener] = name, begin
+                self._listeners[listener] = name, protocol
             self._rest: RestThread | None = None
             if settings.rest is not None:
                 self._rest = RestThread(_listener("rest", settings.rest), self._rest_app)
@@ -521,8 +521,8 @@ class OpticalSwitchServer:
             return
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        name, begin = self._listeners[listener]
-        session = FaultySession(begin(self._switch), name, self.faults)
+        name, protocol = self._listeners[listener]
+        session = FaultySession(protocol.session(self._switch), name, self.faults)
         client = _Client(connection, session, bytearray(), time.monotonic())
         self._clients[connection] = client
         self._listen_for(client, selectors.EVENT_READ)

@@ -1,23 +1,18 @@
 """Interface between the emulated switch's server and a management protocol.
 
-A management protocol is a module of this package with a function ``session(switch)`` that begins the
-conversation of one client, and perhaps a function ``recall(switch)``. The server gets the module's name with
-hyphens (``polatis-tl1`` is ``polatis_tl1.py``). All protocols of one switch work on the same device, in the
-server's one thread.
+All protocols of one switch work on the same device, in the server's one thread.
 """
 
 from __future__ import annotations
 
 import hmac
-import importlib
-import re
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
-from types import ModuleType
 from typing import Any, Generic, Protocol, TypeVar
 
+from ringlight.fabric.extension import loaders
 from ringlight.testbed.emulation.optical.device import OpticalDevice
 
 T = TypeVar("T")
@@ -153,36 +148,38 @@ class Switch:
         return f"N-{kind}-{size}x{size}-{self.device.profile.name.upper()}"
 
 
-Personality = Callable[[Switch], Session]
+@dataclass(frozen=True)
+class ManagementProtocol:
+    """A management protocol that the emulated switch serves.
+
+    ``session`` begins the conversation of one client. ``port``: where a switch that runs alone serves it on
+    loopback unless another port is said: the product's, or one that anybody may use. ``example``: a command
+    line that talks to it, with ``{address}`` (``{host}:{port}``), ``{user}``, ``{password}`` and ``{option}``
+    (``-u USER`` and a blank, or nothing) in it. ``recall`` takes up what the switch's device remembers of the
+    protocol (``notes``), where it has something to.
+    """
+
+    session: Callable[[Switch], Session]
+    port: int
+    example: str
+    recall: Callable[[Switch], object] | None = None
+
+
+def protocol_named(name: str) -> ManagementProtocol:
+    """Return the protocol of that name, the core's or an extension's. Raises ValueError."""
+    load = loaders("protocols").get(name)
+    if load is None:
+        raise ValueError(f"{name!r} is not a management protocol of the emulated switch")
+    protocol: ManagementProtocol = load()
+    return protocol
 
 
 def recall(name: str, switch: Switch) -> None:
-    """Has the protocol of that name take up what the switch's device remembers of it (``notes``), where it
-    has something to. Raises ValueError."""
-    take_up = getattr(_module(name), "recall", None)
+    """Have the protocol of that name take up what the switch's device remembers of it. Raises ValueError."""
+    take_up = protocol_named(name).recall
     if take_up is None:
         return
     try:
         take_up(switch)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"what it remembers of {name} is spoilt: {error}") from None
-
-
-def personality(name: str) -> Personality:
-    """Return the function that begins a session of the named protocol. Raises ValueError."""
-    session: Personality = _module(name).session
-    return session
-
-
-def _module(name: str) -> ModuleType:
-    """Raises ValueError."""
-    if re.fullmatch(r"[a-z][a-z0-9-]*", name):
-        module = f"{__package__}.{name.replace('-', '_')}"
-        try:
-            protocol = importlib.import_module(module)
-            if hasattr(protocol, "session"):
-                return protocol
-        except ModuleNotFoundError as error:
-            if error.name != module:
-                raise ValueError(f"{name!r} needs the Python package {error.name!r}") from None
-    raise ValueError(f"{name!r} is not a management protocol of the emulated switch")

@@ -17,7 +17,7 @@ times, until it is cleared. One with a ``protocol`` acts on that one's clients a
     vanish          a write         what it makes is gone `seconds` (5) after it was tuned
     foreign-writer  a client speaks another writer, just before, makes, moves or removes a cross-connect: that
                                     from `ingress` to `egress`, or one that is drawn
-    autonomous      a reply         comes after a message that nobody asked for (TL1, HTTP, gNMI)
+    autonomous      a reply         comes after a message that nobody asked for; SCPI knows none
     garbage         a reply         is as many other bytes
     truncate        a reply         ends in its middle, and so does the connection
     slow-drip       a reply         comes byte by byte, `seconds` (0.05) apart

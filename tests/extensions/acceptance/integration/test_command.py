@@ -12,7 +12,7 @@ import pytest
 
 from ringlight.extensions.acceptance.items import ITEMS
 from ringlight.fabric.crossconnect import CrossConnect
-from ringlight.fabric.optical_drivers import DRIVERS
+from ringlight.fabric.optical_drivers import driver_kinds
 from ringlight.testbed.rigs.emulated import PASSWORD, SIZE, USER, ScpiRig
 from tests.forks import ringlight
 from tests.optical_model import ModelSwitch
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.root
 #: Protocols of the emulated switch that need a login and no certificate.
 LOGINS = [
     name
-    for name, kind in DRIVERS.items()
+    for name, kind in driver_kinds().items()
     if kind.login and kind.protocol == name and "tls" not in kind.options
 ]
 

@@ -1,1 +1,0 @@
-"""The rigs of drivers that are not SCPI's."""

@@ -1,0 +1,5 @@
+"""HTTP and RESTCONF of optical switches: a client, and the emulated switch's side."""
+
+from ringlight.fabric.extension import Extension
+
+EXTENSION = Extension(name="http")

@@ -1,0 +1,12 @@
+"""Optical switches with the Open Compute Project's model, over gNMI."""
+
+from ringlight.fabric.extension import Extension
+
+EXTENSION = Extension(
+    name="ocp",
+    requires=("gnmi",),
+    drivers={"ocp-gnmi": "ocp_products:GNMI"},
+    protocols={"ocp-gnmi": "emulation.ocp_gnmi:PROTOCOL"},
+    profiles={"ocp": "ocp_products:OCP"},
+    rigs={"ocp-gnmi": "ocp_rig:OcpRig"},
+)

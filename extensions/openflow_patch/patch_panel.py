@@ -1,0 +1,9 @@
+"""The driver of a patch panel, for fabric files."""
+
+from __future__ import annotations
+
+from ringlight.fabric.optical_drivers import DriverKind
+
+PATCH_PANEL = DriverKind(
+    "ringlight.extensions.openflow_patch.driver:OpenFlowDriver", login=False, is_bridge=True
+)

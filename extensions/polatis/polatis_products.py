@@ -1,0 +1,44 @@
+"""Polatis' products and their drivers.
+
+[Polatis] is what ``fabric/optical_profiles.py`` has of it. No switch was at hand: all of this is unverified.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ringlight.fabric.optical_drivers import SCPI, DriverKind
+from ringlight.fabric.optical_profiles import PIEZO
+
+#: [Polatis], the class above; ports are numbers.
+POLATIS_7000 = replace(PIEZO, name="polatis-7000", port_names="number")
+
+#: No figure of it was found; those of the 7000, which does the same by the same means, are [assumed].
+POLATIS_6000 = replace(POLATIS_7000, name="polatis-6000")
+
+_PRODUCTS = ("polatis-7000", "polatis-6000")
+
+#: The core's driver, for switches that are known to be Polatis'.
+POLATIS_SCPI = replace(SCPI, products=_PRODUCTS, profile="polatis-7000")
+
+TL1 = DriverKind(
+    "ringlight.extensions.polatis.polatis_tl1:PolatisTl1Driver", _PRODUCTS, "polatis-7000", "polatis-tl1"
+)
+
+RESTCONF = DriverKind(
+    "ringlight.extensions.polatis.polatis_restconf:PolatisRestconfDriver",
+    _PRODUCTS,
+    "polatis-7000",
+    "polatis-restconf",
+    options=frozenset({"tls", "ca_file", "settle_s"}),
+    emulated_options=frozenset({"settle_s"}),
+    # It never drops a change that it has shown.
+    emulated={"tls": False, "settle_s": 0.0},
+)
+
+NETCONF = DriverKind(
+    "ringlight.extensions.polatis.polatis_netconf:NetconfDriver",
+    _PRODUCTS,
+    "polatis-7000",
+    options=frozenset({"key_file", "host_key", "known_hosts", "verify"}),
+)
