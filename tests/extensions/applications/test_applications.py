@@ -359,7 +359,7 @@ def test_a_lab_that_stands_gets_the_applications_that_were_asked_for(
     app.add_commands()
     with pytest.raises(LabError, match="enough"):
         app.app([*words, "--app", "ryu.app.rest_topology", "--app-all"], standalone_mode=False)
-    brought = Path(apps.__path__[0], "rest_topology.py")
+    brought = Path(apps.__path__[0], "rest_topology.py").resolve()
     ((options,), switches) = asked
     assert options == ApplicationOptions("127.0.0.1:3", "127.0.0.1:4", [brought], True, True)
     assert set(switches) == set(load(scenario).plans[0].setting.fabric.packet_switches)
