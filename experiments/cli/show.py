@@ -262,7 +262,7 @@ def show_check(document: Mapping[str, Any]) -> None:
         echo(line)
     if jobs:
         _list_jobs(jobs)
-    for line in alike([(name, job_source(key).said(of)) for name, key, of in sourced]):
+    for line in alike([(name, job_source(key).line(of)) for name, key, of in sourced]):
         echo(line)
     points = {name: arm["points"] for name, arm in document["arms"].items()}
     for line in (*left_out(points), *taken(points)):

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Files(Protocol):
-    """What is read for a scenario file, once for all of its runs."""
+    """Contents of files that a scenario file names, read once for all of its runs."""
 
     def read(self, name: str, how: Callable[[Path], T], key: Hashable = None) -> T:
         """Return what ``how`` returns of a file below the scenario's directory. ``key``: what else decides
@@ -56,7 +56,7 @@ class JobSource(Protocol):
         """Return what ``check`` says of a run's jobs."""
         ...
 
-    def said(self, document: Mapping[str, Any]) -> str:
+    def line(self, document: Mapping[str, Any]) -> str:
         """Return such a document as a line for a person."""
         ...
 
@@ -72,13 +72,13 @@ class JobSource(Protocol):
 @cache
 def keys_of_sources() -> Mapping[str, tuple[InstalledExtension, str]]:
     """Return where each source of jobs is, by its key. Raises ExtensionError for two of one key."""
-    found: dict[str, tuple[InstalledExtension, str]] = {}
+    place_of: dict[str, tuple[InstalledExtension, str]] = {}
     for item in extensions():
         for key, value in item.extension.jobs.items():
-            if key in found:
+            if key in place_of:
                 raise ExtensionError(f"extension {item.extension.name}: another one has jobs.{key}")
-            found[key] = item, value
-    return found
+            place_of[key] = item, value
+    return place_of
 
 
 def job_source(key: str) -> JobSource:

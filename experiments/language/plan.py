@@ -292,7 +292,8 @@ class EventPlan:
 
 @dataclass(frozen=True)
 class SourcePlan:
-    """What a source makes a run's jobs of (``job_sources``), in place of jobs by name. ``key``: its own."""
+    """Plan from which a source makes a run's jobs (``job_sources``), in place of jobs by name. ``key``: the
+    source's."""
 
     key: ClassVar[str]
 

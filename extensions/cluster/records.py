@@ -1,4 +1,4 @@
-"""What is on record of a trace that was replayed."""
+"""Records of a trace that was replayed."""
 
 from __future__ import annotations
 

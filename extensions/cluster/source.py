@@ -47,7 +47,7 @@ class Traces:
             "policies": asdict(trace.policies),
         }
 
-    def said(self, document: Mapping[str, Any]) -> str:
+    def line(self, document: Mapping[str, Any]) -> str:
         policies, changed = document["policies"], document["changed"]
         counts = "".join(f", {why.replace('_', ' ')} {count:,}" for why, count in changed.items())
         days, largest = document["span_s"] / 86_400, document["largest_gpus"]

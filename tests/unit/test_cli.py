@@ -116,13 +116,13 @@ def test_json_is_alone_on_standard_output() -> None:
         "    ctypes.CDLL(None).printf(b'HighsMipSolverData\\n')\n"
         "    return load(*words, **more)\n"
         "command.load_checked = prints\n"
-        "sys.argv = ['ringlight', 'check', 'scenarios/examples/trace_jobs.yaml', '--json']\n"
+        "sys.argv = ['ringlight', 'check', 'scenarios/examples/queue.yaml', '--json']\n"
         "app.main()"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
     )
-    assert json.loads(done.stdout)["name"] == "trace-jobs"
+    assert json.loads(done.stdout)["name"] == "queue"
     assert done.stderr == "HighsMipSolverData\n"
 
 

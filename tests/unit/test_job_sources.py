@@ -48,7 +48,7 @@ class PairsComputed(JobsComputed, event="pairs_computed"):
 @dataclass(frozen=True)
 class PairsRun:
     begin: RunStarted
-    count: int
+    pairs: int
 
     @property
     def count(self):
@@ -56,7 +56,7 @@ class PairsRun:
 
     def compute(self, report=None):
         run = self.begin.run
-        return [self.begin, PairsComputed(t=1.0, run=run, count=self.count), RunEnded(t=1.0, run=run)]
+        return [self.begin, PairsComputed(t=1.0, run=run, count=self.pairs), RunEnded(t=1.0, run=run)]
 
 
 class Pairs:
@@ -74,7 +74,7 @@ class Pairs:
     def document(self, plan):
         return {"count": plan.source.count}
 
-    def said(self, document):
+    def line(self, document):
         return f"{document['count']} pairs"
 
     def refused(self, plan, *, simulated):

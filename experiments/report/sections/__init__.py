@@ -74,13 +74,13 @@ def sections() -> tuple[Section, ...]:
     return in_order(_FOUND)
 
 
-def in_order(found: Sequence[Section]) -> tuple[Section, ...]:
+def in_order(registered: Sequence[Section]) -> tuple[Section, ...]:
     """Return sections in the order of the page; those that follow the same one stay in their order.
 
     Raises ExtensionError for one that follows none of them.
     """
-    by_name = {entry.name: entry for entry in found}
-    number = {entry.name: count for count, entry in enumerate(found)}
+    by_name = {entry.name: entry for entry in registered}
+    number = {entry.name: count for count, entry in enumerate(registered)}
 
     def place(entry: Section) -> tuple[int, ...]:
         if isinstance(entry.place, int):
@@ -89,4 +89,4 @@ def in_order(found: Sequence[Section]) -> tuple[Section, ...]:
             raise ExtensionError(f"section {entry.name} follows {entry.place}, and there is no such section")
         return (*place(by_name[entry.place]), number[entry.name])
 
-    return tuple(sorted(found, key=place))
+    return tuple(sorted(registered, key=place))
