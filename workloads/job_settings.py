@@ -1,4 +1,4 @@
-"""What a job's workers are told to do: one description with its limits, from a scenario to a worker.
+"""Describe the settings of a job's workers once, with their limits, from a scenario to a worker.
 
 A scenario file's keys become these fields, as emulated; the controller's API takes them by the same names and
 holds them to the limits; a worker gets what has passed. Nothing here needs numpy, which a link test's workers

@@ -47,16 +47,16 @@ class DatagramFaults:
 
         Raises ValueError for an unknown name or a bad value; then all stays as it is.
         """
-        asked = dict(changes)
-        seed = asked.pop("seed", self.seed)
+        values = dict(changes)
+        seed = values.pop("seed", self.seed)
         if not isinstance(seed, int):
             raise ValueError("seed must be a whole number")
-        blocked = frozenset(_addresses(asked.pop("blocked"))) if "blocked" in asked else self.blocked
-        reorder_delay_s = _number("reorder_delay_s", asked.pop("reorder_delay_s", self.reorder_delay_s))
+        blocked = frozenset(_addresses(values.pop("blocked"))) if "blocked" in values else self.blocked
+        reorder_delay_s = _number("reorder_delay_s", values.pop("reorder_delay_s", self.reorder_delay_s))
         check_time("reorder_delay_s", reorder_delay_s)
-        if unknown := asked.keys() - set(_OF_MESSAGES):
+        if unknown := values.keys() - set(_OF_MESSAGES):
             raise ValueError(f"there is no fault called {min(unknown)}")
-        numbers: dict[str, Any] = {name: _number(name, value) for name, value in asked.items()}
+        numbers: dict[str, Any] = {name: _number(name, value) for name, value in values.items()}
         self.faults = replace(self.faults, **numbers)
         self.reorder_delay_s, self.seed, self.blocked = reorder_delay_s, seed, blocked
         self._random = random.Random(seed)

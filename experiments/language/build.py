@@ -165,9 +165,9 @@ class Builder:
             events = (*events, *more)
         else:
             jobs = self._jobs(raw, scale, fabric, events)
-        asked = self._section(raw, "control")
+        section = self._section(raw, "control")
         with at("control"):
-            control = _faults(asked, scale)
+            control = _faults(section, scale)
         draft = Draft(where, key, fabric, jobs, events, control)
         check_run(draft, self._looked_at)
         events = tuple(_with_ports(event, fabric) for event in events)

@@ -123,7 +123,7 @@ def test_who_gave_orders_is_gone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "kills", "code"), [(spec(rank=5), False, 2), (spec(), True, -signal.SIGKILL)]
+    ("first", "kills", "code"), [(spec(collective="star"), False, 2), (spec(), True, -signal.SIGKILL)]
 )
 def test_it_ends_as_its_attempt_ended(tmp_path: Path, first: dict[str, Any], kills: bool, code: int) -> None:
     with resident(tmp_path / "home", first) as (_orders, process):

@@ -205,9 +205,9 @@ def test_terminated_while_it_waits_for_release(tmp_path: Path) -> None:
 
 
 def test_bad_spec_exits_with_2_and_names_the_key(tmp_path: Path) -> None:
-    with crew(tmp_path, 14, 1, gradient_bytes=10) as workers:
+    with crew(tmp_path, 14, 1, collective="star") as workers:
         assert workers.exit_codes() == [2]
-        assert "spec.json: gradient_bytes" in of_kind(workers.events(0), "failed")[0]["reason"]
+        assert "spec.json: collective: there is no" in of_kind(workers.events(0), "failed")[0]["reason"]
 
 
 def test_linktest_reports_each_stream(tmp_path: Path) -> None:
