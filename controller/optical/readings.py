@@ -1,4 +1,4 @@
-"""Shared parts of Polatis' four protocols: words for the state of a port, and readings made of them."""
+"""Words for the state of a port as SCPI has them, and its relatives, and readings made of them."""
 
 from __future__ import annotations
 

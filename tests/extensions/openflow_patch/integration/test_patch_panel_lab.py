@@ -22,9 +22,9 @@ FABRIC: dict[str, Any] = {
     "packet_switches": {"tor0": {"ports": 2}},
     "optical_switches": {"ocs0": {"size": 4, "driver": "openflow", "profile": "ideal"}},
     "links": [
-        {"ends": ["g0", "ocs0:1"], "rate": "40 Gbit/s"},
-        {"ends": ["g1", "tor0:2"], "rate": "40 Gbit/s"},
-        {"ends": ["tor0:1", "ocs0:3"], "rate": "40 Gbit/s"},
+        {"ends": ["g0", "ocs0:1"], "rate": "1 Gbit/s"},
+        {"ends": ["g1", "tor0:2"], "rate": "1 Gbit/s"},
+        {"ends": ["tor0:1", "ocs0:3"], "rate": "1 Gbit/s"},
     ],
 }
 WAIT = (sys.executable, "-c", "import time; time.sleep(100)", "{job}")
