@@ -152,7 +152,15 @@ class Controller:
         self.onics = OnicSite({gpu: onics[gpu] for gpu in fabric.onics if gpu in onics}, self.bus)
         workloads = WorkloadFiles(state / "controller" / "workloads")
         context = LightContext(
-            fabric, self.site, agent, self.bus, self.circuits, self.onics, workloads, inventory
+            fabric,
+            self.site,
+            agent,
+            self.bus,
+            self.circuits,
+            self.onics,
+            workloads,
+            inventory.time_dilation,
+            inventory.flow_sockets(),
         )
         #: Providers of light, by the kind of their planes.
         self.lights: dict[str, Provider[Any]] = {provider.kind: provider(context) for provider in providers()}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ringlight.fabric.extension import loaders
 from ringlight.fabric.optinc.blocks import BLOCK, code_type
 from ringlight.fabric.optinc.sums import sum_bits
 from ringlight.fabric.steps import IntArray, Op, Step, Steps, frozen
@@ -405,19 +404,26 @@ _ALGORITHMS: dict[str, Algorithm] = {name: _plain(make) for name, make in STEPS.
 }
 
 
+def _of_extensions() -> Mapping[str, Callable[[], Algorithm]]:
+    """Return what loads the algorithms of extensions, by name."""
+    # Workers start sooner without it.
+    from ringlight.fabric.extension import loaders
+
+    return loaders("collectives")
+
+
 def algorithm(name: str) -> Algorithm:
     """Return an algorithm by its name, of the core or an extension. Raises ValueError if there is none."""
     if name in _ALGORITHMS:
         return _ALGORITHMS[name]
-    if (load := loaders("collectives").get(name)) is None:
+    if (load := _of_extensions().get(name)) is None:
         raise ValueError(f"there is no collective {name!r}; there are {', '.join(algorithm_names())}")
-    made: Algorithm = load()
-    return made
+    return load()
 
 
 def algorithm_names() -> tuple[str, ...]:
     """Return the names of all algorithms, those of extensions last."""
-    return (*_ALGORITHMS, *loaders("collectives"))
+    return (*_ALGORITHMS, *_of_extensions())
 
 
 @cache

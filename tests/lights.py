@@ -26,6 +26,6 @@ def light_context(
     sockets: Mapping[str, Path] | None = None,
 ) -> LightContext:
     """Return a context with stand-ins for what a test does not need."""
-    inventory: Any = SimpleNamespace(time_dilation=time_dilation, flow_sockets=lambda: sockets or {})
     workloads: Any = SimpleNamespace(traffic=traffic, phases=phases)
-    return LightContext(fabric, site, agent, bus or EventBus(), circuits, onics, workloads, inventory)
+    bus = bus or EventBus()
+    return LightContext(fabric, site, agent, bus, circuits, onics, workloads, time_dilation, sockets or {})

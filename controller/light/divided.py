@@ -42,7 +42,7 @@ class DividedProvider(Alone[DividedLight, DemandLoop]):
         self._phases = context.workloads.phases
         self._traffic = context.workloads.traffic
         #: Emulated seconds in one of the fabric.
-        self._time_dilation = context.inventory.time_dilation
+        self._time_dilation = context.time_dilation
 
     # A job's light
 

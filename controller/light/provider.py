@@ -14,13 +14,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from ringlight.controller.bus import EventBus
 from ringlight.controller.circuits.manager import CircuitManager
 from ringlight.controller.circuits.optical_site import OpticalSite
 from ringlight.controller.errors import ConflictError, ControllerError, UnavailableError
-from ringlight.controller.inventory import Inventory
 from ringlight.controller.jobs.light_provider import L
 from ringlight.controller.jobs.workload_files import WorkloadFiles
 from ringlight.controller.light.documents import (
@@ -51,7 +51,11 @@ PARALLEL = 16
 
 @dataclass(frozen=True)
 class LightContext:
-    """Parts that providers are made of. ``agent``: None if the inventory names no server agent."""
+    """Parts that providers are made of.
+
+    ``agent``: None if the inventory names no server agent. ``time_dilation``: emulated seconds in one of the
+    fabric. ``flow_sockets``: by GPU, where the controller serves the flows of O-NICs without an agent.
+    """
 
     fabric: Fabric
     site: OpticalSite
@@ -60,7 +64,8 @@ class LightContext:
     circuits: CircuitManager
     onics: OnicSite
     workloads: WorkloadFiles
-    inventory: Inventory
+    time_dilation: float
+    flow_sockets: Mapping[str, Path]
 
 
 class Provider(ABC, Generic[L]):

@@ -60,7 +60,7 @@ class RingProvider(Alone[RingPlan, RingConductor]):
     def __init__(self, context: LightContext) -> None:
         super().__init__(context)
         #: Path of each node's flow socket, by GPU.
-        self._sockets = context.inventory.flow_sockets()
+        self._sockets = context.flow_sockets
 
     # A job's light
 

@@ -35,8 +35,8 @@ def candidates(fabric: Fabric, ranks: Sequence[str] = ()) -> list[Plane]:
     if ranks:
         return [plane for plane in lit_planes(fabric) if not set(ranks).isdisjoint(plane.nodes)]
     planes = lit_planes(fabric)
-    lit = {node for plane in planes for node in plane.nodes}
-    return planes if fabric.gpus.keys() <= lit else []
+    nodes = {node for plane in planes for node in plane.nodes}
+    return planes if fabric.gpus.keys() <= nodes else []
 
 
 def plane_of(fabric: Fabric, ranks: Sequence[str] = (), collective: str = "") -> Plane:

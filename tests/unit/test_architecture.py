@@ -432,9 +432,10 @@ OF_KINDS = (
     *("controller.light", "controller.onic"),
     *("testbed.emulation.onic", "testbed.emulation.averager", "testbed.emulation.averager_processes"),
     *("testbed.simulation.interconnects", "testbed.simulation.networks", "testbed.simulation.zoo"),
-    *("testbed.simulation.onics", "experiments.backends.simulation.carriers"),
+    *("testbed.simulation.onics", "experiments.backends.simulation.averager_carrier"),
+    *("experiments.backends.simulation.grid_carrier", "experiments.backends.simulation.whole_carrier"),
     *("containers.worker.averaged", "containers.worker.optinc"),
-    *("experiments.papers", "experiments.onn"),
+    *("experiments.papers", "experiments.onn", "extensions"),
 )
 #: Where rings are collectives, and what is divided is a layer.
 OF_COLLECTIVES = ("fabric.placement", "fabric.schedules", "workloads", "extensions.models")

@@ -243,11 +243,6 @@ def test_a_bad_scenario_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
         (["job", "submit", "red", "--gpus", "2", "--compute", "3"], 2, "'3' is not a time"),
         (["job", "submit", "red"], 2, "either --ranks or --gpus"),
         (["onics", "--flows"], 2, "--flows needs a GPU"),
-        (
-            ["bench", "tests/data/mini_oddl.yaml", "--simulate"],
-            2,
-            "it runs over packet switches",
-        ),
     ],
 )
 def test_wrong_input_is_one_line(arguments: list[str], code: int, part: str, tmp_path: Path) -> None:

@@ -65,5 +65,5 @@ class Averager:
 
 def averagers_in(fabric: Fabric) -> Mapping[str, Averager]:
     """Return the averagers of a fabric by name."""
-    found: Mapping[str, Averager] = fabric.parts.get("averagers", {})
-    return found
+    averagers: Mapping[str, Averager] = fabric.parts.get("averagers", {})
+    return averagers

@@ -248,8 +248,8 @@ def standing_light(fabric: Fabric, gpu: str, rate_bps: Callable[[float], float])
     onic = fabric.onics[gpu]
     if not onic.standing:
         return None
-    others = (peer for peer, other in fabric.onics.items() if other.standing and peer != gpu)
-    peers = tuple(fabric.gpus[peer].ip for peer in others)
+    standing = (peer for peer, other in fabric.onics.items() if other.standing and peer != gpu)
+    peers = tuple(fabric.gpus[peer].ip for peer in standing)
     colours = channels(fabric, Port(gpu, 0)) or 1
     return Standing(peers, rate_bps(fabric.link_at[Port(gpu, 0)].rate_bps), onic.ports * colours)
 

@@ -23,6 +23,7 @@ from ringlight.testbed.simulation.phases import Phases, StepCost
 from ringlight.testbed.simulation.zoo import WavelengthRingNetwork
 from tests.simulated import records_of
 from tests.unit import (
+    test_cli,
     test_console_light,
     test_containers,
     test_experiment_report,
@@ -217,3 +218,9 @@ def test_light_is_waited_for_and_shared_with_nobody() -> None:
 def test_bits_are_refused_on_light_that_is_set_step_by_step() -> None:
     ring = {"nodes": 4, "gpu": "gpu", "rate": "1 Gbit/s", "wavelengths": 4}
     test_ring_of_bits.test_light_that_is_asked_for_step_by_step_is_refused({"rings": {"r": ring}}, "r")
+
+
+def test_bandwidths_are_not_measured_on_it(tmp_path: Path) -> None:
+    pytest.importorskip("ringlight.extensions.bench")
+    command = ["bench", str(MINI), "--simulate"]
+    test_cli.test_wrong_input_is_one_line(command, 2, "it runs over packet switches", tmp_path)

@@ -24,7 +24,7 @@ from ringlight.experiments.analysis.result import Analysis, analyse, document
 from ringlight.experiments.analysis.rows import Row, where
 from ringlight.experiments.analysis.table import Table
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
-from ringlight.experiments.backends.simulation.collectives import Around, alone
+from ringlight.experiments.backends.simulation.collectives import alone
 from ringlight.experiments.language.expand import Experiment, parse
 from ringlight.experiments.language.text import ScenarioError
 from ringlight.experiments.record.events import CollectiveTimed, Record, RunFailed
@@ -37,12 +37,14 @@ from ringlight.experiments.report.view import view_of
 from ringlight.experiments.runner.command import carry_out_experiment, load_checked, view_of_folder
 from ringlight.experiments.runner.experiment import choose, one_alone
 from ringlight.experiments.runner.progress import Reporter
+from ringlight.extensions.wrht.carrier import Around
+from ringlight.extensions.wrht.collective import fitted
 from ringlight.extensions.wrht.paper import closed_form, on_ring, verdict
 from ringlight.extensions.wrht.schedule import plan
 from ringlight.fabric.planes.base import NETWORK_S
 from ringlight.fabric.planes.ring import wdm
 from ringlight.fabric.planes.ring.wdm import collective_on_ring, stripes
-from ringlight.fabric.schedules import fitted, fitting_group, parse_collective, steps_named
+from ringlight.fabric.schedules import fitting_group, parse_collective, steps_named
 from ringlight.fabric.steps import compact
 from ringlight.fabric.trees import leaf_spine
 from ringlight.testbed.simulation.maxmin import drain
@@ -353,7 +355,7 @@ def test_batches_are_small_and_the_longest_is_first() -> None:
     found, _ = backend.batches(of(study()).plans)
     assert len(found) == len(ON_RING) + 2
     assert found[0].collective.endswith("-striped")
-    assert isinstance(found[0].network, Around)
+    assert isinstance(found[0].medium, Around)
 
 
 def test_a_run_that_cannot_be_computed_says_why_and_the_others_are() -> None:

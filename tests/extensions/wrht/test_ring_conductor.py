@@ -17,12 +17,12 @@ import pytest
 from ringlight.controller.bus import EventBus
 from ringlight.controller.circuits.optical_site import OpticalSite
 from ringlight.controller.errors import UnavailableError
-from ringlight.controller.light import conducting as ring_conductor
 from ringlight.controller.light.documents import quantile
 from ringlight.controller.light.switches import Lights
 from ringlight.controller.optical.base import Deadline
 from ringlight.controller.optical.errors import Unreachable
 from ringlight.controller.optical.model import Snapshot
+from ringlight.extensions.wrht import conducting as ring_conductor
 from ringlight.extensions.wrht.conducting import RingConductor
 from ringlight.extensions.wrht.provider import RingProvider, plan_light
 from ringlight.fabric.crossconnect import CrossConnect

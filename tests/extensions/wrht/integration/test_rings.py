@@ -19,9 +19,9 @@ from ringlight.containers.worker.reference import train_in_one_process
 from ringlight.containers.worker.spec import parse_spec
 from ringlight.controller.bus import EventBus
 from ringlight.controller.circuits.optical_site import OpticalSite
-from ringlight.controller.light import conducting as ring_conductor
 from ringlight.controller.light.switches import Lights
 from ringlight.controller.optical.registry import make_driver
+from ringlight.extensions.wrht import conducting as ring_conductor
 from ringlight.extensions.wrht.conducting import RingConductor
 from ringlight.extensions.wrht.provider import plan_light
 from ringlight.fabric.crossconnect import CrossConnect
