@@ -230,9 +230,8 @@ class Placement(Body):
     def _is_there(self) -> Self:
         if (self.ranks is None) == (self.gpus is None):
             raise ValueError("give either ranks (GPU names in rank order) or gpus (how many)")
-        # A name that there is not is told here, whatever the number of ranks.
         if not parse_collective(self.collective).averaged:
-            steps_named(self.collective, 1)
+            steps_named(self.collective, len(self.ranks or ()) or self.gpus or 0)
         return self
 
     @property

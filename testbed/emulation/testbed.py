@@ -180,7 +180,7 @@ class Testbed:
         #: ``host:port`` of each management protocol and of the switch's own REST, by optical switch.
         self._addresses: dict[str, dict[str, str]] = {}
         #: Of the processes that it starts.
-        self._environment = {**settings.lab.environment(), "PYTHONPATH": str(IMPORT_PATH)}
+        self._environment = importing(settings.lab.environment())
         self._inventory_lock = threading.Lock()
         self._joint: Joint | None = None
         self._undo = ExitStack()
@@ -824,6 +824,12 @@ def protocol_of(switch: OpticalSwitch) -> str:
     protocol = driver_kinds()[switch.driver].protocol
     assert protocol is not None
     return protocol
+
+
+def importing(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return variables by which a process imports this package first, then what the user's own path has."""
+    own = environment.get("PYTHONPATH")
+    return {**environment, "PYTHONPATH": os.pathsep.join([str(IMPORT_PATH), *([own] if own else [])])}
 
 
 def worker_command(runtime: Runtime) -> tuple[str, ...]:

@@ -16,6 +16,8 @@ from ringlight.experiments.backends.emulation.requests import (
     only_simulated,
     peer_timeout_s,
 )
+from ringlight.experiments.backends.emulation.rest import set_circuits
+from ringlight.experiments.backends.protocol import BackendError
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.expand import parse
 from ringlight.experiments.language.plan import RunPlan
@@ -94,6 +96,30 @@ def test_a_jobs_ranks_after_losses() -> None:
     # Lost again before its first new state, it goes on from the one before.
     assert goes_on([(4, 0), (3, 5)], 2, 5) == [(4, 0), (2, 5)]
     assert goes_on(begun, 3, 0) == [(3, 0)]
+
+
+def test_groups_of_a_collective_are_those_of_the_jobs_ranks() -> None:
+    """Not of any number of ranks: groups of two do not divide one."""
+    job: dict[str, Any] = {"name": "red", "collective": "hierarchical-ring-group-2"}
+    job |= {"gradient_bytes": 96400, "compute_s": 0.1, "iterations": 2}
+    assert JobRequest.model_validate({**job, "gpus": 4}).wanted == 4
+    for ranks in ({"gpus": 3}, {"ranks": ["g0", "g1", "g2"]}):
+        with pytest.raises(ValidationError, match="3 ranks cannot have groups of 2"):
+            JobRequest.model_validate(job | ranks)
+
+
+def test_circuits_stand_whichever_end_is_named_first() -> None:
+    class Lit:
+        def put(self, path: str, body: Any) -> Any:
+            return {}
+
+        def get(self, path: str) -> Any:
+            return {"circuits": [{"ends": ["r0:3", "r6:2"]}, {"ends": ["g0", "r0:1"]}]}
+
+    api: Any = Lit()
+    set_circuits(api, [("r6:2", "r0:3"), ("r0:1", "g0")])
+    with pytest.raises(BackendError, match="missing r1:2-r0:3"):
+        set_circuits(api, [("r1:2", "r0:3"), ("r0:1", "g0")])
 
 
 ELSEWHERE = """

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from ringlight import IMPORT_PATH
 from ringlight.controller.optical.registry import make_driver
 from ringlight.fabric.optical_drivers import driver_kinds
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation import testbed as emulated
 from ringlight.testbed.emulation.fault_targets import FaultRequest, TargetError, find_target
-from ringlight.testbed.emulation.testbed import USER, protocol_of
+from ringlight.testbed.emulation.testbed import USER, importing, protocol_of
 from ringlight.testbed.lab import Lab
 
 EMULATED = [name for name, kind in driver_kinds().items() if kind.protocol is not None]
@@ -69,3 +70,8 @@ def test_a_switch_that_is_elsewhere_cannot_be_killed() -> None:
     assert find_target(fabric(), request).names == ("ocs0",)
     with pytest.raises(TargetError, match="optical switch ocs0 has an address in the fabric"):
         find_target(fabric(address="10.0.0.5:5025"), request)
+
+
+def test_processes_of_a_lab_find_extensions_on_the_user_s_own_path() -> None:
+    assert importing({"LANG": "C"}) == {"LANG": "C", "PYTHONPATH": str(IMPORT_PATH)}
+    assert importing({"PYTHONPATH": "/a:/b"}) == {"PYTHONPATH": f"{IMPORT_PATH}:/a:/b"}
