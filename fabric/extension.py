@@ -185,7 +185,6 @@ CORE = InstalledExtension(
         ),
         carriers={
             "packets": "experiments.backends.simulation.carriers:Carrier",
-            "averagers": "experiments.backends.simulation.averager_carrier:AveragerCarrier",
             "grid": "experiments.backends.simulation.grid_carrier:GridCarrier",
             "interconnect": "experiments.backends.simulation.whole_carrier:WholeCarrier",
         },

@@ -109,7 +109,6 @@ OF_EXPERIMENTS = {
     "papers": ("language", "record", "analysis"),
     "report": ("language", "record", "analysis", "papers"),
     "runner": ("language", "record", "analysis", "papers", "report", "backends"),
-    "onn": ("record", "runner"),
 }
 for _room, _others in OF_EXPERIMENTS.items():
     MAY_IMPORT[f"experiments.{_room}"] = ("fabric", "workloads", *(f"experiments.{name}" for name in _others))
@@ -147,7 +146,7 @@ ONLY_IN = {
     "os_ken": ["controller.openflow", "extensions"],
     "mininet": ["testbed.emulation", "extensions"],
     "numba": ["testbed.simulation"],
-    "torch": ["experiments.onn"],
+    "torch": ["extensions.optinc.onn"],
     "google": ["extensions.chakra", "extensions.gnmi.gnmi_session"],
     "grpc": ["extensions.gnmi.gnmi_client"],
     "h2": ["extensions.gnmi.grpc_calls"],
@@ -434,7 +433,7 @@ OF_KINDS = (
     *("testbed.simulation.interconnects", "testbed.simulation.networks", "testbed.simulation.zoo"),
     *("testbed.simulation.onics", "experiments.backends.simulation.carriers"),
     *("containers.worker.averaged", "containers.worker.optinc"),
-    *("experiments.papers", "experiments.onn"),
+    *("experiments.papers", "extensions.optinc"),
 )
 #: Where rings are collectives, and what is divided is a layer.
 OF_COLLECTIVES = ("fabric.placement", "fabric.schedules", "workloads", "extensions.models")

@@ -1,6 +1,6 @@
 """Averagers and servers of OptINC as processes in namespaces of their own, a shaped link for each server.
 
-    python -m tests.integration.averager_rig PLAN      one server (see :class:`Plan`)
+    python -m tests.extensions.optinc.integration.averager_rig PLAN      one server (see :class:`Plan`)
 
 A server's values are drawn from a seed, its rank and the collective's number, so whoever knows these knows
 what all must get (:func:`expected`). The control network, over which servers tell each other their scales,
@@ -40,7 +40,7 @@ from ringlight.fabric.optinc.averaging import Coding, goal, mean_of_means
 from ringlight.testbed.emulation.kernel import netlink
 from ringlight.testbed.forkserver import Process, start_process
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[4]
 PORT = 7070
 #: Length of a queue before a link, seconds.
 QUEUE_S = 0.02
@@ -314,7 +314,7 @@ class Servers:
     """The processes of all servers."""
 
     def __init__(self, plans: Sequence[Plan], namespaces: Sequence[int] | None) -> None:
-        program = (sys.executable, "-m", "tests.integration.averager_rig")
+        program = (sys.executable, "-m", "tests.extensions.optinc.integration.averager_rig")
         self._files = ExitStack()
         self._said = [self._files.enter_context(tempfile.TemporaryFile()) for _ in plans]  # noqa: SIM115
         self.processes = [

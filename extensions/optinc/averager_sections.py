@@ -12,10 +12,10 @@ from matplotlib.figure import Figure
 from ringlight.experiments.record.runs import JobRun, Run
 from ringlight.experiments.report.charts import centred, sheet
 from ringlight.experiments.report.drawing import FACE, INK, PALETTE, RULE, box
-from ringlight.experiments.report.interferometers import pictured
 from ringlight.experiments.report.page import NOTHING, Columns, quiet, table_of, tag, text
 from ringlight.experiments.report.sections import section
 from ringlight.experiments.report.view import ARM, JOB, Draw, View, figures
+from ringlight.extensions.optinc.interferometers import pictured
 from ringlight.fabric.optinc.imperfect import Full, OnMeshes, Squares
 from ringlight.fabric.optinc.mesh import Mesh
 from ringlight.fabric.planes.averagers.averaging import Averaging, averaging_of
@@ -51,7 +51,7 @@ class _Shown:
     titles: tuple[str, str]
 
 
-@section(3, "Averagers and their servers")
+@section("topology", "Averagers and their servers")
 def averager_links(view: View, draw: Draw) -> str:
     """Return HTML that shows averagers between their servers, with the bytes that every link carries in an
     all-reduce."""
@@ -175,7 +175,7 @@ def _node(axis: Axes, x: float, y: float, words: str, half: float) -> None:
     centred(axis, x, y, words, 8)
 
 
-@section(28, "Averagers", needs=("averager_inputs",))
+@section("training", "Averagers", needs=("averager_inputs",))
 def averagers(view: View, draw: Draw) -> str:
     """Return HTML that shows the bytes of averagers' jobs, and the resources of the processes that stand
     for averagers."""
@@ -220,7 +220,7 @@ def averagers(view: View, draw: Draw) -> str:
     )
 
 
-@section(18, "An averager's network")
+@section("workload", "An averager's network")
 def networks(view: View, draw: Draw) -> str:
     """Return HTML that shows two meshes of interferometers of the first trained network; empty without a
     trained network."""

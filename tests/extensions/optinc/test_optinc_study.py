@@ -13,10 +13,10 @@ from ringlight.experiments.analysis.rows import Row, where
 from ringlight.experiments.language.expand import parse
 from ringlight.experiments.language.text import ScenarioError
 from ringlight.experiments.papers import Finding
-from ringlight.experiments.papers.optinc import verdict
 from ringlight.experiments.report.report import render
 from ringlight.experiments.report.view import View
 from ringlight.experiments.runner.command import view_of_folder
+from ringlight.extensions.optinc.closed_forms import verdict
 from tests.unit.page import Page, text_of
 from tests.unit.test_paper_pages import raw_of, simulated
 

@@ -13,9 +13,9 @@ torch = pytest.importorskip("torch", reason="torch is not installed; it is the e
 
 from typer.testing import CliRunner  # noqa: E402
 
-from ringlight.experiments.onn.command import app  # noqa: E402
-from ringlight.experiments.onn.layers import Exact, OnnLayer, Projected, Retracted  # noqa: E402
-from ringlight.experiments.onn.training import Recipe, dataset, symbol_loss, train, value_loss  # noqa: E402
+from ringlight.extensions.optinc.onn.command import app  # noqa: E402
+from ringlight.extensions.optinc.onn.layers import Exact, OnnLayer, Projected, Retracted  # noqa: E402
+from ringlight.extensions.optinc.onn.training import Recipe, dataset, symbol_loss, train, value_loss  # noqa: E402
 from ringlight.fabric.optinc.approximation import squares  # noqa: E402
 from ringlight.fabric.optinc.averaging import Coding  # noqa: E402
 from ringlight.fabric.optinc.network import Network, forward, light  # noqa: E402

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from benchmarks.optinc_training import WAYS
-from docs.figures.averaging import ON_PAGE, ways_table, write_ways
+from docs.figures.optinc_averaging import ON_PAGE, ways_table, write_ways
 
 #: Every combination of four codes of four bits, (4, 65536).
 EVERY = np.array(list(product(range(16), repeat=4))).T

@@ -21,7 +21,7 @@ from ringlight.fabric.planes.averagers.averaging import averaging_of, scale_byte
 from ringlight.fabric.planes.base import NETWORK_S
 from ringlight.fabric.schedules import parse_collective, steps_named
 from tests.examples import assert_as_planned
-from tests.unit.test_averagers import names, one_level, two_levels
+from tests.extensions.optinc.test_averagers import names, one_level, two_levels
 from tests.unit.test_language_mistakes import ROOT
 
 RATE_BPS = 100e9

@@ -1,6 +1,6 @@
 """Draws the shares of inputs that an imperfect OptINC unit answers wrongly.
 
-    .venv/bin/python -m docs.figures.imperfect JSON docs/images/optinc-physics.png
+    .venv/bin/python -m docs.figures.optinc_imperfect JSON docs/images/optinc-physics.png
 
 The file has what ``benchmarks optinc physics`` printed, of every quantity.
 """

@@ -1,4 +1,4 @@
-"""``python -m ringlight.experiments.onn``: ``train`` a network, or ``check`` it on all inputs."""
+"""``python -m ringlight.extensions.optinc.onn``: ``train`` a network, or ``check`` it on all inputs."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ def train(
         import torch
     except ModuleNotFoundError as error:
         _stop(f"{error.name} is needed to train, and is not installed: pip install 'ringlight[onn]'")
-    from ringlight.experiments.onn.training import Recipe
-    from ringlight.experiments.onn.training import train as trained
+    from ringlight.extensions.optinc.onn.training import Recipe
+    from ringlight.extensions.optinc.onn.training import train as trained
 
     torch.set_num_threads(threads)
     passes = epochs or EPOCHS[method]
@@ -108,7 +108,7 @@ def train(
     file = pack(network)
     note = Note(
         case=name, method=method, seed=seed,
-        command=shlex.join(["python", "-m", "ringlight.experiments.onn", *sys.argv[1:]]),
+        command=shlex.join(["python", "-m", "ringlight.extensions.optinc.onn", *sys.argv[1:]]),
         torch=str(torch.__version__),
         inputs=errors.inputs, wrong=errors.wrong, worst=round(errors.worst, 4),
         wall_s=round(wall_s, 1), processor_s=round(processor_s, 1), sha256=hashlib.sha256(file).hexdigest(),

@@ -1,6 +1,6 @@
 """Writes the ways of averaging of OptINC's training study as a table into a page, between its marks.
 
-    .venv/bin/python -m docs.figures.averaging docs/optinc-training.md JSON [JSON ...]
+    .venv/bin/python -m docs.figures.optinc_averaging docs/optinc-training.md JSON [JSON ...]
 
 Each file has what ``benchmarks optinc_training plain --bits 8`` printed, of one model and any ``--ranks``.
 """

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.integration.averager_rig import (
+from tests.extensions.optinc.integration.averager_rig import (
     PORT,
     Averager,
     Links,

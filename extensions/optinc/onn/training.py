@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ringlight.experiments.onn.layers import Exact, OnnLayer, Projected, Retracted, layers_of
+from ringlight.extensions.optinc.onn.layers import Exact, OnnLayer, Projected, Retracted, layers_of
 from ringlight.fabric.optinc.averaging import combination, goals, to_outputs
 from ringlight.fabric.optinc.network import Network, light
 from ringlight.fabric.optinc.pam4 import LEVELS

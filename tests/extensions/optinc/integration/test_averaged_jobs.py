@@ -19,8 +19,8 @@ from ringlight.containers.image_build import ensure_image
 from ringlight.containers.worker.reference import train_in_one_process
 from ringlight.containers.worker.spec import AveragerPlace, WorkerSpec
 from ringlight.testbed.faults import FaultClient
+from tests.extensions.optinc.test_averagers import names, one_level, two_levels
 from tests.integration.test_controller_jobs import Run
-from tests.unit.test_averagers import names, one_level, two_levels
 
 pytestmark = pytest.mark.root
 

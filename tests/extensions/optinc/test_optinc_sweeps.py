@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
 from benchmarks.optinc import QUANTITIES, percent, with_values
-from ringlight.experiments.report.interferometers import draw, interferometers, is_pi
+from ringlight.extensions.optinc.interferometers import draw, interferometers, is_pi
 from ringlight.fabric.optinc.averaging import combination, goals, to_outputs
 from ringlight.fabric.optinc.designed import designed
 from ringlight.fabric.optinc.imperfect import Imperfections, OnMeshes, on_meshes

@@ -1,4 +1,4 @@
-"""Trains the network of an OptINC unit: ``python -m ringlight.experiments.onn``.
+"""Trains the network of an OptINC unit: ``python -m ringlight.extensions.optinc.onn``.
 
 A program of its own. It needs torch, which is the extra ``onn``; nothing that runs a scenario imports it.
 What it leaves, weights and a note, is what ``fabric.optinc.weights`` reads, without torch.

@@ -26,7 +26,7 @@ from benchmarks.harness import need_root, spread
 from ringlight.fabric.optinc import wire
 from ringlight.fabric.optinc.wire import HEADER_BYTES, Form, FrameKind, Hello, Position
 from ringlight.testbed.emulation.kernel import netlink
-from tests.integration import averager_rig as rig
+from tests.extensions.optinc.integration import averager_rig as rig
 
 BITS = 8
 
@@ -45,7 +45,7 @@ def _alone(servers: int, size: int, rounds: int) -> dict[str, Any]:
         clients = []
         for rank in range(servers):
             words = map(str, (rank, servers, size, rounds))
-            command = [sys.executable, "-m", "benchmarks.averager", links.address(rank), *words]
+            command = [sys.executable, "-m", "benchmarks.optinc_averager", links.address(rank), *words]
             start = partial(subprocess.Popen, command, cwd=rig.ROOT, stdout=subprocess.PIPE)
             clients.append(netlink.in_namespace(links.servers[rank], start))
             stack.callback(clients[-1].kill)
