@@ -14,7 +14,6 @@ from ringlight.experiments.cli import options
 from ringlight.experiments.cli.common import fail, say
 from ringlight.testbed.forkserver import forking
 from ringlight.testbed.lab_programs import ProgramOptions, waiting
-from ringlight.testbed.preloaded import PROGRAMS
 
 if TYPE_CHECKING:
     from ringlight.experiments.backends.emulation.backend import EmulationBackend
@@ -42,7 +41,7 @@ def emulation(
     if dask is None:
         refuse_hosts(context)
         # It imports what labs are made of while this process imports its own and reads the scenario.
-        with forking(PROGRAMS):
+        with forking(programs()):
             from ringlight.experiments.backends.emulation.backend import EmulationBackend
 
             yield EmulationBackend(lab.runtime, lab.addresses(), programs, lab.devices)

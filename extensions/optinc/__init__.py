@@ -4,6 +4,7 @@ from ringlight.fabric.extension import Extension
 
 EXTENSION = Extension(
     name="optinc",
+    devices={"averager": "averager_device:AVERAGERS"},
     carriers={"averagers": "averager_carrier:AveragerCarrier"},
     metrics=("averager_metrics", "photonic_metrics"),
     sections=(

@@ -203,7 +203,7 @@ def _document(fabric: Fabric) -> list[AveragerCables]:
 AVERAGERS = FabricKey(
     dict[Name, AveragerSpec],
     add=_add_averagers,
-    devices=True,
+    devices="averager",
     finish=_finish,
     slowed=_slowed,
     documents=list[AveragerCables],

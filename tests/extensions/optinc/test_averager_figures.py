@@ -11,9 +11,9 @@ import pytest
 
 from ringlight.experiments.analysis.result import Analysis, analyse
 from ringlight.experiments.analysis.rows import where
-from ringlight.experiments.backends.emulation.averagers import AveragerLog
 from ringlight.experiments.language.expand import Experiment
 from ringlight.experiments.record.events import AveragersCounted, Record, Reference, RunEnded, WorkerDone
+from ringlight.extensions.optinc.averager_log import AveragerLog
 from tests.simulated import experiment, records_of, the
 
 FABRIC = """

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from ringlight.extensions.optinc.emulated import server as server_module
+from ringlight.extensions.optinc.emulated.core import Core, Unit
+from ringlight.extensions.optinc.emulated.lookup import Lookup, LookupSample, evaluate
+from ringlight.extensions.optinc.emulated.server import Server
 from ringlight.fabric.optinc.averaging import Coding
-from ringlight.testbed.emulation.averager import server as server_module
-from ringlight.testbed.emulation.averager.core import Core, Unit
-from ringlight.testbed.emulation.averager.lookup import Lookup, LookupSample, evaluate
-from ringlight.testbed.emulation.averager.server import Server
 
 CODING = Coding(8, 4)
 

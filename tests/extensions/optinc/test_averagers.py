@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ringlight.extensions.optinc.averager_processes import place_of
 from ringlight.fabric.optinc.averaging import Coding
 from ringlight.fabric.optinc.wire import FRAME, HEADER_BYTES
 from ringlight.fabric.parts import Link, Port
@@ -26,8 +27,8 @@ from ringlight.fabric.planes.averagers.averaging import (
 from ringlight.fabric.planes.counts import of_fabric
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import Fabric, electrical_graph
-from ringlight.testbed.emulation.averager_processes import PREFIX, address_of, place_of
 from ringlight.testbed.emulation.buildable import check_rates
+from ringlight.testbed.emulation.device_cables import PREFIX, address_of
 from ringlight.testbed.simulation.networks import scaled
 
 RATE = "100 Gbit/s"

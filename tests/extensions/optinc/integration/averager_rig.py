@@ -198,7 +198,7 @@ class Averager:
 
     def __init__(self, directory: Path, name: str, namespace: int | None, *arguments: str) -> None:
         self.status_file = directory / f"{name}.json"
-        self._command = [sys.executable, "-m", "ringlight.testbed.emulation.averager", "--name", name]
+        self._command = [sys.executable, "-m", "ringlight.extensions.optinc.emulated", "--name", name]
         self._command += ["--status", str(self.status_file), *arguments]
         self._namespace = namespace
         self.process = self._start()

@@ -297,7 +297,7 @@ def test_an_averager_that_cannot_be_ends_with_one_line(tmp_path: Path) -> None:
         command = [
             sys.executable,
             "-m",
-            "ringlight.testbed.emulation.averager",
+            "ringlight.extensions.optinc.emulated",
             "--name",
             "a",
             "--listen",

@@ -1,4 +1,4 @@
-"""``python -m ringlight.testbed.emulation.averager``: one averager of OptINC as a process of its own."""
+"""``python -m ringlight.extensions.optinc.emulated``: one averager of OptINC as a process of its own."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pathlib import Path
 # One thread is what an averager has; a BLAS would start more when numpy loads.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+from ringlight.extensions.optinc.emulated.core import Core, Unit
+from ringlight.extensions.optinc.emulated.lookup import EXACT, Lookup, LookupSample, evaluate, load
+from ringlight.extensions.optinc.emulated.server import Server
 from ringlight.fabric.optinc.averaging import Coding
 from ringlight.fabric.optinc.network import wrong_of
-from ringlight.testbed.emulation.averager.core import Core, Unit
-from ringlight.testbed.emulation.averager.lookup import EXACT, Lookup, LookupSample, evaluate, load
-from ringlight.testbed.emulation.averager.server import Server
 
 
 def _address(text: str) -> tuple[str, int]:
@@ -29,7 +29,7 @@ def _address(text: str) -> tuple[str, int]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m ringlight.testbed.emulation.averager", description=__doc__
+        prog="python -m ringlight.extensions.optinc.emulated", description=__doc__
     )
     parser.add_argument("--name", required=True, help="the averager's name in the fabric")
     parser.add_argument("--listen", type=_address, required=True, help="host:port; port 0 takes a free one")

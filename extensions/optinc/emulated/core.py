@@ -24,6 +24,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from ringlight.extensions.optinc.emulated.lookup import Disagreement, LookupSample
 from ringlight.fabric.optinc import wire
 from ringlight.fabric.optinc.averaging import Coding
 from ringlight.fabric.optinc.wire import (
@@ -36,7 +37,6 @@ from ringlight.fabric.optinc.wire import (
     Position,
     WireError,
 )
-from ringlight.testbed.emulation.averager.lookup import Disagreement, LookupSample
 
 #: Frames in a server's ring, and answers that it may leave unread.
 DEPTH = 4

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ringlight.testbed.emulation.averager.core import AveragerStream, Core
+from ringlight.extensions.optinc.emulated.core import AveragerStream, Core
 
 _TICK_S = 0.1
 #: Connections besides two for each server, which may come back before its old one is seen to have ended.

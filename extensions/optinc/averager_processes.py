@@ -1,14 +1,10 @@
-"""A fabric's averagers (OptINC) in a lab: cables' addresses, processes, and what workers are told.
+"""A fabric's averagers (OptINC) in a lab: their processes, and what workers are told.
 
-Every cable is a network of its own, with an address at either end. What goes there is not a packet switch's:
-a GPU has its second NIC port for it, ``eth1`` of its worker.
-
-Functions import what needs numpy: every lab imports this module, and few have averagers.
+Functions import what needs numpy: every lab of a fabric with averagers imports this module.
 """
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import math
 import sys
@@ -19,57 +15,21 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from pyroute2.iproute import IPRoute
-
-from ringlight.fabric.parts import Link, Port
+from ringlight.fabric.parts import Link
 from ringlight.fabric.planes.averagers.averager import Averager, averagers_in
 from ringlight.fabric.topology import Fabric
-from ringlight.testbed.emulation.kernel import netlink
+from ringlight.testbed.devices import Device, Site, StartAt
+from ringlight.testbed.emulation.device_cables import address_of, cables_at
 from ringlight.testbed.forkserver import Process
 
 #: Where every averager listens.
 TCP_PORT = 7070
-#: Addresses of all cables, four each; GPUs have 10.82 and O-NICs' agents 10.83.
-NETWORK = ipaddress.ip_network("10.84.0.0/16")
-PREFIX = 30
 #: Seconds that a server may be silent, besides what a few frames take; a worker gives the averager that much
 #: more.
 SILENCE_S, LONGER_S = 3.0, 1.5
 _FRAMES = 4
-Start = Callable[[Sequence[str], Path, str], Process]
-
-
-def address_of(fabric: Fabric, port: Port) -> str:
-    """Return the IPv4 address at an end of a cable: the first of its network for the upper end, the second
-    for the lower end. Raises ValueError if the port has no cable of an averager."""
-    for index, cable in enumerate(fabric.cables):
-        if port in (cable.a, cable.b):
-            return str(NETWORK[4 * index + (1 if port == cable.b else 2)])
-    raise ValueError(f"{port} has no cable of an averager")
-
-
-def cables_at(fabric: Fabric, gpu: str) -> list[Link]:
-    """Return the cable from a GPU's NIC to an averager, or an empty list."""
-    return [cable for cable in fabric.cables if cable.a.node == gpu]
-
-
-def between(fabric: Fabric) -> list[Link]:
-    """Return the cables from averagers to the averager above them."""
-    return [cable for cable in fabric.cables if cable.a.node in averagers_in(fabric)]
-
-
-def set_up(name: str, ip: str, shape: tuple[float, float, int]) -> None:
-    """One end of a cable, in the thread's namespace. ``shape``: bit/s, seconds of the queue, and the bytes
-    that it holds at least.
-
-    TCP's time-out is the kernel's own: a scenario's may be longer than an averager waits.
-    """
-    rate_bps, queue_s, least_bytes = shape
-    with IPRoute() as here:
-        index = netlink.index_of(name)
-        netlink.shape(here, index, rate_bps, queue_s, least_queue_bytes=least_bytes)
-        netlink.set_up(here, name)
-        netlink.address(here, index, ip, PREFIX, rto_min_s=None)
+#: How long averagers may take until they listen, seconds: tables may have millions of rows.
+TABLES_S = 120.0
 
 
 def frame_bytes(averager: Averager) -> int:
@@ -86,7 +46,7 @@ def under_way(averager: Averager) -> int:
     then sends again.
     """
     from ringlight.containers.worker.optinc import WINDOW
-    from ringlight.testbed.emulation.averager.core import DEPTH
+    from ringlight.extensions.optinc.emulated.core import DEPTH
 
     return (max(WINDOW, 2 * DEPTH) + 1) * frame_bytes(averager)
 
@@ -128,6 +88,8 @@ class Averagers:
     """The averagers' processes of a lab: how each is started, and what it tells. ``directory``: for their
     files."""
 
+    kind, part, start_s = "averager", "averagers", TABLES_S
+
     def __init__(self, fabric: Fabric, directory: Path, rate_bps: Callable[[float], float]) -> None:
         self._fabric, self._directory, self._rate_bps = fabric, directory, rate_bps
 
@@ -145,16 +107,20 @@ class Averagers:
                 with suppress(OSError):
                     path.unlink()
 
-    def starts(self, start: Start) -> Mapping[str, Callable[[], Process]]:
+    def starts(self, start: StartAt) -> Mapping[str, Callable[[], Process]]:
         """Return functions that start each averager, by name.
 
         ``start`` runs a command in an averager's namespace, with its output in a file.
         """
         return {name: partial(self._start, name, start) for name in averagers_in(self._fabric)}
 
-    def _start(self, name: str, start: Start) -> Process:
+    def _start(self, name: str, start: StartAt) -> Process:
         self.status_file(name).unlink(missing_ok=True)
         return start(self._command(name), self.log_file(name), name)
+
+    def entry(self, name: str) -> dict[str, Any]:
+        """Return what the inventory says of an averager besides its ``pid``."""
+        return {"status": str(self.status_file(name))}
 
     def answers(self, name: str) -> bool:
         return self.status_file(name).exists()
@@ -178,7 +144,7 @@ class Averagers:
         above = None if up is None else averagers_in(fabric)[up.b.node]
         its = coding(averager, above, below[0] if below else None)
         command = [
-            *(sys.executable, "-m", "ringlight.testbed.emulation.averager", "--name", name),
+            *(sys.executable, "-m", "ringlight.extensions.optinc.emulated", "--name", name),
             *("--listen", f"0.0.0.0:{TCP_PORT}", "--status", str(self.status_file(name))),
             *("--bits", str(its.bits), "--servers", str(its.servers), "--inputs", str(its.inputs)),
             *("--arriving", str(its.arriving), "--leaving", str(its.leaving)),
@@ -217,3 +183,30 @@ class Averagers:
         path = self._weights_file(averager.name)
         path.write_bytes(pack(designed(CASES[case])))
         return str(path)
+
+
+class AveragerDevice(Device):
+    """The averagers of one lab, for its testbed."""
+
+    def __init__(self, fabric: Fabric, site: Site) -> None:
+        self._fabric, self._rate_bps = fabric, site.rate_bps
+        self._averagers = Averagers(fabric, site.state, site.rate_bps)
+
+    @property
+    def processes(self) -> Averagers:
+        return self._averagers
+
+    def queue_bytes(self, cable: Link) -> int:
+        averager = averagers_in(self._fabric).get(cable.b.node)
+        return 0 if averager is None else under_way(averager)
+
+    def worker_keys(self, spec: Mapping[str, Any], gpus: Sequence[str], rank: int) -> dict[str, Any]:
+        # Here, as the testbed comes up sooner without numpy.
+        from ringlight.fabric.schedules import parse_collective
+
+        if not parse_collective(str(spec.get("collective", "ring"))).averaged:
+            return {}
+        return {"averager": place_of(self._fabric, gpus, rank, self._rate_bps)}
+
+    def stop(self) -> None:
+        self._averagers.remove_files()
