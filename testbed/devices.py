@@ -178,7 +178,8 @@ def plan_devices(names: Collection[str], site: Site) -> list[Device]:
 
     Raises LookupError naming an unknown one.
     """
-    planned = [kind.plan(site) for kind in (*(device_kinds()[name] for name in names), *node_kinds())]
+    kinds: list[DeviceKind | NodeKind] = [*(device_kinds()[name] for name in names), *node_kinds()]
+    planned = (kind.plan(site) for kind in kinds)
     return [device for device in planned if device is not None]
 
 

@@ -17,7 +17,7 @@ _PROGRAMS = (
 )
 
 
-def programs() -> tuple[str, ...]:
+def lab_modules() -> tuple[str, ...]:
     """Return all that a lab may start, devices of extensions among it."""
     return (*_PROGRAMS, *(module for kind in node_kinds() for module in kind.modules))
 

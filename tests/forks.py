@@ -16,12 +16,12 @@ from typing import IO, TextIO
 import pytest
 
 from ringlight.testbed.forkserver import SOCKET, ForkServer, Process, start_process
-from ringlight.testbed.preloaded import programs
+from ringlight.testbed.preloaded import lab_modules
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMAND = [sys.executable, "-m", "ringlight.experiments.cli.app"]
 MODULES = (
-    *programs(),
+    *lab_modules(),
     "ringlight.containers.worker.optinc",
     "ringlight.containers.worker.reference",
     "ringlight.experiments.cli.app",

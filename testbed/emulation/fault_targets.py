@@ -117,7 +117,7 @@ def find_target(fabric: Fabric, request: FaultRequest) -> FaultTarget:
             return _agent(fabric, name)
         case [kind, name] if kind in device_words():
             _allow(request, "kill", f"{kind} {name} can be killed and restored")
-            return _process(kind, name, [at for at, its in fabric.devices.items() if its == kind])
+            return _process(kind, name, [node for node, its in fabric.devices.items() if its == kind])
         case ["controller"]:
             _allow(request, "kill", "the controller can be killed and restored")
             return FaultTarget("controller", "controller", ("controller",))

@@ -592,25 +592,24 @@ class Testbed:
 
     # -- devices of the fabric
 
-    def _launch_nodes(self, found: Sequence[NodeProcesses]) -> None:
-        self._nodes = tuple(found)
+    def _launch_nodes(self, processes: Sequence[NodeProcesses]) -> None:
+        self._nodes = tuple(processes)
 
         def start(command: Sequence[str], log_file: Path, name: str) -> Process:
             assert self.network is not None
             # A child inherits the namespace of the thread that forks it.
             return netlink.in_namespace(self.network.namespace(name), partial(self._spawn, command, log_file))
 
-        for processes in self._nodes:
-            self._keep(processes.kind, processes.kind, processes.starts(start), processes.part)
+        for node in self._nodes:
+            self._keep(node.kind, node.kind, node.starts(start), node.part)
 
     def _await_nodes(self) -> None:
         """Wait until every process of a device answers."""
-        for processes in self._nodes:
-            deadline = time.monotonic() + processes.start_s
-            kept = self.supervisors[processes.part]
+        for node in self._nodes:
+            deadline = time.monotonic() + node.start_s
+            kept = self.supervisors[node.part]
             for name in kept.lives():
-                ready = partial(processes.answers, name)
-                self._await(kept, name, ready, processes.log_file(name), deadline)
+                self._await(kept, name, partial(node.answers, name), node.log_file(name), deadline)
 
     def _kept(self) -> dict[str, Kept]:
         """The supervised processes, and whether one serves its clients."""
@@ -626,7 +625,7 @@ class Testbed:
         serves: tuple[tuple[str, str, Callable[[str], bool]], ...] = (
             ("optical switch", "optical_switches", optical),
             ("agent", "onics", manages),
-            *((found.kind, found.part, found.answers) for found in self._nodes),
+            *((node.kind, node.part, node.answers) for node in self._nodes),
         )
         there = self.supervisors
         kept = {kind: Kept(there[part], answers_) for kind, part, answers_ in serves if part in there}
@@ -742,9 +741,9 @@ class Testbed:
                 "pid": lives[gpu].pid,
             }
         working = {
-            found.part: {name: {"pid": life.pid, **found.entry(name)} for name, life in lives.items()}
-            for found in self._nodes
-            if (lives := self._lives(found.part))
+            node.part: {name: {"pid": life.pid, **node.entry(name)} for name, life in lives.items()}
+            for node in self._nodes
+            if (lives := self._lives(node.part))
         }
         kept = self.controller.lives() if self.controller else {}
         processes = {name: {"pid": life.pid} for name, life in kept.items()}

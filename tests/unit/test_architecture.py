@@ -85,7 +85,6 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "testbed.emulation.agent": ("fabric", "containers", "testbed", "controller.web"),
     "testbed.emulation.parts": ("fabric", "testbed", "controller.web"),
     "testbed.emulation.kernel": ("testbed.parts",),
-    "extensions.optinc.emulated": ("fabric",),
     "testbed.emulation.onic": ("fabric", "controller.onic", "testbed.emulation", "testbed.lab"),
     "testbed.emulation.optical": (
         "fabric",
@@ -429,7 +428,7 @@ KINDS = frozenset(
 OF_KINDS = (
     *("fabric.planes", "fabric.schema", "fabric.optinc", "fabric.allocation"),
     *("controller.light", "controller.onic"),
-    *("testbed.emulation.onic", "extensions.optinc.emulated", "extensions.optinc.averager_processes"),
+    "testbed.emulation.onic",
     *("testbed.simulation.interconnects", "testbed.simulation.networks", "testbed.simulation.zoo"),
     *("testbed.simulation.onics", "experiments.backends.simulation.carriers"),
     *("containers.worker.averaged", "containers.worker.optinc"),

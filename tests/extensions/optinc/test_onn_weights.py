@@ -46,7 +46,7 @@ def test_shipped_layers_are_squares_of_a_scaled_orthogonal_matrix() -> None:
 def test_note_is_of_the_file_and_says_how_it_was_made() -> None:
     note = json.loads(NOTE)
     assert note["sha256"] == hashlib.sha256(FILE).hexdigest()
-    assert note["command"].startswith("python -m ringlight.extensions.optinc.onn train --scenario 1 ")
+    assert note["command"].startswith("python -m ringlight.experiments.onn train --scenario 1 ")
     assert f"--seed {note['seed']}" in note["command"]
     assert f"--method {note['method']}" in note["command"]
 

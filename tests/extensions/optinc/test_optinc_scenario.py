@@ -194,7 +194,7 @@ def test_optinc_has_no_options(name: str, named: str) -> None:
 
 def test_optinc_has_no_steps() -> None:
     """So a controller or a worker that is asked for it says so."""
-    with pytest.raises(ValueError, match="collective optinc: averagers do it, so it has no steps"):
+    with pytest.raises(ValueError, match="collective optinc: its plane does it, so it has no steps"):
         steps_named("optinc", 4)
 
 
