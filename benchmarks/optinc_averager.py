@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness import need_root, spread
-from ringlight.fabric.optinc import wire
-from ringlight.fabric.optinc.wire import HEADER_BYTES, Form, FrameKind, Hello, Position
+from ringlight.extensions.optinc.unit import wire
+from ringlight.extensions.optinc.unit.wire import HEADER_BYTES, Form, FrameKind, Hello, Position
 from ringlight.testbed.emulation.kernel import netlink
 from tests.extensions.optinc.integration import averager_rig as rig
 

@@ -170,8 +170,6 @@ CORE = InstalledExtension(
         rigs={"scpi": "testbed.rigs.emulated:ScpiRig", "scpi-wss": "testbed.rigs.emulated:WssRig"},
         fabric={
             "grids": "fabric.planes.grid.grid_keys:GRIDS",
-            "averaging": "fabric.planes.averagers.averager_keys:AVERAGING",
-            "averagers": "fabric.planes.averagers.averager_keys:AVERAGERS",
             "interconnect": "fabric.planes.wholes.whole_keys:INTERCONNECT",
             "hop_ring": "fabric.planes.wholes.whole_keys:HOP_RING",
         },
@@ -187,9 +185,6 @@ CORE = InstalledExtension(
             "packets": "experiments.backends.simulation.carriers:Carrier",
             "grid": "experiments.backends.simulation.grid_carrier:GridCarrier",
             "interconnect": "experiments.backends.simulation.whole_carrier:WholeCarrier",
-        },
-        collectives={
-            "optinc": "fabric.planes.averagers.collective:OPTINC",
         },
     ),
     "ringlight",

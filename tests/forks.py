@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 COMMAND = [sys.executable, "-m", "ringlight.experiments.cli.app"]
 MODULES = (
     *lab_modules(),
-    "ringlight.containers.worker.optinc",
+    "ringlight.extensions.optinc.reducing",
     "ringlight.containers.worker.reference",
     "ringlight.experiments.cli.app",
     "ringlight.experiments.runner.command",

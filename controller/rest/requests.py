@@ -231,7 +231,7 @@ class Placement(Body):
         if (self.ranks is None) == (self.gpus is None):
             raise ValueError("give either ranks (GPU names in rank order) or gpus (how many)")
         # A name that there is not is told here, whatever the number of ranks.
-        if not parse_collective(self.collective).averaged:
+        if not parse_collective(self.collective).stepless:
             steps_named(self.collective, 1)
         return self
 

@@ -11,8 +11,8 @@ from ringlight.experiments.analysis.metrics import Context, metric
 from ringlight.experiments.analysis.metrics.training import exchanges
 from ringlight.experiments.record.events import AveragersCounted
 from ringlight.experiments.record.runs import SUCCEEDED, JobRun
-from ringlight.fabric.optinc.sums import sum_bits
 from ringlight.fabric.schedules import parse_collective
+from ringlight.fabric.whole_numbers.sums import sum_bits
 
 _TAKEN = {
     "averager_cpu_share": "Of one processor, what an averager took during the all-reduces, the most of all"

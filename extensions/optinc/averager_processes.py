@@ -15,8 +15,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from ringlight.extensions.optinc.averager import Averager, averagers_in
 from ringlight.fabric.parts import Link
-from ringlight.fabric.planes.averagers.averager import Averager, averagers_in
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.devices import Device, Site, StartAt
 from ringlight.testbed.emulation.device_cables import address_of, cables_at
@@ -34,7 +34,7 @@ TABLES_S = 120.0
 
 def frame_bytes(averager: Averager) -> int:
     """Return the bytes of the longest frame on an averager's cables, which is the frame with decimals."""
-    from ringlight.fabric.optinc.wire import FRAME, HEADER_BYTES, Form
+    from ringlight.extensions.optinc.unit.wire import FRAME, HEADER_BYTES, Form
 
     return HEADER_BYTES + Form(averager.bits, averager.ports).bytes_of(FRAME)
 
@@ -45,8 +45,8 @@ def under_way(averager: Averager) -> int:
     A queue at the sender's own end never needs more. With a shorter queue, packets would be lost that TCP
     then sends again.
     """
-    from ringlight.containers.worker.optinc import WINDOW
     from ringlight.extensions.optinc.emulated.core import DEPTH
+    from ringlight.extensions.optinc.reducing import WINDOW
 
     return (max(WINDOW, 2 * DEPTH) + 1) * frame_bytes(averager)
 
@@ -63,7 +63,7 @@ def place_of(
 ) -> dict[str, Any]:
     """Return the averager's settings for the worker of a rank (``containers.worker.spec``). ``rate_bps``:
     turns the real rate of a link into the emulated rate. Raises ValueError if the job cannot average here."""
-    from ringlight.fabric.planes.averagers.averaging import averaging_of
+    from ringlight.extensions.optinc.averaging import averaging_of
 
     averaging = averaging_of(fabric, gpus)
     if tuple(gpus) != averaging.servers:
@@ -131,7 +131,7 @@ class Averagers:
         return status
 
     def _command(self, name: str) -> list[str]:
-        from ringlight.fabric.planes.averagers.averaging import coding
+        from ringlight.extensions.optinc.averaging import coding
 
         fabric = self._fabric
         averager = averagers_in(fabric)[name]
@@ -167,9 +167,9 @@ class Averagers:
         return self._directory / f"{name}.averager.npz"
 
     def _weights(self, averager: Averager) -> str:
-        from ringlight.fabric.optinc.designed import designed
-        from ringlight.fabric.optinc.structure import CASES
-        from ringlight.fabric.optinc.weights import pack
+        from ringlight.extensions.optinc.unit.designed import designed
+        from ringlight.extensions.optinc.unit.structure import CASES
+        from ringlight.extensions.optinc.unit.weights import pack
 
         if averager.network == "exact":
             return "exact"
@@ -179,7 +179,7 @@ class Averagers:
             if (known_case.coding.bits, known_case.coding.servers) == (averager.bits, averager.ports)
         )
         if averager.network == "trained":
-            return str(resources.files("ringlight.fabric.optinc.weights") / f"{case}.npz")
+            return str(resources.files("ringlight.extensions.optinc.unit.weights") / f"{case}.npz")
         path = self._weights_file(averager.name)
         path.write_bytes(pack(designed(CASES[case])))
         return str(path)
@@ -204,9 +204,9 @@ class AveragerDevice(Device):
         # Here, as the testbed comes up sooner without numpy.
         from ringlight.fabric.schedules import parse_collective
 
-        if not parse_collective(str(spec.get("collective", "ring"))).averaged:
+        if not parse_collective(str(spec.get("collective", "ring"))).stepless:
             return {}
-        return {"averager": place_of(self._fabric, gpus, rank, self._rate_bps)}
+        return {"place": place_of(self._fabric, gpus, rank, self._rate_bps)}
 
     def stop(self) -> None:
         self._averagers.remove_files()

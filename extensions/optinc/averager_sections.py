@@ -15,11 +15,11 @@ from ringlight.experiments.report.drawing import FACE, INK, PALETTE, RULE, box
 from ringlight.experiments.report.page import NOTHING, Columns, quiet, table_of, tag, text
 from ringlight.experiments.report.sections import section
 from ringlight.experiments.report.view import ARM, JOB, Draw, View, figures
+from ringlight.extensions.optinc.averaging import Averaging, averaging_of
 from ringlight.extensions.optinc.interferometers import pictured
-from ringlight.fabric.optinc.imperfect import Full, OnMeshes, Squares
-from ringlight.fabric.optinc.mesh import Mesh
-from ringlight.fabric.planes.averagers.averaging import Averaging, averaging_of
-from ringlight.fabric.planes.averagers.photonics import carried, trained_meshes
+from ringlight.extensions.optinc.photonics import carried, trained_meshes
+from ringlight.extensions.optinc.unit.imperfect import Full, OnMeshes, Squares
+from ringlight.extensions.optinc.unit.mesh import Mesh
 from ringlight.fabric.units import format_size
 
 #: More servers cannot be read in a picture.

@@ -17,7 +17,7 @@ from matplotlib.path import Path
 
 from ringlight.experiments.report.charts import centred
 from ringlight.experiments.report.drawing import INK, QUIET, fits, narrow, width
-from ringlight.fabric.optinc.mesh import Mesh, there
+from ringlight.extensions.optinc.unit.mesh import Mesh, there
 
 #: Modes up to which interferometers are large enough for figures and dots.
 WITH_FIGURES = 8

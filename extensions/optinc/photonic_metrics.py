@@ -12,10 +12,10 @@ from ringlight.experiments.analysis.prediction import ideal_all_reduce_s
 from ringlight.experiments.language.plan import Loop
 from ringlight.experiments.record.events import NetworkTried
 from ringlight.experiments.record.runs import JobRun
-from ringlight.fabric.optinc.structure import area_ratio, mzis, network_mzis
-from ringlight.fabric.planes.averagers.averager import Averager
-from ringlight.fabric.planes.averagers.averaging import Averaging, averaging_of, structure_of
-from ringlight.fabric.planes.averagers.photonics import carried
+from ringlight.extensions.optinc.averager import Averager
+from ringlight.extensions.optinc.averaging import Averaging, averaging_of, structure_of
+from ringlight.extensions.optinc.photonics import carried
+from ringlight.extensions.optinc.unit.structure import area_ratio, mzis, network_mzis
 from ringlight.fabric.schedules import parse_collective, steps_named
 
 

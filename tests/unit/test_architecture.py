@@ -32,8 +32,7 @@ def _required(name: str) -> list[str]:
 
 #: Ours that a room may import besides itself. A module's room is the longest prefix of its name here.
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
-    "fabric": ("fabric.optinc",),
-    "fabric.optinc": (),
+    "fabric": (),
     "workloads": ("fabric", "workloads.graph"),
     "workloads.graph": ("fabric",),
     "workloads.job_settings": (),
@@ -163,7 +162,6 @@ ONLY_IN = {
 #: All that these rooms need of others.
 NEEDS_ONLY = {
     "fabric": {"numpy", "networkx", "pydantic", "scipy"},
-    "fabric.optinc": {"numpy"},
     "workloads.graph": {"numpy"},
     "workloads.job_settings": set(),
     "workloads.packed": {"numpy"},
@@ -426,12 +424,12 @@ KINDS = frozenset(
 )
 #: Rooms of one kind, of the planes, and of what a scenario may say, which know what they are about.
 OF_KINDS = (
-    *("fabric.planes", "fabric.schema", "fabric.optinc", "fabric.allocation"),
+    *("fabric.planes", "fabric.schema", "fabric.allocation"),
     *("controller.light", "controller.onic"),
     "testbed.emulation.onic",
     *("testbed.simulation.interconnects", "testbed.simulation.networks", "testbed.simulation.zoo"),
     *("testbed.simulation.onics", "experiments.backends.simulation.carriers"),
-    *("containers.worker.averaged", "containers.worker.optinc"),
+    *("containers.worker.reducers", "extensions.optinc.reducing"),
     *("experiments.papers", "extensions.optinc"),
 )
 #: Where rings are collectives, and what is divided is a layer.

@@ -17,9 +17,9 @@ from ringlight.experiments.record.runs import runs_of
 from ringlight.experiments.runner.experiment import one_alone
 from ringlight.fabric.collectives import all_reduce
 from ringlight.fabric.kinds import collective_steps
-from ringlight.fabric.optinc.sums import sum_bits
 from ringlight.fabric.schedules import parse_collective, ring, steps_named
 from ringlight.fabric.steps import Steps
+from ringlight.fabric.whole_numbers.sums import sum_bits
 from tests.extensions.optinc.test_averagers import names
 from tests.extensions.optinc.test_optinc_scenario import (
     RATE_BPS,

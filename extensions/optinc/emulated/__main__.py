@@ -16,8 +16,8 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 from ringlight.extensions.optinc.emulated.core import Core, Unit
 from ringlight.extensions.optinc.emulated.lookup import EXACT, Lookup, LookupSample, evaluate, load
 from ringlight.extensions.optinc.emulated.server import Server
-from ringlight.fabric.optinc.averaging import Coding
-from ringlight.fabric.optinc.network import wrong_of
+from ringlight.extensions.optinc.unit.averaging import Coding
+from ringlight.extensions.optinc.unit.network import wrong_of
 
 
 def _address(text: str) -> tuple[str, int]:

@@ -25,9 +25,9 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ringlight.extensions.optinc.emulated.lookup import Disagreement, LookupSample
-from ringlight.fabric.optinc import wire
-from ringlight.fabric.optinc.averaging import Coding
-from ringlight.fabric.optinc.wire import (
+from ringlight.extensions.optinc.unit import wire
+from ringlight.extensions.optinc.unit.averaging import Coding
+from ringlight.extensions.optinc.unit.wire import (
     HEADER_BYTES,
     NOBODY,
     Form,

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ringlight.fabric.optinc.averaging import Coding, averages, goal, goals, offsets, to_answers
-from ringlight.fabric.optinc.network import Network, Table, forward, light, read, table_of
-from ringlight.fabric.optinc.pam4 import LEVELS
-from ringlight.fabric.optinc.weights import unpack
+from ringlight.extensions.optinc.unit.averaging import Coding, averages, goal, goals, offsets, to_answers
+from ringlight.extensions.optinc.unit.network import Network, Table, forward, light, read, table_of
+from ringlight.extensions.optinc.unit.pam4 import LEVELS
+from ringlight.extensions.optinc.unit.weights import unpack
 
 #: In place of a file of weights: the exact mean, by whole numbers, without a network.
 EXACT = "exact"

@@ -15,9 +15,9 @@ import typer
 
 from ringlight.experiments.record.writing import WriteError, write_whole, writing
 from ringlight.experiments.runner.progress import Reporter
-from ringlight.fabric.optinc.network import Wrong, table_of, wrong_of
-from ringlight.fabric.optinc.structure import CASES, Structure
-from ringlight.fabric.optinc.weights import Note, note_of, pack, unpack
+from ringlight.extensions.optinc.unit.network import Wrong, table_of, wrong_of
+from ringlight.extensions.optinc.unit.structure import CASES, Structure
+from ringlight.extensions.optinc.unit.weights import Note, note_of, pack, unpack
 from ringlight.fabric.text import visible
 
 #: Epochs after which scenario 1 is exact with each of the seeds in docs/optinc.md.

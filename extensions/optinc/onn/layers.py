@@ -1,6 +1,6 @@
 """Layers whose matrix is cut into squares Sigma U: U orthogonal, Sigma diagonal (OptINC, section III).
 
-How a matrix is cut is ``fabric.optinc.approximation``'s. :class:`Exact` has the form at every step, because
+How a matrix is cut is ``unit.approximation``'s. :class:`Exact` has the form at every step, because
 U is made by Cayley's map, which is ours; :class:`Retracted` nears it after every step, for half of the
 time; :class:`Projected` is the paper's: any matrix, now and then replaced by its Sigma_a U_a.
 """
@@ -12,8 +12,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from ringlight.fabric.optinc.approximation import approximated, joined
-from ringlight.fabric.optinc.structure import Structure
+from ringlight.extensions.optinc.unit.approximation import approximated, joined
+from ringlight.extensions.optinc.unit.structure import Structure
 
 
 class OnnLayer(nn.Module):  # type: ignore[misc]

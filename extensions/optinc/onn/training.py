@@ -18,10 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from ringlight.extensions.optinc.onn.layers import Exact, OnnLayer, Projected, Retracted, layers_of
-from ringlight.fabric.optinc.averaging import combination, goals, to_outputs
-from ringlight.fabric.optinc.network import Network, light
-from ringlight.fabric.optinc.pam4 import LEVELS
-from ringlight.fabric.optinc.structure import Structure
+from ringlight.extensions.optinc.unit.averaging import combination, goals, to_outputs
+from ringlight.extensions.optinc.unit.network import Network, light
+from ringlight.extensions.optinc.unit.pam4 import LEVELS
+from ringlight.extensions.optinc.unit.structure import Structure
 
 FORMS: Mapping[str, type[OnnLayer]] = {"exact": Exact, "retraction": Retracted, "projection": Projected}
 #: Inputs come as light of 0 to 4^g - 1. Training has them from -SPAN to SPAN; shift and scale become part of

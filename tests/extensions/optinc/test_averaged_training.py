@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from itertools import combinations
 from typing import Any
 
@@ -14,14 +15,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringlight.containers.worker.averaged import summed_by
-from ringlight.containers.worker.exchange import Exchange
 from ringlight.containers.worker.model import PARAMETERS
 from ringlight.containers.worker.pads import Fractions
-from ringlight.containers.worker.peer import AveragingFailed, PeerLost
+from ringlight.containers.worker.peer import PeerLost, ReduceFailed
 from ringlight.containers.worker.reference import train_in_one_process
-from ringlight.containers.worker.spec import AveragerPlace, BadSpec, WorkerSpec, parse_spec
-from ringlight.fabric.optinc.blocks import BLOCK
+from ringlight.containers.worker.spec import BadSpec, WorkerSpec, parse_spec
+from ringlight.extensions.optinc.averaged import summed_by
+from ringlight.extensions.optinc.averager_place import AveragerPlace, place_in
+from ringlight.extensions.optinc.exchange import Exchange
+from ringlight.fabric.whole_numbers.blocks import BLOCK
 
 PLACE = AveragerPlace("10.84.0.1:7070", 0, 4, 8)
 
@@ -29,21 +31,21 @@ PLACE = AveragerPlace("10.84.0.1:7070", 0, 4, 8)
 def raw(**more: Any) -> dict[str, Any]:
     place = {"address": "10.84.0.1:7070", "port": 1, "ports": 4, "bits": 8}
     peers = [f"10.82.0.{i + 1}" for i in range(4)]
-    job = {"job": "a", "rank": 1, "world_size": 4, "peers": peers, "collective": "optinc", "averager": place}
+    job = {"job": "a", "rank": 1, "world_size": 4, "peers": peers, "collective": "optinc", "place": place}
     return job | more
 
 
 def test_a_spec_with_an_averager_is_read() -> None:
-    assert parse_spec(raw()).averager == AveragerPlace("10.84.0.1:7070", 1, 4, 8)
+    assert place_in(parse_spec(raw())) == AveragerPlace("10.84.0.1:7070", 1, 4, 8)
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"averager": None}, "averager: collective optinc needs one"),
-        ({"collective": "ring"}, "averager: collective ring has none"),
-        ({"averager": raw()["averager"] | {"port": 4}}, "averager: port 4 of 4 for 4 ranks"),
-        ({"averager": raw()["averager"] | {"odd": 4}}, "unknown key averager.odd"),
+        ({"place": None}, "place: collective optinc needs an averager"),
+        ({"collective": "ring"}, "place: collective ring has none"),
+        ({"place": raw()["place"] | {"port": 4}}, "place: port 4 of 4 for 4 ranks"),
+        ({"place": raw()["place"] | {"odd": 4}}, "unknown key place.odd"),
         ({"checkpoint": "/checkpoint"}, "checkpoint: collective optinc keeps no state to go on from"),
     ],
 )
@@ -89,7 +91,7 @@ def test_in_one_process_a_job_with_averagers_ends_otherwise_than_with_a_ring_and
         4,
         ("10.0.0.1",) * 4,
         collective="optinc",
-        averager=PLACE,
+        place=asdict(PLACE),
         **settings,  # type: ignore[arg-type]
     )
     one, again, ring = map(train_in_one_process, (averaged, averaged, spec))
@@ -118,7 +120,7 @@ def exchanged(
         try:
             for messages in rounds:
                 got[rank].append(exchange(messages[rank]))
-        except (PeerLost, AveragingFailed) as error:
+        except (PeerLost, ReduceFailed) as error:
             got[rank] = error
 
     threads = [threading.Thread(target=work, args=(rank,)) for rank in range(len(ends)) if rank != absent]

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from ringlight.extensions.optinc.emulated.core import DEPTH, Core, Ring, Unit
 from ringlight.extensions.optinc.emulated.lookup import Disagreement, Lookup, LookupSample, evaluate, load
-from ringlight.fabric.optinc import wire
-from ringlight.fabric.optinc.averaging import Coding, goal, mean_of_means
-from ringlight.fabric.optinc.network import Network, Table, wrong_of
-from ringlight.fabric.optinc.wire import HEADER_BYTES, NOBODY, Form, FrameKind, Hello, Position
+from ringlight.extensions.optinc.unit import wire
+from ringlight.extensions.optinc.unit.averaging import Coding, goal, mean_of_means
+from ringlight.extensions.optinc.unit.network import Network, Table, wrong_of
+from ringlight.extensions.optinc.unit.wire import HEADER_BYTES, NOBODY, Form, FrameKind, Hello, Position
 
 FRAME = 64
 CODING = Coding(8, 4)

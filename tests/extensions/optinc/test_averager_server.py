@@ -14,7 +14,7 @@ from ringlight.extensions.optinc.emulated import server as server_module
 from ringlight.extensions.optinc.emulated.core import Core, Unit
 from ringlight.extensions.optinc.emulated.lookup import Lookup, LookupSample, evaluate
 from ringlight.extensions.optinc.emulated.server import Server
-from ringlight.fabric.optinc.averaging import Coding
+from ringlight.extensions.optinc.unit.averaging import Coding
 
 CODING = Coding(8, 4)
 

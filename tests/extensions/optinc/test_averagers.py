@@ -10,12 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ringlight.extensions.optinc.averager import Averager
 from ringlight.extensions.optinc.averager_processes import place_of
-from ringlight.fabric.optinc.averaging import Coding
-from ringlight.fabric.optinc.wire import FRAME, HEADER_BYTES
-from ringlight.fabric.parts import Link, Port
-from ringlight.fabric.planes.averagers.averager import Averager
-from ringlight.fabric.planes.averagers.averaging import (
+from ringlight.extensions.optinc.averaging import (
     TRAINED,
     Averaging,
     Hop,
@@ -24,6 +21,9 @@ from ringlight.fabric.planes.averagers.averaging import (
     scale_bytes,
     scales_sent,
 )
+from ringlight.extensions.optinc.unit.averaging import Coding
+from ringlight.extensions.optinc.unit.wire import FRAME, HEADER_BYTES
+from ringlight.fabric.parts import Link, Port
 from ringlight.fabric.planes.counts import of_fabric
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import Fabric, electrical_graph
@@ -66,7 +66,7 @@ def names(count: int) -> list[str]:
 
 
 def test_the_trained_cases_are_those_whose_weights_are_there() -> None:
-    files = [entry.name for entry in resources.files("ringlight.fabric.optinc.weights").iterdir()]
+    files = [entry.name for entry in resources.files("ringlight.extensions.optinc.unit.weights").iterdir()]
     assert sorted(TRAINED) == sorted(name.removesuffix(".npz") for name in files if name.endswith(".npz"))
 
 

@@ -8,19 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringlight.fabric.optinc.averaging import Coding
-from ringlight.fabric.optinc.blocks import block_count
-from ringlight.fabric.optinc.wire import FRAME, HEADER_BYTES
-from ringlight.fabric.planes.averagers.averager import Averager, Imperfect
-from ringlight.fabric.planes.averagers.averaging import averaging_of
-from ringlight.fabric.planes.averagers.photonics import (
+from ringlight.extensions.optinc.averager import Averager, Imperfect
+from ringlight.extensions.optinc.averaging import averaging_of
+from ringlight.extensions.optinc.photonics import (
     carried,
     errors_of,
     meshes_of,
     network_of,
 )
+from ringlight.extensions.optinc.unit.averaging import Coding
+from ringlight.extensions.optinc.unit.wire import FRAME, HEADER_BYTES
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import Fabric
+from ringlight.fabric.whole_numbers.blocks import block_count
 
 
 def fabric_of(**form: Any) -> Fabric:

@@ -16,10 +16,10 @@ from typer.testing import CliRunner  # noqa: E402
 from ringlight.extensions.optinc.onn.command import app  # noqa: E402
 from ringlight.extensions.optinc.onn.layers import Exact, OnnLayer, Projected, Retracted  # noqa: E402
 from ringlight.extensions.optinc.onn.training import Recipe, dataset, symbol_loss, train, value_loss  # noqa: E402
-from ringlight.fabric.optinc.approximation import squares  # noqa: E402
-from ringlight.fabric.optinc.averaging import Coding  # noqa: E402
-from ringlight.fabric.optinc.network import Network, forward, light  # noqa: E402
-from ringlight.fabric.optinc.structure import CASES, Structure  # noqa: E402
+from ringlight.extensions.optinc.unit.approximation import squares  # noqa: E402
+from ringlight.extensions.optinc.unit.averaging import Coding  # noqa: E402
+from ringlight.extensions.optinc.unit.network import Network, forward, light  # noqa: E402
+from ringlight.extensions.optinc.unit.structure import CASES, Structure  # noqa: E402
 
 #: 4 bits of two servers on two inputs: 49 combinations.
 SMALL = Structure(Coding(4, 2, inputs=2), (2, 16, 32, 16, 2), frozenset(range(1, 5)))

@@ -13,13 +13,13 @@ from typer.testing import CliRunner
 
 from ringlight.experiments.record.version import ROOT
 from ringlight.extensions.optinc.onn.command import app
-from ringlight.fabric.optinc.approximation import squares
-from ringlight.fabric.optinc.network import Network, table_of, wrong_of
-from ringlight.fabric.optinc.structure import CASES
-from ringlight.fabric.optinc.weights import note_of, pack, trained, unpack
+from ringlight.extensions.optinc.unit.approximation import squares
+from ringlight.extensions.optinc.unit.network import Network, table_of, wrong_of
+from ringlight.extensions.optinc.unit.structure import CASES
+from ringlight.extensions.optinc.unit.weights import note_of, pack, trained, unpack
 
 CASE = "8bit_4"
-PLACE = resources.files("ringlight.fabric.optinc.weights")
+PLACE = resources.files("ringlight.extensions.optinc.unit.weights")
 FILE, NOTE = (PLACE / f"{CASE}.npz").read_bytes(), (PLACE / f"{CASE}.json").read_text()
 
 
@@ -53,7 +53,7 @@ def test_note_is_of_the_file_and_says_how_it_was_made() -> None:
 
 def test_an_installed_package_has_them() -> None:
     data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
-    assert set(data["ringlight.fabric.optinc.weights"]) == {"*.npz", "*.json"}
+    assert set(data["ringlight.extensions.optinc.unit.weights"]) == {"*.npz", "*.json"}
 
 
 def test_what_is_packed_is_unpacked() -> None:

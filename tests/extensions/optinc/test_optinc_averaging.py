@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringlight.fabric.optinc import averaging, pam4
-from ringlight.fabric.optinc.averaging import Coding
+from ringlight.extensions.optinc.unit import averaging, pam4
+from ringlight.extensions.optinc.unit.averaging import Coding
 
 
 @st.composite

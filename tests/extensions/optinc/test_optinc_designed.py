@@ -11,12 +11,20 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from ringlight.fabric.optinc.approximation import squares
-from ringlight.fabric.optinc.averaging import Coding, combination, goals, to_answers, to_outputs
-from ringlight.fabric.optinc.designed import designed
-from ringlight.fabric.optinc.imperfect import Imperfections, as_network, on_meshes
-from ringlight.fabric.optinc.network import Network, compressed, forward, light, read, table_of, wrong_of
-from ringlight.fabric.optinc.structure import CASES, Structure
+from ringlight.extensions.optinc.unit.approximation import squares
+from ringlight.extensions.optinc.unit.averaging import Coding, combination, goals, to_answers, to_outputs
+from ringlight.extensions.optinc.unit.designed import designed
+from ringlight.extensions.optinc.unit.imperfect import Imperfections, as_network, on_meshes
+from ringlight.extensions.optinc.unit.network import (
+    Network,
+    compressed,
+    forward,
+    light,
+    read,
+    table_of,
+    wrong_of,
+)
+from ringlight.extensions.optinc.unit.structure import CASES, Structure
 
 
 def off_diagonal(network: Network, structure: Structure) -> float:

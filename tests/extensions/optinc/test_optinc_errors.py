@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringlight.fabric.optinc.wrong_answers import TABLE_II, Errors, inject
+from ringlight.extensions.optinc.unit.wrong_answers import TABLE_II, Errors, inject
 
 COUNT = 2**17
 

@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from ringlight.containers.worker.model import PARAMETERS
 from ringlight.containers.worker.reference import Exchange, train_in_one_process
 from ringlight.containers.worker.spec import WorkerSpec
+from ringlight.extensions.optinc.unit.averaging import Coding, goals
+from ringlight.extensions.optinc.unit.gradients import by_table, exact, steps
+from ringlight.extensions.optinc.unit.network import Table
+from ringlight.extensions.optinc.unit.wrong_answers import Errors, inject
 from ringlight.fabric.collectives import all_reduce, apply_schedule
-from ringlight.fabric.optinc import blocks
-from ringlight.fabric.optinc.averaging import Coding, goals
-from ringlight.fabric.optinc.gradients import Unit, by_table, exact, mean_by, steps
-from ringlight.fabric.optinc.network import Table
-from ringlight.fabric.optinc.wrong_answers import Errors, inject
+from ringlight.fabric.whole_numbers import blocks
+from ringlight.fabric.whole_numbers.means import Unit, mean_by
 
 #: Values around 1 and far below it, like gradients; steps of 16 bits stay above float32's least.
 floats = st.floats(-100, 100, width=32).map(lambda value: value if abs(value) > 1e-20 else 0.0)

@@ -11,12 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringlight.fabric.optinc import approximation, mesh, structure
-from ringlight.fabric.optinc.averaging import Coding
-from ringlight.fabric.optinc.imperfect import Full, Imperfections, OnMeshes, Squares, as_network, on_meshes
-from ringlight.fabric.optinc.network import Network, table_of, wrong_of
-from ringlight.fabric.optinc.structure import CASES
-from ringlight.fabric.optinc.weights import trained
+from ringlight.extensions.optinc.unit import approximation, mesh, structure
+from ringlight.extensions.optinc.unit.averaging import Coding
+from ringlight.extensions.optinc.unit.imperfect import (
+    Full,
+    Imperfections,
+    OnMeshes,
+    Squares,
+    as_network,
+    on_meshes,
+)
+from ringlight.extensions.optinc.unit.network import Network, table_of, wrong_of
+from ringlight.extensions.optinc.unit.structure import CASES
+from ringlight.extensions.optinc.unit.weights import trained
 
 sides = st.tuples(st.integers(1, 6), st.integers(1, 4), st.booleans())
 

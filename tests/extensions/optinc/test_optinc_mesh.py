@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringlight.fabric.optinc import mesh, structure
-from ringlight.fabric.optinc.mesh import Mesh, decompose, rebuild
+from ringlight.extensions.optinc.unit import mesh, structure
+from ringlight.extensions.optinc.unit.mesh import Mesh, decompose, rebuild
 
 
 def unitary(modes: int, seed: int, *, real: bool = False) -> np.ndarray:

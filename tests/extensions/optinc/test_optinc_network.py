@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringlight.fabric.optinc import averaging
-from ringlight.fabric.optinc.averaging import Coding
-from ringlight.fabric.optinc.network import (
+from ringlight.extensions.optinc.unit import averaging
+from ringlight.extensions.optinc.unit.averaging import Coding
+from ringlight.extensions.optinc.unit.network import (
     Network,
     Signals,
     Table,

@@ -17,7 +17,7 @@ from ringlight.experiments.language.plan import RunPlan
 from ringlight.experiments.language.text import ScenarioError
 from ringlight.experiments.record.runs import Run, runs_of
 from ringlight.experiments.runner.experiment import choose, one_alone
-from ringlight.fabric.planes.averagers.averaging import averaging_of, scale_bytes
+from ringlight.extensions.optinc.averaging import averaging_of, scale_bytes
 from ringlight.fabric.planes.base import NETWORK_S
 from ringlight.fabric.schedules import parse_collective, steps_named
 from tests.examples import assert_as_planned
@@ -64,7 +64,7 @@ def test_ranks_in_another_order_than_the_averagers_ports_are_not_emulated() -> N
     ranks = ["g1", "g0", "g2", "g3"]
     (plan,) = plans_of(scenario(one_level(), jobs={"train": {"ranks": ranks}}))
     assert only_simulated(plan) == (
-        "jobs.train.ranks: emulated in the order of the averagers' ports, g0, g1, g2, g3"
+        "jobs.train.ranks: emulated in the order of the ports of averager avg0, g0, g1, g2, g3"
     )
 
 

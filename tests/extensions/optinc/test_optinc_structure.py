@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringlight.fabric.optinc import structure
-from ringlight.fabric.optinc.averaging import Coding
-from ringlight.fabric.optinc.structure import CASES, Structure, area_ratio
+from ringlight.extensions.optinc.unit import structure
+from ringlight.extensions.optinc.unit.averaging import Coding
+from ringlight.extensions.optinc.unit.structure import CASES, Structure, area_ratio
 
 
 @pytest.mark.parametrize(

@@ -13,14 +13,14 @@ from matplotlib.figure import Figure
 
 from benchmarks.optinc import QUANTITIES, percent, with_values
 from ringlight.extensions.optinc.interferometers import draw, interferometers, is_pi
-from ringlight.fabric.optinc.averaging import combination, goals, to_outputs
-from ringlight.fabric.optinc.designed import designed
-from ringlight.fabric.optinc.imperfect import Imperfections, OnMeshes, on_meshes
-from ringlight.fabric.optinc.mesh import decompose, rebuild
-from ringlight.fabric.optinc.network import Signals, _parts_of_servers
-from ringlight.fabric.optinc.structure import CASES, area_ratio, bias_mzis
-from ringlight.fabric.optinc.sweeps import Physics, Spread, harmless, spread, wrong_shares
-from ringlight.fabric.optinc.weights import trained
+from ringlight.extensions.optinc.unit.averaging import combination, goals, to_outputs
+from ringlight.extensions.optinc.unit.designed import designed
+from ringlight.extensions.optinc.unit.imperfect import Imperfections, OnMeshes, on_meshes
+from ringlight.extensions.optinc.unit.mesh import decompose, rebuild
+from ringlight.extensions.optinc.unit.network import Signals, _parts_of_servers
+from ringlight.extensions.optinc.unit.structure import CASES, area_ratio, bias_mzis
+from ringlight.extensions.optinc.unit.sweeps import Physics, Spread, harmless, spread, wrong_shares
+from ringlight.extensions.optinc.unit.weights import trained
 
 CASE = CASES["8bit_4"]
 CODING = CASE.coding

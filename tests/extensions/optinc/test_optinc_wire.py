@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringlight.fabric.optinc import wire
-from ringlight.fabric.optinc.wire import Form, FrameKind, Hello, Position, WireError
+from ringlight.extensions.optinc.unit import wire
+from ringlight.extensions.optinc.unit.wire import Form, FrameKind, Hello, Position, WireError
 
 numbers_32 = st.integers(0, 2**32 - 1)
 positions = st.builds(Position, numbers_32, numbers_32)

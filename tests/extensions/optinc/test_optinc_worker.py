@@ -9,11 +9,19 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import pytest
 
-from ringlight.containers.worker.optinc import Averaging, UnitPlace
-from ringlight.containers.worker.peer import AveragingFailed
-from ringlight.fabric.optinc import wire
-from ringlight.fabric.optinc.averaging import Coding, goal
-from ringlight.fabric.optinc.wire import HEADER_BYTES, NOBODY, Form, FrameKind, Header, Hello, Position
+from ringlight.containers.worker.peer import ReduceFailed
+from ringlight.extensions.optinc.reducing import Averaging, UnitPlace
+from ringlight.extensions.optinc.unit import wire
+from ringlight.extensions.optinc.unit.averaging import Coding, goal
+from ringlight.extensions.optinc.unit.wire import (
+    HEADER_BYTES,
+    NOBODY,
+    Form,
+    FrameKind,
+    Header,
+    Hello,
+    Position,
+)
 
 SIZE, BLOCK = 40, 8
 FORM = Form(8)
@@ -181,7 +189,7 @@ def test_what_is_no_answer_is_not_believed(listener: socket.socket, lie: Callabl
     assert cause in wire.read_error(body)[1]
     player.close()
     work.end()
-    assert isinstance(work.error, AveragingFailed)
+    assert isinstance(work.error, ReduceFailed)
     assert cause in str(work.error)
     assert not work.means
 
@@ -199,7 +207,7 @@ def test_another_answer_than_before_is_not_believed(listener: socket.socket) -> 
     assert "frame 0 of collective 1 answered otherwise than before" in wire.read_error(player.read()[1])[1]
     player.close()
     work.end()
-    assert isinstance(work.error, AveragingFailed)
+    assert isinstance(work.error, ReduceFailed)
 
 
 def test_an_error_from_the_averager_is_raised_with_its_rank(listener: socket.socket) -> None:
@@ -207,7 +215,7 @@ def test_an_error_from_the_averager_is_raised_with_its_rank(listener: socket.soc
     (player,) = opened(listener, 1)
     player.write(wire.error(1, "rank 1: silent for 3 s while others wait"))
     work.end()
-    assert isinstance(work.error, AveragingFailed)
+    assert isinstance(work.error, ReduceFailed)
     assert (work.error.rank, str(work.error)) == (1, "rank 1: silent for 3 s while others wait")
 
 
@@ -234,14 +242,14 @@ def test_what_another_rank_cannot_average_nobody_sends(listener: socket.socket) 
     assert player.read()[0].kind is FrameKind.ERROR
     player.close()
     work.end()
-    assert isinstance(work.error, AveragingFailed)
+    assert isinstance(work.error, ReduceFailed)
     assert (work.error.rank, str(work.error)) == (1, "rank 1: value 3 is nan")
 
 
 def test_nobody_at_the_address_is_told_in_time() -> None:
     with socket.create_server(("127.0.0.1", 0)) as gone:
         address = gone.getsockname()
-    with pytest.raises(AveragingFailed, match=r"Connection refused; not back in 0\.3 s"):
+    with pytest.raises(ReduceFailed, match=r"Connection refused; not back in 0\.3 s"):
         Averaging(address, UnitPlace(0, 2, 0, 2, 8), alone(), connect_timeout_s=0.3)
 
 

@@ -33,10 +33,11 @@ import numpy as np
 import numpy.typing as npt
 from pyroute2.iproute import IPRoute
 
-from ringlight.containers.worker.optinc import Averaging, UnitPlace
-from ringlight.containers.worker.peer import AveragingFailed
-from ringlight.fabric.optinc import blocks, wire
-from ringlight.fabric.optinc.averaging import Coding, goal, mean_of_means
+from ringlight.containers.worker.peer import ReduceFailed
+from ringlight.extensions.optinc.reducing import Averaging, UnitPlace
+from ringlight.extensions.optinc.unit import wire
+from ringlight.extensions.optinc.unit.averaging import Coding, goal, mean_of_means
+from ringlight.fabric.whole_numbers import blocks
 from ringlight.testbed.emulation.kernel import netlink
 from ringlight.testbed.forkserver import Process, start_process
 
@@ -181,7 +182,7 @@ def serve(plan: Plan) -> dict[str, Any]:
                     digests.append(digest(mean))
                     if plan.keep is not None:
                         np.save(plan.keep, mean)
-        except AveragingFailed as error:
+        except ReduceFailed as error:
             return {"failed": str(error), "rank": error.rank, "at": time.monotonic()}
         except OSError as error:
             return {"failed": str(error), "rank": None, "at": time.monotonic()}

@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ import pytest
 from ringlight.containers.image import image_tag
 from ringlight.containers.image_build import ensure_image
 from ringlight.containers.worker.reference import train_in_one_process
-from ringlight.containers.worker.spec import AveragerPlace, WorkerSpec
+from ringlight.containers.worker.spec import WorkerSpec
+from ringlight.extensions.optinc.averager_place import AveragerPlace
 from ringlight.testbed.faults import FaultClient
 from tests.extensions.optinc.test_averagers import names, one_level, two_levels
 from tests.integration.test_controller_jobs import Run
@@ -40,7 +42,7 @@ spec = json.loads(pathlib.Path("/job/spec.json").read_text())
 rank, what = {odd}.get(spec["seed"], (None, ""))
 if spec["rank"] == rank and what == "block":
     import functools
-    from ringlight.containers.worker import optinc
+    from ringlight.extensions.optinc import reducing as optinc
     optinc.UnitPlace = functools.partial(optinc.UnitPlace, block=512)
 elif spec["rank"] == rank:
     from ringlight.containers.worker.model import Replica
@@ -56,7 +58,7 @@ elif spec["rank"] == rank:
 
 def reference(servers: int, averager: AveragerPlace) -> dict[str, object]:
     peers = ("10.0.0.1",) * servers
-    return train_in_one_process(WorkerSpec("x", 0, servers, peers, averager=averager, **TRAIN))
+    return train_in_one_process(WorkerSpec("x", 0, servers, peers, place=asdict(averager), **TRAIN))
 
 
 def emulated(raw: dict[str, Any]) -> dict[str, Any]:
@@ -149,7 +151,7 @@ def test_an_averager_that_is_killed_and_comes_back_changes_nothing(run: Run) -> 
     spec = LONG | {"iterations": 20}
     spec.pop("peer_timeout_s")
     place = AveragerPlace("", 0, 4, 8)
-    expected = train_in_one_process(WorkerSpec("x", 0, 4, ("10.0.0.1",) * 4, averager=place, **spec))
+    expected = train_in_one_process(WorkerSpec("x", 0, 4, ("10.0.0.1",) * 4, place=asdict(place), **spec))
     hashes = {event["parameters_sha256"] for event in run.events(job, "done")}
     assert hashes == {expected["parameters_sha256"]}
     # What was sent once more is no payload.

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ringlight.fabric.optinc.blocks import code_type
+from ringlight.fabric.whole_numbers.blocks import code_type
 
 Words = NDArray[np.uint64]
 #: Numbers of a group.

@@ -15,7 +15,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from ringlight.fabric.optinc.network import Network
+from ringlight.extensions.optinc.unit.network import Network
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringlight.fabric.optinc import blocks
+from ringlight.fabric.whole_numbers import blocks
 
 #: To half of the largest: the sum of two ranks, which is what an all-reduce has, ends there.
 floats = st.floats(-(2.0**127), 2.0**127, width=32)

@@ -10,9 +10,16 @@ from ringlight.fabric.schedules import Algorithm
 
 def _plane(fabric: Any, ranks: Sequence[str]) -> Any:
     # Workers know the collective, and no plane.
-    from ringlight.fabric.planes.averagers.averager_plane import averagers
+    from ringlight.extensions.optinc.averager_plane import averagers
 
     return averagers(fabric, ranks)
 
 
-OPTINC = Algorithm(None, frozenset(), _plane)
+def _worker() -> Any:
+    # Only workers have it.
+    from ringlight.extensions.optinc.averaged_gradients import AveragerReducer
+
+    return AveragerReducer()
+
+
+OPTINC = Algorithm(None, frozenset(), _plane, worker=_worker)

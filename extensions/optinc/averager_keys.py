@@ -9,9 +9,9 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
+from ringlight.extensions.optinc.averager import Averager, AveragerNetwork, Imperfect
 from ringlight.fabric.keys import Assembly, Device, FabricKey, WrittenLink, with_parts
 from ringlight.fabric.parts import Link
-from ringlight.fabric.planes.averagers.averager import Averager, AveragerNetwork, Imperfect
 from ringlight.fabric.topology import Fabric, port_name
 from ringlight.fabric.trees import QUEUE_S, Tree, leaf_spine
 from ringlight.fabric.values import Duration, Loss, Name, Rate, Strict, under
@@ -164,7 +164,7 @@ def _finish(fabric: Fabric) -> Fabric:
     }
     made = with_parts(fabric, averagers=averagers)
     # Here, as it needs numpy, and few fabrics have any.
-    from ringlight.fabric.planes.averagers.averaging import check_averagers
+    from ringlight.extensions.optinc.averaging import check_averagers
 
     check_averagers(made)
     return made
@@ -200,10 +200,20 @@ def _document(fabric: Fabric) -> list[AveragerCables]:
     ]
 
 
+def _plugged(fabric: Fabric) -> Fabric:
+    # Here, as few fabrics need it.
+    from ringlight.extensions.optinc.averaging import not_ideal
+
+    if (why := not_ideal(fabric)) is not None:
+        raise ValueError(f"{why}: only computed; light is ideal in an emulated averager")
+    return fabric
+
+
 AVERAGERS = FabricKey(
     dict[Name, AveragerSpec],
     add=_add_averagers,
     devices="averager",
+    plugged=_plugged,
     finish=_finish,
     slowed=_slowed,
     documents=list[AveragerCables],

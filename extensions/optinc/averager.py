@@ -47,10 +47,10 @@ class Averager:
     port 0 of an averager of the first level, ``b`` is the port here. No packet and no circuit goes there, so
     they are not among a fabric's links.
     ``decimals``: whether an averager of the first level leaves its decimals on the last symbol (Eq. 10) or
-    drops them (Eq. 9); of no meaning without one above. See ``fabric.planes.averagers.averaging``.
+    drops them (Eq. 9); of no meaning without one above. See ``extensions.optinc.averaging``.
     ``approximated``: the first and the last of its network's layers that are made of fewer interferometers,
     None for the usual ones; ``imperfect``: its light. Both are of no meaning to packets and time, see
-    ``fabric.planes.averagers.photonics``.
+    ``extensions.optinc.photonics``.
     """
 
     name: str

@@ -8,14 +8,14 @@ from functools import lru_cache
 
 import numpy as np
 
-from ringlight.fabric.optinc.designed import designed
-from ringlight.fabric.optinc.imperfect import Imperfections, OnMeshes, as_network, on_meshes
-from ringlight.fabric.optinc.network import Network, Signals, Wrong, compressed, wrong_among
-from ringlight.fabric.optinc.structure import CASES, Structure
-from ringlight.fabric.optinc.weights import trained
-from ringlight.fabric.optinc.wire import FRAME, HEADER_BYTES
-from ringlight.fabric.planes.averagers.averager import Averager, Imperfect
-from ringlight.fabric.planes.averagers.averaging import Averaging, scales_sent, structure_of
+from ringlight.extensions.optinc.averager import Averager, Imperfect
+from ringlight.extensions.optinc.averaging import Averaging, scales_sent, structure_of
+from ringlight.extensions.optinc.unit.designed import designed
+from ringlight.extensions.optinc.unit.imperfect import Imperfections, OnMeshes, as_network, on_meshes
+from ringlight.extensions.optinc.unit.network import Network, Signals, Wrong, compressed, wrong_among
+from ringlight.extensions.optinc.unit.structure import CASES, Structure
+from ringlight.extensions.optinc.unit.weights import trained
+from ringlight.extensions.optinc.unit.wire import FRAME, HEADER_BYTES
 from ringlight.fabric.topology import Fabric
 
 #: Inputs up to which all are tried, and how many of more, drawn with this seed.

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ringlight.fabric.optinc.network import Network
+from ringlight.extensions.optinc.unit.network import Network
 
 FloatArray = NDArray[np.float64]
 

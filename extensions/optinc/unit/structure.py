@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from types import MappingProxyType
 
-from ringlight.fabric.optinc.averaging import Coding
+from ringlight.extensions.optinc.unit.averaging import Coding
 
 
 @dataclass(frozen=True)

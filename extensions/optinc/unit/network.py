@@ -20,8 +20,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ringlight.fabric.optinc.averaging import Coding, combination, goals, goals_of, to_answers, to_outputs
-from ringlight.fabric.optinc.pam4 import LEVELS, nearest
+from ringlight.extensions.optinc.unit.averaging import (
+    Coding,
+    combination,
+    goals,
+    goals_of,
+    to_answers,
+    to_outputs,
+)
+from ringlight.extensions.optinc.unit.pam4 import LEVELS, nearest
 
 FloatArray = NDArray[np.floating[Any]]
 #: Combinations computed at once.

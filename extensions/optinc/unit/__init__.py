@@ -4,10 +4,8 @@ In-Network-Computing").
 Every server sends B-bit numbers as PAM4 symbols. A preprocessing unit P averages groups of neighbouring
 symbols over the servers, an optical neural network f turns these K analogue values into the PAM4 symbols of
 the quantised mean, and a splitter T sends them back to all (section III). Here is what these parts compute,
-and nothing of light in time:
+and nothing of light in time; gradients become whole numbers in ``fabric.whole_numbers``:
 
-``blocks``         gradients to B-bit numbers and back
-``sums``           sums of such numbers as a ring of servers adds them, the paper's baseline
 ``pam4``           B-bit numbers to symbols and back (Eq. 2)
 ``averaging``      P, the exact mean that is the goal (Eq. 3), two levels of units (Eq. 8-10)
 ``structure``      the paper's networks, their interferometers and area (Tables I and II)

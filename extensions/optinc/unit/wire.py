@@ -35,7 +35,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ringlight.fabric.optinc.blocks import code_type
+from ringlight.fabric.whole_numbers.blocks import code_type
 
 VERSION = 1
 #: Codes of a frame, unless another number is chosen. With 8 bits it fills three TCP segments of packets

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from ringlight.fabric.optinc.averaging import Coding, goal
-from ringlight.fabric.optinc.sums import GROUP, add, group_count, mean, pack, sum_bits, unpack
+from ringlight.extensions.optinc.unit.averaging import Coding, goal
+from ringlight.fabric.whole_numbers.sums import GROUP, add, group_count, mean, pack, sum_bits, unpack
 
 WIDTHS = st.integers(2, 32)
 RANKS = st.integers(1, 16)

@@ -13,16 +13,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ringlight.fabric.optinc.averaging import Coding
-from ringlight.fabric.optinc.blocks import block_count
-from ringlight.fabric.optinc.structure import CASES, Structure, mzis
-from ringlight.fabric.optinc.wire import FRAME, HEADER_BYTES, Form
+from ringlight.extensions.optinc.averager import Averager, averagers_in
+from ringlight.extensions.optinc.unit.averaging import Coding
+from ringlight.extensions.optinc.unit.structure import CASES, Structure, mzis
+from ringlight.extensions.optinc.unit.wire import FRAME, HEADER_BYTES, Form
 from ringlight.fabric.parts import Link
-from ringlight.fabric.planes.averagers.averager import Averager, averagers_in
 from ringlight.fabric.steps import Step, Steps, frozen
 from ringlight.fabric.topology import Fabric
+from ringlight.fabric.whole_numbers.blocks import block_count
 
-#: Cases of ``structure.CASES`` whose trained weights come with the program (``fabric.optinc.weights``).
+#: Cases of ``structure.CASES`` whose trained weights come with the program (``unit.weights``).
 TRAINED = ("8bit_4",)
 #: Bytes of a gradient's value, and of a block's exponent as ranks tell it each other.
 _VALUE_BYTES, _SCALE_BYTES = 4, 2

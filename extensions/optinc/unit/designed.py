@@ -39,11 +39,11 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from ringlight.fabric.optinc.approximation import squares
-from ringlight.fabric.optinc.averaging import Coding
-from ringlight.fabric.optinc.network import Network
-from ringlight.fabric.optinc.pam4 import LEVELS
-from ringlight.fabric.optinc.structure import Structure
+from ringlight.extensions.optinc.unit.approximation import squares
+from ringlight.extensions.optinc.unit.averaging import Coding
+from ringlight.extensions.optinc.unit.network import Network
+from ringlight.extensions.optinc.unit.pam4 import LEVELS
+from ringlight.extensions.optinc.unit.structure import Structure
 
 Matrix = NDArray[np.float64]
 #: A value as a linear form: a weight for each used unit of the last layer so far, and a constant last.

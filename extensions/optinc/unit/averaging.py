@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ringlight.fabric.optinc.pam4 import LEVELS, symbol_count, to_codes, to_symbols
+from ringlight.extensions.optinc.unit.pam4 import LEVELS, symbol_count, to_codes, to_symbols
 
 IntArray = NDArray[np.int64]
 

@@ -7,7 +7,7 @@ second the largest of all other parts. That is 4(N - 1)/N bytes for a block; tel
 frames of codes go to the averager, at most ``WINDOW`` ahead of its answers; a frame is quantised when its
 turn to be sent comes and turned back when its answer is there, so both overlap with the sending.
 
-The averager keeps nothing (``fabric.optinc.wire``). When the connection is lost, the worker connects again,
+The averager keeps nothing (``unit.wire``). When the connection is lost, the worker connects again,
 sends which answer it needs next, and all ranks send from the lowest such frame on, once more. That can be a
 frame of the collective before: an averager may have died between the last answers to two ranks. So a
 collective's codes are kept until the first answer of the next, which no rank gets before all have the last of
@@ -32,14 +32,14 @@ from types import TracebackType
 import numpy as np
 from numpy.typing import NDArray
 
-from ringlight.containers.worker.exchange import Exchange
-from ringlight.containers.worker.peer import AveragingFailed
-from ringlight.containers.worker.spec import AveragerPlace, WorkerSpec
+from ringlight.containers.worker.peer import ReduceFailed
+from ringlight.containers.worker.spec import WorkerSpec
 from ringlight.containers.worker.stalls import Stalls
 from ringlight.containers.worker.transport import Reduce, RunReport
-from ringlight.fabric.optinc import wire
-from ringlight.fabric.optinc.blocks import BLOCK, code_type, dequantise, exponents, merge, quantise, raised
-from ringlight.fabric.optinc.wire import (
+from ringlight.extensions.optinc.averager_place import AveragerPlace
+from ringlight.extensions.optinc.exchange import Exchange
+from ringlight.extensions.optinc.unit import wire
+from ringlight.extensions.optinc.unit.wire import (
     HEADER_BYTES,
     NOBODY,
     Form,
@@ -48,6 +48,15 @@ from ringlight.fabric.optinc.wire import (
     Hello,
     Position,
     WireError,
+)
+from ringlight.fabric.whole_numbers.blocks import (
+    BLOCK,
+    code_type,
+    dequantise,
+    exponents,
+    merge,
+    quantise,
+    raised,
 )
 
 #: Frames sent before their answers are there.
@@ -63,7 +72,7 @@ _BUFFER_BYTES = 512 * 1024
 Exchanging = Callable[[Sequence[bytes]], Sequence[bytes]]
 
 
-class _Gone(AveragingFailed):
+class _Gone(ReduceFailed):
     """The averager cannot be reached any more."""
 
 
@@ -224,7 +233,7 @@ class Averaging:
         """Return the mean of all ranks' ``values`` (float32, one dimension) as a new array with the same bits
         on all ranks.
 
-        Do not modify ``values`` until this method returns. Raises AveragingFailed.
+        Do not modify ``values`` until this method returns. Raises ReduceFailed.
         """
         shared = self._shared(values) if values.size else np.empty(0, np.int16)
         collective = self._begin(values, shared)
@@ -232,7 +241,7 @@ class Averaging:
         return collective.mean
 
     def close(self) -> None:
-        """Wait until all ranks have all their answers. Raises AveragingFailed."""
+        """Wait until all ranks have all their answers. Raises ReduceFailed."""
         self._begin(_nothing(), np.empty(0, np.int16))
         # A rank that has all its answers misses nothing when the others are gone already.
         try:
@@ -296,9 +305,9 @@ class Averaging:
         replies = self._told_each(messages)
         for rank, reply in enumerate(replies):
             if reply[:1] == bytes([_FAILED]):
-                raise AveragingFailed(rank, f"rank {rank}: {reply[1:].decode(errors='replace')}")
+                raise ReduceFailed(rank, f"rank {rank}: {reply[1:].decode(errors='replace')}")
             if reply[: _SCALES.size] != agreed:
-                raise AveragingFailed(
+                raise ReduceFailed(
                     rank, f"rank {rank}: {_told(reply)}, but rank {place.rank} {_told(agreed)}"
                 )
         largest = merge([np.frombuffer(reply, "<i2", offset=_SCALES.size) for reply in replies])
@@ -310,7 +319,7 @@ class Averaging:
         self.moved.scale_bytes += sum(map(len, messages)) - len(messages[place.rank])
         replies = self._exchange(messages)
         if len(replies) != place.ranks:
-            raise AveragingFailed(None, f"scales of {len(replies)} ranks came, there are {place.ranks}")
+            raise ReduceFailed(None, f"scales of {len(replies)} ranks came, there are {place.ranks}")
         return replies
 
     # -- the connection's thread ---------------------------------------------------------------------------
@@ -324,7 +333,7 @@ class Averaging:
                 self._changed.notify()
 
     def _keep_connected(self) -> None:
-        """Keep the connection until the end. Raises AveragingFailed."""
+        """Keep the connection until the end. Raises ReduceFailed."""
         lost, since = "", time.monotonic()
         while not self._ending:
             patience_s = self._patience_s()
@@ -373,7 +382,7 @@ class Averaging:
         return connection
 
     def _pump(self, connection: socket.socket) -> None:
-        """Send and receive until the end. Raises _Lost, AveragingFailed."""
+        """Send and receive until the end. Raises _Lost, ReduceFailed."""
         poller = select.poll()
         poller.register(connection, select.POLLIN)
         poller.register(self._woken, select.POLLIN)
@@ -383,7 +392,7 @@ class Averaging:
                 blocked = not self._send(connection)
             except WireError as error:
                 self._say(connection, str(error))
-                raise AveragingFailed(None, f"{self._name()}: {error}") from None
+                raise ReduceFailed(None, f"{self._name()}: {error}") from None
             if self._ending:
                 if self._cause:
                     self._say(connection, self._cause)
@@ -401,7 +410,7 @@ class Averaging:
             ready = dict(poller.poll(max(0.0, left_s) * 1000 + 1 if waits else None))
             now = time.monotonic()
             if not ready and now - moved > self._patience_s():
-                raise AveragingFailed(None, f"{self._name()}: silent for {self._patience_s():g} s")
+                raise ReduceFailed(None, f"{self._name()}: silent for {self._patience_s():g} s")
             if ready.pop(self._woken.fileno(), 0):
                 self._woken.recv(64)
                 moved = now if not waits else moved
@@ -414,7 +423,7 @@ class Averaging:
                         self._receive(connection)
                     except WireError as error:
                         self._say(connection, str(error))
-                        raise AveragingFailed(None, f"{self._name()}: {error}") from None
+                        raise ReduceFailed(None, f"{self._name()}: {error}") from None
 
     def _say(self, connection: socket.socket, cause: str) -> None:
         """Send an ERROR to the averager, after which nothing is sent."""
@@ -510,7 +519,7 @@ class Averaging:
     def _message(self, head: Header, body: memoryview) -> None:
         if head.kind is FrameKind.ERROR:
             rank, cause = wire.read_error(bytes(body))
-            raise AveragingFailed(None if rank == NOBODY else rank, cause)
+            raise ReduceFailed(None if rank == NOBODY else rank, cause)
         if head.kind is FrameKind.WELCOME and not self._welcomed:
             with self._changed:
                 kept = self._kept.get(head.position.collective)
@@ -540,7 +549,7 @@ def reducing_at(
     """Yield an all-reduce for ``spec``'s job by its averagers. ``connections`` to the other ranks carry the
     scales.
 
-    Raises AveragingFailed and PeerLost, also from each all-reduce.
+    Raises ReduceFailed and PeerLost, also from each all-reduce.
     """
     host, _, port = place.address.rpartition(":")
     exchange = Exchange(spec.rank, connections, spec.peer_timeout_s)

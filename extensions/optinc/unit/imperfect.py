@@ -25,9 +25,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ringlight.fabric.optinc import approximation
-from ringlight.fabric.optinc.mesh import Mesh, decompose, disturbed, on_grid, quantised, rebuild
-from ringlight.fabric.optinc.network import Network
+from ringlight.extensions.optinc.unit import approximation
+from ringlight.extensions.optinc.unit.mesh import Mesh, decompose, disturbed, on_grid, quantised, rebuild
+from ringlight.extensions.optinc.unit.network import Network
 
 FloatArray = NDArray[np.float64]
 #: How far an approximated layer may be from squares Sigma U: part of its largest weight.

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from ringlight.extensions.optinc.averaging import Averaging, averaging_of
 from ringlight.fabric.cost import Latencies
 from ringlight.fabric.paths import PacketView
-from ringlight.fabric.planes.averagers.averaging import Averaging, averaging_of
 from ringlight.fabric.planes.base import Misfit
 from ringlight.fabric.planes.packets import PacketPlane
 from ringlight.fabric.topology import Fabric
@@ -32,7 +32,7 @@ class AveragerPlane(PacketPlane):
         own = self.averaging.first[0]
         facts = {"ports": own.ports, "bits": own.bits, "decimals": own.decimals}
         # Where it is has no bearing on it.
-        return {"averager": {"address": "", "port": 0, **facts}}
+        return {"place": {"address": "", "port": 0, **facts}}
 
     def ideal_s(self, ranks: Sequence[str], collective: str, vector_bytes: float) -> float:
         return self.averaging.ideal_s(int(vector_bytes))

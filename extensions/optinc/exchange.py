@@ -12,7 +12,7 @@ import struct
 import time
 from collections.abc import Mapping, Sequence
 
-from ringlight.containers.worker.peer import AveragingFailed, PeerLost
+from ringlight.containers.worker.peer import PeerLost, ReduceFailed
 from ringlight.containers.worker.stalls import Stalls
 
 _LENGTH = struct.Struct("!I")
@@ -80,7 +80,7 @@ class Exchange:
         ranks.
 
         This rank's own message is returned as it was given. Raises PeerLost if a rank has gone,
-        AveragingFailed if one is silent for too long.
+        ReduceFailed if one is silent for too long.
         """
         talks = {
             peer: _Talk(peer, connection, _LENGTH.pack(len(messages[peer])) + messages[peer])
@@ -98,7 +98,7 @@ class Exchange:
             if not ready and time.monotonic() - moved_at > self._timeout_s:
                 silent = min(waiting)
                 cause = f"rank {silent}: silent for {self._timeout_s:g} s while others tell their scales"
-                raise AveragingFailed(silent, cause)
+                raise ReduceFailed(silent, cause)
             now = time.monotonic()
             self.stalls.note(moved_at, now)
             moved_at = now

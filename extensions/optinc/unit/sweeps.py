@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ringlight.fabric.optinc.averaging import Coding
-from ringlight.fabric.optinc.imperfect import Imperfections, OnMeshes, as_network
-from ringlight.fabric.optinc.network import IDEAL, Signals, wrong_among
+from ringlight.extensions.optinc.unit.averaging import Coding
+from ringlight.extensions.optinc.unit.imperfect import Imperfections, OnMeshes, as_network
+from ringlight.extensions.optinc.unit.network import IDEAL, Signals, wrong_among
 
 WHOLE = Imperfections()
 
