@@ -35,7 +35,7 @@ DEADLINE_S = 180.0
 MODULES = {
     "optical switch": "ringlight.testbed.emulation.optical",
     "O-NIC agent": "ringlight.testbed.emulation.onic",
-    "averager": "ringlight.testbed.emulation.averager",
+    "averager": "ringlight.extensions.optinc.emulated",
     "applications": "ringlight.extensions.applications.apps",
     "controller": "ringlight.controller",
     "testbed": "ringlight.testbed.emulation",

@@ -41,10 +41,10 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.harness import check_known, show, tell
-from ringlight.fabric.optinc.averaging import combination, goals_of, index_of, to_answers
-from ringlight.fabric.optinc.designed import designed as weights_of
-from ringlight.fabric.optinc.imperfect import Full, Imperfections, OnMeshes, on_meshes
-from ringlight.fabric.optinc.network import (
+from ringlight.extensions.optinc.unit.averaging import combination, goals_of, index_of, to_answers
+from ringlight.extensions.optinc.unit.designed import designed as weights_of
+from ringlight.extensions.optinc.unit.imperfect import Full, Imperfections, OnMeshes, on_meshes
+from ringlight.extensions.optinc.unit.network import (
     Network,
     Signals,
     compressed,
@@ -54,15 +54,15 @@ from ringlight.fabric.optinc.network import (
     table_of,
     wrong_of,
 )
-from ringlight.fabric.optinc.structure import (
+from ringlight.extensions.optinc.unit.structure import (
     CASES,
     Structure,
     inserted_mzis,
     mzis,
     network_mzis,
 )
-from ringlight.fabric.optinc.sweeps import Physics, Spread, harmless, wrong_shares
-from ringlight.fabric.optinc.weights import trained
+from ringlight.extensions.optinc.unit.sweeps import Physics, Spread, harmless, wrong_shares
+from ringlight.extensions.optinc.unit.weights import trained
 
 #: Section III, cascade: what two more matrices add to a network of scenario 1, in %.
 CASCADE = 10.5

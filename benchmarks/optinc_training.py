@@ -60,15 +60,16 @@ from ringlight.containers.worker.model import PARAMETERS, held_out_set, training
 from ringlight.containers.worker.reference import Exchange, train_in_one_process
 from ringlight.containers.worker.spec import WorkerSpec
 from ringlight.experiments.analysis.statistics import half_width
-from ringlight.fabric.optinc.averaging import Coding
-from ringlight.fabric.optinc.blocks import exponents, merge, quantise
-from ringlight.fabric.optinc.designed import designed
-from ringlight.fabric.optinc.gradients import Unit, by_table, exact, mean_by, steps
-from ringlight.fabric.optinc.imperfect import Imperfections, OnMeshes, as_network, on_meshes
-from ringlight.fabric.optinc.network import table_of
-from ringlight.fabric.optinc.structure import CASES
-from ringlight.fabric.optinc.weights import trained
-from ringlight.fabric.optinc.wrong_answers import TABLE_II, Errors, inject
+from ringlight.extensions.optinc.unit.averaging import Coding
+from ringlight.extensions.optinc.unit.designed import designed
+from ringlight.extensions.optinc.unit.gradients import by_table, exact, steps
+from ringlight.extensions.optinc.unit.imperfect import Imperfections, OnMeshes, as_network, on_meshes
+from ringlight.extensions.optinc.unit.network import table_of
+from ringlight.extensions.optinc.unit.structure import CASES
+from ringlight.extensions.optinc.unit.weights import trained
+from ringlight.extensions.optinc.unit.wrong_answers import TABLE_II, Errors, inject
+from ringlight.fabric.whole_numbers.blocks import exponents, merge, quantise
+from ringlight.fabric.whole_numbers.means import Unit, mean_by
 
 IMAGES, RATE = 64, 0.5
 RANKS, BITS = (4, 8, 16), (8, 16)

@@ -33,8 +33,6 @@ ROOT = Path(__file__).resolve().parent.parent
 LABEL = {"ringlight": "image"}
 #: A name of the worker image that stays when its code changes, and with it the tag.
 OWN_IMAGE = "ringlight-worker"
-#: Modules of ``fabric/optinc`` that a worker imports.
-OPTINC = ("__init__", "averaging", "blocks", "gradients", "network", "pam4", "sums", "wire")
 #: Modules of ``workloads`` that a worker imports.
 WORKLOADS = ("__init__", "graph", "job_settings", "packed", "phases", "splits")
 PACKAGES = ("python3", "python3-numpy")
@@ -104,11 +102,12 @@ def code_files() -> dict[str, Path]:
         "text",
         "verify",
         "planes/__init__",
-        "planes/averagers/__init__",
-        "planes/averagers/collective",
+        "whole_numbers/__init__",
+        "whole_numbers/blocks",
+        "whole_numbers/means",
+        "whole_numbers/sums",
     )
     chosen = [ROOT / "fabric" / f"{name}.py" for name in modules] + [ROOT / "containers/__init__.py"]
-    chosen += [ROOT / "fabric/optinc" / f"{name}.py" for name in OPTINC]
     chosen += [ROOT / "workloads" / f"{name}.py" for name in WORKLOADS]
     chosen += (ROOT / "containers/worker").glob("*.py")
     chosen += [p for p in (ROOT / "containers/data").iterdir() if p.is_file()]

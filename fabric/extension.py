@@ -43,9 +43,9 @@ class Extension:
     #: Function that adds commands to a :class:`typer.Typer`. It is called whenever ``ringlight`` starts, so
     #: its module must import what is heavy inside its commands.
     commands: str = ""
-    #: By the name of the option that asks for it, a ``testbed.devices.DeviceKind``. The module is loaded
-    #: whenever ``ringlight`` starts; the testbed of a lab plans the device and tells it what becomes of the
-    #: lab's bridges.
+    #: By the name of the option that asks for it, a ``testbed.devices.DeviceKind``; or a ``NodeKind``, which
+    #: every lab has whose fabric has its nodes. The module is loaded whenever ``ringlight`` starts; the
+    #: testbed of a lab plans the device, tells it what becomes of the lab's bridges, and runs its processes.
     devices: Mapping[str, str] = field(default_factory=dict)
     #: By the name of the process in a lab, a ``testbed.lab_programs.ProgramKind``. Its options are options of
     #: the commands that build a lab for its user, the testbed starts it again when it ends, and packet
@@ -170,8 +170,6 @@ CORE = InstalledExtension(
         rigs={"scpi": "testbed.rigs.emulated:ScpiRig", "scpi-wss": "testbed.rigs.emulated:WssRig"},
         fabric={
             "grids": "fabric.planes.grid.grid_keys:GRIDS",
-            "averaging": "fabric.planes.averagers.averager_keys:AVERAGING",
-            "averagers": "fabric.planes.averagers.averager_keys:AVERAGERS",
             "interconnect": "fabric.planes.wholes.whole_keys:INTERCONNECT",
             "hop_ring": "fabric.planes.wholes.whole_keys:HOP_RING",
         },
@@ -185,12 +183,8 @@ CORE = InstalledExtension(
         ),
         carriers={
             "packets": "experiments.backends.simulation.carriers:Carrier",
-            "averagers": "experiments.backends.simulation.averager_carrier:AveragerCarrier",
             "grid": "experiments.backends.simulation.grid_carrier:GridCarrier",
             "interconnect": "experiments.backends.simulation.whole_carrier:WholeCarrier",
-        },
-        collectives={
-            "optinc": "fabric.planes.averagers.collective:OPTINC",
         },
     ),
     "ringlight",

@@ -81,7 +81,8 @@ class FabricKey:
     nothing. ``add``: adds what it holds to an assembly; ``tree``: returns its packet switches, GPUs (of the
     model ``gpu`` in the value) and links, before those that are written out; ``whole``: makes all of the
     fabric, and no other key may stand beside it. These raise ValueError, in one line that may begin with a
-    key. ``devices``: whether it holds devices by name, and no GPUs.
+    key. ``devices``: what it
+    calls the devices that it holds by name, if that and no GPUs is what it holds.
 
     Of a fabric that has parts of this key: ``finish``: returns it as checked, once all is plugged together;
     ``plugged``: returns it as emulated, with what was described as a whole plugged together port by port;
@@ -94,7 +95,7 @@ class FabricKey:
     add: Callable[[Any, Assembly], None] | None = None
     tree: Callable[[Any], Tree] | None = None
     whole: Callable[[Any], Fabric] | None = None
-    devices: bool = False
+    devices: str = ""
     finish: Callable[[Fabric], Fabric] | None = None
     plugged: Callable[[Fabric], Fabric] | None = None
     slowed: Callable[[Any, float, float], Any] = _as_it_is
@@ -110,6 +111,12 @@ def fabric_keys() -> Mapping[str, FabricKey]:
     Raises ExtensionError if one of an extension cannot be loaded.
     """
     return {name: load() for name, load in loaders("fabric").items()}
+
+
+@cache
+def device_words() -> tuple[str, ...]:
+    """Return what devices are called that a fabric may have, in one word each."""
+    return tuple(key.devices for key in fabric_keys().values() if key.devices)
 
 
 def plugged(fabric: Fabric) -> Fabric:

@@ -217,7 +217,7 @@ def servers_of_one(name: str, nodes: tuple[str, ...], model: str, first: int) ->
 
 @dataclass(frozen=True)
 class Counts:
-    """Parts of a whole fabric of ``gpus`` GPUs, without averagers and their ports.
+    """Parts of a whole fabric of ``gpus`` GPUs, without devices and their ports.
 
     ``nic_ports`` are the GPUs'. Ports of switches are those in use. A transceiver is the end of a fibre at a
     GPU or a packet switch, whatever the number of its wavelengths; a channel is one wavelength of it. Links

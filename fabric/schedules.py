@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ringlight.fabric.optinc.blocks import BLOCK, code_type
-from ringlight.fabric.optinc.sums import sum_bits
 from ringlight.fabric.steps import IntArray, Op, Step, Steps, frozen
+from ringlight.fabric.whole_numbers.blocks import BLOCK, code_type
+from ringlight.fabric.whole_numbers.sums import sum_bits
 
 
 def _at_least_one(name: str, ranks: int) -> None:
@@ -54,10 +54,10 @@ _VALUE_BITS, _SCALE_BITS = 32, 16
 def ring_of_bits(world_size: int, bits: int) -> Steps:
     """Return a :func:`ring` of whole numbers in place of float32 values.
 
-    Sizes are parts of the float32 vector. First the scales of the blocks (``fabric.optinc.blocks``), of which
+    Sizes are parts of the float32 vector. First the scales of the blocks (``whole_numbers.blocks``), of which
     the largest count: 2(n-1) steps. Then the codes' sums in B + ceil(log2 n) bits each, n-1 steps, and their
     means in B bits, n-1 steps. Good for times and bytes; the values that each rank computes are in
-    ``fabric.optinc``. Raises ValueError if ``sum_bits`` does.
+    ``fabric.whole_numbers``. Raises ValueError if ``sum_bits`` does.
     """
     n = world_size
     _at_least_one("a ring", n)
@@ -324,7 +324,7 @@ class Collective:
         return algorithm(self.algorithm)
 
     @property
-    def averaged(self) -> bool:
+    def stepless(self) -> bool:
         """Return whether its plane runs the collective, so that it has no steps."""
         return self.kind.steps is None
 
@@ -346,12 +346,14 @@ class Algorithm:
     those that its name may have besides, by their names in :class:`Collective`. ``plane``: returns the plane
     that a job on these GPUs of a fabric has for it, if only one kind of plane can; raises
     :class:`fabric.planes.base.Misfit`. ``coloured``: whether its steps say the wavelengths of transfers.
+    ``worker``: loads how workers carry it out if it has no steps (``containers.worker.reducers.Reducer``).
     """
 
     steps: Callable[[Collective, int], Steps] | None
     options: frozenset[str] = frozenset({"striped"})
     plane: Callable[[Any, Sequence[str]], Any] | None = None
     coloured: bool = False
+    worker: Callable[[], Any] | None = None
 
 
 def _grouped(

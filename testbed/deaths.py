@@ -13,8 +13,8 @@ log = logging.getLogger(__name__)
 
 #: The file's name in a lab's state.
 FILE = "deaths.jsonl"
-#: Such as optical switch, O-NIC agent, averager, controller, Open vSwitch, worker on GPU, bridge, port, and
-#: the name of a program of an extension.
+#: Such as optical switch, O-NIC agent, controller, Open vSwitch, worker on GPU, bridge, port, and
+#: the name of a program or a device of an extension.
 ProcessKind = str
 
 

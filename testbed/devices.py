@@ -2,24 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ringlight.fabric.extension import extensions
 from ringlight.testbed.lab import Lab
+
+if TYPE_CHECKING:
+    from ringlight.fabric.parts import Link
+    from ringlight.fabric.topology import Fabric
+    from ringlight.testbed.forkserver import Process
+
+#: Starts a command in the namespace of a node, with its output in a file: ``start(command, log, node)``.
+StartAt = Callable[[Sequence[str], Path, str], "Process"]
 
 
 @dataclass(frozen=True)
 class Site:
     """Place of a device. ``state``: directory for its files. ``bridges``: the lab's bridges of Open
-    vSwitch that our controller drives, with their datapath ids."""
+    vSwitch that our controller drives, with their datapath ids. ``fabric``: what the lab emulates, if it is
+    one's. ``rate_bps``: turns the real rate of a link into the emulated rate."""
 
     lab: Lab
     state: Path
     bridges: Mapping[str, int]
+    fabric: Fabric | None = None
+    rate_bps: Callable[[float], float] = float
+
+
+class NodeProcesses(Protocol):
+    """Processes that carry out nodes of the fabric, each in the namespace of its node.
+
+    ``kind``: what the fabric calls such a node. ``part``: their key in the lab's inventory. ``start_s``: how
+    long they may take until they answer, seconds.
+    """
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def part(self) -> str: ...
+
+    @property
+    def start_s(self) -> float: ...
+
+    def starts(self, start: StartAt) -> Mapping[str, Callable[[], Process]]:
+        """Return functions that start each process, by the node's name."""
+
+    def answers(self, name: str) -> bool:
+        """Return whether a process serves those that ask it."""
+
+    def log_file(self, name: str) -> Path:
+        """Return the file of a process's output."""
+
+    def entry(self, name: str) -> dict[str, Any]:
+        """Return what the inventory says of a process, besides its ``pid``."""
 
 
 class Device:
@@ -27,6 +67,22 @@ class Device:
 
     Interfaces are those of the lab's bridges, by name. Methods may raise NetworkError and OpenVSwitchError.
     """
+
+    @property
+    def processes(self) -> NodeProcesses | None:
+        """Return its processes, which the testbed starts, awaits, starts again, and kills as a fault."""
+        return None
+
+    def queue_bytes(self, cable: Link) -> int:
+        """Return how many bytes the queues at the ends of a cable of its nodes hold at least."""
+        return 0
+
+    def worker_keys(self, spec: Mapping[str, Any], gpus: Sequence[str], rank: int) -> dict[str, Any]:
+        """Return keys that a worker's spec has besides, of this rank of a job on these GPUs.
+
+        Raises ValueError for a job that cannot be.
+        """
+        return {}
 
     def carries(self, bridge: str) -> bool:
         """Return whether it forwards the packets of a bridge, by tables that it reads with OpenFlow 1.5."""
@@ -63,12 +119,42 @@ class DeviceKind(Protocol):
     def carries(self) -> bool: ...
 
     def plan(self, site: Site) -> Device | None:
-        """Return a device, not started yet; None where the machine needs none."""
+        """Return a device, not started yet; None where the lab needs none."""
+
+
+class NodeLog(Protocol):
+    """Counts what a lab's device does from the making of the log on."""
+
+    def records(self, **where: Any) -> list[Any]:
+        """Return the records of a run (``experiments.record.events.Record``). ``where``: time and run of
+        them."""
+
+
+class NodeKind(Protocol):
+    """Makes the device of each lab whose fabric has nodes of a kind; no option asks for it.
+
+    ``help``: empty. ``part``: the key of its processes in the lab's inventory. ``modules``: what takes time
+    to import of them.
+    """
+
+    @property
+    def help(self) -> str: ...
+
+    @property
+    def part(self) -> str: ...
+
+    @property
+    def modules(self) -> tuple[str, ...]: ...
+
+    def plan(self, site: Site) -> Device | None:
+        """Return a device, not started yet; None if the fabric has no such node."""
+
+    def log(self, inventory: Mapping[str, Any]) -> NodeLog:
+        """Return the log of a run, of a lab with this inventory."""
 
 
 @cache
-def device_kinds() -> dict[str, DeviceKind]:
-    """Return the kinds of all extensions, by name. Raises ExtensionError."""
+def _all_kinds() -> dict[str, Any]:
     return {
         name: installed.load(value)
         for installed in extensions()
@@ -76,9 +162,24 @@ def device_kinds() -> dict[str, DeviceKind]:
     }
 
 
+@cache
+def device_kinds() -> dict[str, DeviceKind]:
+    """Return the kinds of extensions that an option asks for, by name. Raises ExtensionError."""
+    return {name: kind for name, kind in _all_kinds().items() if kind.help}
+
+
+def node_kinds() -> list[NodeKind]:
+    """Return the kinds of extensions that fabrics ask for. Raises ExtensionError."""
+    return [kind for kind in _all_kinds().values() if not kind.help]
+
+
 def plan_devices(names: Collection[str], site: Site) -> list[Device]:
-    """Return the devices of these names that the site needs. Raises LookupError naming an unknown one."""
-    planned = (device_kinds()[name].plan(site) for name in names)
+    """Return the devices of these names that the site needs, and those of its fabric's nodes.
+
+    Raises LookupError naming an unknown one.
+    """
+    kinds: list[DeviceKind | NodeKind] = [*(device_kinds()[name] for name in names), *node_kinds()]
+    planned = (kind.plan(site) for kind in kinds)
     return [device for device in planned if device is not None]
 
 

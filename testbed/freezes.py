@@ -32,7 +32,6 @@ _CARRY: tuple[ProcessKind, ...] = (
     "worker on GPU",
     "container on GPU",
     "O-NIC agent",
-    "averager",
     "Open vSwitch",
 )
 #: An own gap that counts, seconds: what waits for Python's lock may wait for other threads, too.
@@ -60,7 +59,10 @@ class Watched:
 
 def bears_s(kind: ProcessKind) -> float:
     """Return how many seconds a process of a kind may stand still."""
-    return BEARS_LESS_S if kind in _CARRY else BEARS_S
+    # Here, as few processes need it.
+    from ringlight.fabric.keys import device_words
+
+    return BEARS_LESS_S if kind in (*_CARRY, *device_words()) else BEARS_S
 
 
 # -- what the kernel shows

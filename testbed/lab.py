@@ -28,7 +28,7 @@ JOB_LABEL = "ringlight.job"
 RANK_LABEL = "ringlight.rank"
 OVS_LABEL = "ringlight"
 ENVIRONMENT = "RINGLIGHT_LAB"
-#: What the NICs of a GPU are called where the GPU is; the second leads to an averager.
+#: What the NICs of a GPU are called where the GPU is; the second leads to a device.
 NIC, SECOND_NIC = "eth0", "eth1"
 STATE_ROOT = Path("/run/ringlight")
 BPF_ROOT = Path("/sys/fs/bpf/ringlight")

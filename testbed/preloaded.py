@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from ringlight.testbed.devices import node_kinds
+
 _EMULATION = "ringlight.testbed.emulation"
 TESTBED = (f"{_EMULATION}.__main__", f"{_EMULATION}.testbed")
 #: A training worker, and one that measures links.
 WORKER = tuple(f"ringlight.containers.worker.{name}" for name in ("__main__", "linktest", "gradients", "run"))
 #: All that a lab may start.
-PROGRAMS = (
+_PROGRAMS = (
     *("ringlight.controller.__main__", "ringlight.controller.running"),
     *TESTBED,
-    *(f"{_EMULATION}.{name}.__main__" for name in ("optical", "onic", "averager")),
+    *(f"{_EMULATION}.{name}.__main__" for name in ("optical", "onic")),
     *WORKER,
 )
+
+
+def lab_modules() -> tuple[str, ...]:
+    """Return all that a lab may start, devices of extensions among it."""
+    return (*_PROGRAMS, *(module for kind in node_kinds() for module in kind.modules))
+
+
 #: Makes a run of a lab over several hosts, on the first.
 KEPT_RUN = "ringlight.experiments.runner.kept_run"
 KEPT = (KEPT_RUN, "distributed")

@@ -16,13 +16,13 @@ from typing import IO, TextIO
 import pytest
 
 from ringlight.testbed.forkserver import SOCKET, ForkServer, Process, start_process
-from ringlight.testbed.preloaded import PROGRAMS
+from ringlight.testbed.preloaded import lab_modules
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMAND = [sys.executable, "-m", "ringlight.experiments.cli.app"]
 MODULES = (
-    *PROGRAMS,
-    "ringlight.containers.worker.optinc",
+    *lab_modules(),
+    "ringlight.extensions.optinc.reducing",
     "ringlight.containers.worker.reference",
     "ringlight.experiments.cli.app",
     "ringlight.experiments.runner.command",

@@ -35,8 +35,8 @@ from ringlight.experiments.language.plan import ChosenScale, JobPlan, RunPlan
 from ringlight.experiments.language.text import parse_yaml
 from ringlight.experiments.record.events import Record, RunFailed
 from ringlight.experiments.runner.experiment import one_alone
+from ringlight.extensions.optinc.averaging import averaging_of
 from ringlight.fabric.keys import plugged
-from ringlight.fabric.planes.averagers.averaging import averaging_of
 from ringlight.fabric.schedules import parse_collective
 from ringlight.fabric.topology import Fabric
 from ringlight.workloads.traffic import sent
@@ -157,7 +157,7 @@ def _lights(fabric: Fabric, job: JobPlan, request: Mapping[str, Any]) -> Iterato
             yield plane.kind, str(error)
         else:
             yield plane.kind, _planned(provider, light)
-    if job.training is not None and parse_collective(job.training.collective).averaged:
+    if job.training is not None and parse_collective(job.training.collective).stepless:
         found = averaging_of(fabric, job.ranks)
         names = [one.name for one in found.first]
         yield "averagers", [names, found.servers, [str(hop) for hop in found.hops]]

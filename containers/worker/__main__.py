@@ -17,7 +17,7 @@ from pathlib import Path
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from ringlight.containers.worker.events import EventLog
-from ringlight.containers.worker.peer import AveragingFailed, PeerLost
+from ringlight.containers.worker.peer import PeerLost, ReduceFailed
 from ringlight.containers.worker.rendezvous import NoConnection
 from ringlight.containers.worker.resident import ORDERS, reside
 from ringlight.containers.worker.spec import BadSpec, read_spec
@@ -53,7 +53,7 @@ def main(directory: Path) -> int:
         return _fail(events, EXIT_BAD_SPEC, str(error), None)
     except PeerLost as error:
         return _fail(events, EXIT_PEER_LOST, str(error), error.rank, error.at_s)
-    except AveragingFailed as error:
+    except ReduceFailed as error:
         # Who says so knows whose fault it is: there is no other cause to wait for.
         return _fail(events, EXIT_FAILED, str(error), error.rank)
     except (NoConnection, ArithmeticError, TimeoutError, OSError) as error:

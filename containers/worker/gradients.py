@@ -11,15 +11,14 @@ import socket
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from ringlight.containers.worker.averaged import summed_of
 from ringlight.containers.worker.checkpoint import Checkpoint
 from ringlight.containers.worker.events import EventLog
 from ringlight.containers.worker.flows import Flows
 from ringlight.containers.worker.model import Replica, fingerprint, initial_parameters, loss_of, training_set
-from ringlight.containers.worker.optinc import reducing_at
 from ringlight.containers.worker.payload import Payload, RankGraph
 from ringlight.containers.worker.posted import Posted
-from ringlight.containers.worker.rendezvous import Line, Lines
+from ringlight.containers.worker.reducers import reducer_of, summed_of
+from ringlight.containers.worker.rendezvous import Line
 from ringlight.containers.worker.ring_of_bits import RingOfBits
 from ringlight.containers.worker.run import run
 from ringlight.containers.worker.spec import WorkerSpec
@@ -33,13 +32,14 @@ def train(spec: WorkerSpec, directory: Path, events: EventLog) -> None:
     # Whole numbers go round a ring.
     algorithm = spec.collective if parse_collective(spec.collective).bits is None else "ring"
     loop = data_parallel_loop(spec.world_size, spec.compute_s, spec.gradient_bytes, algorithm)
-    run(spec, directory, events, loop, Gradients if spec.averager is None else AveragedGradients)
+    reducer = reducer_of(spec)
+    run(spec, directory, events, loop, Gradients if reducer is None else reducer.payload())
 
 
 class Gradients(Payload):
     """The training of one rank; arguments are those of :class:`Payload`.
 
-    Its methods raise ArithmeticError for a wrong sum, PeerLost, AveragingFailed, ConnectionError (no O-NIC's
+    Its methods raise ArithmeticError for a wrong sum, PeerLost, ReduceFailed, ConnectionError (no O-NIC's
     agent), BadCheckpoint, OSError (a checkpoint cannot be written).
     """
 
@@ -128,20 +128,3 @@ class Gradients(Payload):
             "loss_last": self._replica.loss(),
             "accuracy": self._replica.accuracy(),
         }
-
-
-class AveragedGradients(Gradients):
-    """The sums come from averagers; ranks tell the scales of blocks on connections to every other rank."""
-
-    def lines(self) -> dict[Line, bool]:
-        return self._others().sending()
-
-    def _others(self) -> Lines:
-        peers = set(range(self._spec.world_size)) - {self._spec.rank}
-        return Lines.of(self._spec, peers, peers)
-
-    def _reducing(self, stack: contextlib.ExitStack) -> Reduce:
-        place = self._spec.averager
-        assert place
-        ways = {peer: self._wired[line] for peer, line in self._others().out.items()}
-        return stack.enter_context(reducing_at(place, self._spec, ways))

@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ringlight.containers.worker.arithmetic import Doubles, exp, log, product, tanh, total
-from ringlight.containers.worker.averaged import Summed
 from ringlight.containers.worker.pads import Fractions, Pad, WholeNumbers
+from ringlight.containers.worker.reducers import Summed
 
 Array = npt.NDArray[np.float32]
 

@@ -10,8 +10,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ringlight.containers.worker.averaged import Summed
-from ringlight.fabric.optinc.blocks import BLOCK
+from ringlight.containers.worker.reducers import Summed
+from ringlight.fabric.whole_numbers.blocks import BLOCK
 
 Array = npt.NDArray[np.float32]
 PAD_PERIOD = 251
@@ -57,7 +57,7 @@ class WholeNumbers:
 
 
 class Fractions:
-    """Values evenly spread from -1 to 1, so that all codes of OptINC occur.
+    """Values evenly spread from -1 to 1, so that all codes of whole numbers occur.
 
     ``first``: the pad's first element in the buffer, where blocks begin at multiples of BLOCK. Iterations
     differ by whole blocks, so every full block has a scale and a sum that are known beforehand. The pad's

@@ -1,4 +1,4 @@
-"""Common parts of connections to other ranks and to an averager, whatever the connections carry.
+"""Common parts of connections to other ranks and to devices, whatever the connections carry.
 
 Without numpy, which takes half of the time in which a link test's worker starts.
 """
@@ -22,8 +22,8 @@ class PeerLost(Exception):
         self.at_s = time.monotonic()
 
 
-class AveragingFailed(Exception):
-    """Failure of OptINC's averaging, one line. ``rank``: the one at fault, None if unknown."""
+class ReduceFailed(Exception):
+    """Failure of an all-reduce, one line. ``rank``: the one at fault, None if unknown."""
 
     def __init__(self, rank: int | None, cause: str) -> None:
         super().__init__(cause)

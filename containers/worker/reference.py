@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
-from ringlight.containers.worker.averaged import Answers, Summed, summed_of
 from ringlight.containers.worker.model import Array, Replica, fingerprint
+from ringlight.containers.worker.reducers import Answers, Summed, summed_of
 from ringlight.containers.worker.spec import WorkerSpec, read_spec
 from ringlight.fabric.collectives import all_reduce, apply_schedule
 
@@ -26,14 +26,14 @@ Exchange = Callable[[Sequence[Array]], Sequence[Array]]
 def train_in_one_process(
     spec: WorkerSpec, segments: Sequence[Segment] | None = None, exchange: Exchange | None = None
 ) -> dict[str, object]:
-    """Train as the job of ``spec`` does, its all-reduce computed by ``apply_schedule``, of OptINC and of
-    whole numbers by ``averaged.summed_of``, or by ``exchange`` whatever ``spec.collective`` is. Sums that are
+    """Train as the job of ``spec`` does, its all-reduce computed by ``apply_schedule``, of devices and of
+    whole numbers by ``reducers.summed_of``, or by ``exchange`` whatever ``spec.collective`` is. Sums that are
     not exact need ``gradient_bytes`` of 4 ``PARAMETERS``, so without a pad.
 
     ``segments``: how many ranks it has from which iteration on, the first from 0 on, none sooner than the one
     before; None: ``spec.world_size`` throughout. Returns ``parameters_sha256``, ``loss_first``, ``loss_last``
-    (nats, whole training set) and ``accuracy`` (held-out images, 0..1); of OptINC also ``unlike``, the share
-    of the averagers' answers that are not the mean of all ranks' numbers. ``spec.rank`` does not matter.
+    (nats, whole training set) and ``accuracy`` (held-out images, 0..1); of devices also ``unlike``, the share
+    of their answers that are not the mean of all ranks' numbers. ``spec.rank`` does not matter.
     Raises ValueError for segments that cannot be, ArithmeticError when ranks end with different parameters.
     """
     parts = [(spec.world_size, 0)] if segments is None else list(segments)

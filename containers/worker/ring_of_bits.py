@@ -1,8 +1,8 @@
 """A ring all-reduce of gradients as whole numbers of B bits: the collectives ``ring-bits-B``.
 
-What all ranks end with is, bit by bit, what OptINC's exact unit gives for the same gradients. The blocks'
-scales are agreed on by an all-reduce of the largest; then codes are added on their way round, in the bits
-that their sums need, and the codes of the mean go round in B bits (``fabric.schedules.ring_of_bits``).
+What all ranks end with is, bit by bit, the exact mean of the quantised gradients. The blocks' scales are
+agreed on by an all-reduce of the largest; then codes are added on their way round, in the bits that their
+sums need, and the codes of the mean go round in B bits (``fabric.schedules.ring_of_bits``).
 
 A chunk is quantised when the first of its sums comes, and means are turned back as they come, so that both
 are done while the connection sends what it has.
@@ -20,9 +20,9 @@ import numpy.typing as npt
 from ringlight.containers.worker.transport import Elements, RunReport, Transport
 from ringlight.fabric.collectives import Schedule, all_reduce, chunk_bounds, schedule_of
 from ringlight.fabric.gathers import ring_all_gather, ring_reduce_scatter
-from ringlight.fabric.optinc import sums
-from ringlight.fabric.optinc.blocks import BLOCK, block_count, dequantise, exponents, quantise, raised
-from ringlight.fabric.optinc.sums import GROUP, Words, group_count, pack, sum_bits, unpack
+from ringlight.fabric.whole_numbers import sums
+from ringlight.fabric.whole_numbers.blocks import BLOCK, block_count, dequantise, exponents, quantise, raised
+from ringlight.fabric.whole_numbers.sums import GROUP, Words, group_count, pack, sum_bits, unpack
 
 _WORD = np.dtype("<u8")
 #: Groups of means that are turned back at once.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,26 +25,6 @@ class LinkTestSpec:
 
 
 @dataclass(frozen=True)
-class AveragerPlace:
-    """Averager of a rank whose collective is ``optinc``.
-
-    address   of its averager, host:port
-    port      its own there, from 0, of ``ports``
-    bits      of a number that it sends
-    decimals  whether averagers of a first level leave their decimals to the one above (Eq. 10), or drop them
-    silence_s seconds that the averager may be silent; longer than the servers may be, so that it can say
-              whose fault it is
-    """
-
-    address: str
-    port: int
-    ports: int
-    bits: int
-    decimals: bool = True
-    silence_s: float = 4.5
-
-
-@dataclass(frozen=True)
 class WorkerSpec(JobSettings):
     """One rank of one job.
 
@@ -55,8 +36,8 @@ class WorkerSpec(JobSettings):
     writes none. ``resume``: the iteration to begin at, from the state that is there; 0 begins at the start.
     ``posted``: count what the NIC is given to send (``posted``), and have payload one way on each connection.
     With ``light`` "phases" the end of each phase is posted.
-    ``averager``: of the collective ``optinc``, and of no other. ``windows_bytes``: how many bytes each rank
-    may have in flight to this one; none if the kernel decides.
+    ``place``: what the devices that do its collective tell a rank of theirs. ``windows_bytes``: how many
+    bytes each rank may have in flight to this one; none if the kernel decides.
     """
 
     job: str
@@ -68,7 +49,7 @@ class WorkerSpec(JobSettings):
     checkpoint: str | None = None
     resume: int = 0
     posted: bool = False
-    averager: AveragerPlace | None = None
+    place: Mapping[str, Any] | None = None
     deadline_s: float = 3600.0
     linktest: LinkTestSpec = LinkTestSpec()
     windows_bytes: tuple[int, ...] = ()
@@ -99,10 +80,8 @@ def parse_spec(raw: Any) -> WorkerSpec:
     if not isinstance(raw, dict):
         raise BadSpec("expected an object")
     values = {name: tuple(value) if isinstance(value, list) else value for name, value in raw.items()}
-    values["linktest"] = _fill(LinkTestSpec, raw.get("linktest") or {}, "linktest.")
-    if raw.get("averager") is not None:
-        values["averager"] = _fill(AveragerPlace, raw["averager"], "averager.")
-    spec: WorkerSpec = _fill(WorkerSpec, values, "")
+    values["linktest"] = fill(LinkTestSpec, raw.get("linktest") or {}, "linktest.")
+    spec: WorkerSpec = fill(WorkerSpec, values, "")
     if spec.light == "phases" and not spec.posted:
         raise BadSpec("light phases: only phases of a graph whose light stands")
     if spec.workload == "train":
@@ -116,8 +95,8 @@ def _check_collective(spec: WorkerSpec, ranks: int) -> None:
 
     try:
         collective = parse_collective(spec.collective)
-        averaged = collective.averaged
-        if not averaged:
+        load = collective.kind.worker
+        if load is None:
             steps_named(spec.collective, ranks)
     except ValueError as error:
         raise BadSpec(f"collective: {error}") from None
@@ -125,16 +104,13 @@ def _check_collective(spec: WorkerSpec, ranks: int) -> None:
         raise BadSpec(f"collective: {spec.collective} cannot ask an O-NIC for light")
     if collective.bits is not None and ranks < 2:
         raise BadSpec(f"collective: {spec.collective} of {ranks} rank: at least 2")
-    place = spec.averager
-    if averaged != (place is not None):
-        raise BadSpec(f"averager: collective {spec.collective} {'needs one' if averaged else 'has none'}")
-    if place is not None and not (0 <= place.port < place.ports and ranks % place.ports == 0):
-        raise BadSpec(f"averager: port {place.port} of {place.ports} for {ranks} ranks")
-    if averaged and spec.checkpoint is not None:
-        raise BadSpec(f"checkpoint: collective {spec.collective} keeps no state to go on from")
+    if load is not None:
+        load().check(spec)
+    elif spec.place is not None:
+        raise BadSpec(f"place: collective {spec.collective} has none")
 
 
-def _fill(kind: Any, raw: Any, prefix: str) -> Any:
+def fill(kind: Any, raw: Any, prefix: str) -> Any:
     """Return ``kind`` built from ``raw``. Raises BadSpec for keys that it has not, or that are missing."""
     if not isinstance(raw, dict):
         raise BadSpec(f"{prefix.rstrip('.')} must be an object")

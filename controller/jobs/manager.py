@@ -48,8 +48,7 @@ from ringlight.controller.jobs.workload_files import WorkloadFiles
 from ringlight.controller.server_agent import AgentClient
 from ringlight.controller.store import Store
 from ringlight.fabric.gpu_choice import spares_for
-from ringlight.fabric.planes.averagers.averaging import averaging_of
-from ringlight.fabric.planes.base import Plane
+from ringlight.fabric.planes.base import Misfit, Plane
 from ringlight.fabric.planes.choice import lit_planes, plane_of
 from ringlight.fabric.planes.packets import packets
 from ringlight.fabric.schedules import parse_collective, steps_named
@@ -234,7 +233,7 @@ class JobManager:
         agent = self._need_agent()
         with self._submitting:
             holders = self.holders()
-            self._check_averaged(gpus_or_count, spec, on_loss)
+            self._check_stepless(gpus_or_count, spec, on_loss)
             self._check_spares(() if isinstance(gpus_or_count, int) else gpus_or_count, spares, holders)
             if (graph := spec.get("graph")) is not None:
                 self._check_graph(graph, gpus_or_count)
@@ -257,20 +256,20 @@ class JobManager:
         if on_loss != "fail" and not plane.survives:
             raise InvalidError(f"on_loss {on_loss}: a job on {plane} needs all its nodes; it can only fail")
 
-    def _check_averaged(
+    def _check_stepless(
         self, gpus_or_count: Sequence[str] | int, spec: Mapping[str, Any], on_loss: str
     ) -> None:
-        if spec.get("workload") != "train" or not parse_collective(spec.get("collective", "ring")).averaged:
+        collective = spec.get("collective", "ring")
+        if spec.get("workload") != "train" or not parse_collective(collective).stepless:
             return
-        what = f"collective {spec['collective']}"
-        if isinstance(gpus_or_count, int):
-            raise InvalidError(f"{what}: which averager a job has depends on its GPUs; give ranks")
-        if on_loss != "fail":
-            raise InvalidError(f"{what}: an averager waits for all its servers; on_loss must be fail")
+        ranks = () if isinstance(gpus_or_count, int) else gpus_or_count
         try:
-            averaging_of(self._fabric, gpus_or_count)
-        except ValueError as error:
-            raise InvalidError(f"{what}: {error}") from None
+            plane = plane_of(self._fabric, ranks, collective)
+        except Misfit as error:
+            raise InvalidError(f"collective {collective}: {error}") from None
+        if on_loss != "fail":
+            why = f"{plane} needs all its servers; on_loss must be fail"
+            raise InvalidError(f"collective {collective}: {why}")
 
     def _check_graph(self, graph: str, gpus_or_count: Sequence[str] | int) -> None:
         try:

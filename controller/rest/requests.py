@@ -230,7 +230,7 @@ class Placement(Body):
     def _is_there(self) -> Self:
         if (self.ranks is None) == (self.gpus is None):
             raise ValueError("give either ranks (GPU names in rank order) or gpus (how many)")
-        if not parse_collective(self.collective).averaged:
+        if not parse_collective(self.collective).stepless:
             steps_named(self.collective, len(self.ranks or ()) or self.gpus or 0)
         return self
 

@@ -23,6 +23,7 @@ from typing import Any, Protocol, runtime_checkable
 from ringlight.experiments.language.plan import EventPlan, JobPlan, RunPlan, Setting
 from ringlight.experiments.record.events import Record
 from ringlight.experiments.record.folder import RunFolder
+from ringlight.fabric.keys import device_words
 
 #: What each rank adds to the time that the start of a job or of a link test may take, seconds: hundreds are
 #: started on few processors.
@@ -34,7 +35,7 @@ CAPABILITIES: Mapping[str, str] = {
     "kill controller": "kill the controller",
     "kill switch": "kill a switch",
     "kill agent": "kill an O-NIC's agent",
-    "kill averager": "kill an averager",
+    **{f"kill {kind}": f"kill devices of kind {kind}" for kind in device_words()},
     "kill server agent": "kill the server agent",
     "kill worker": "kill a worker",
     "cut link": "cut a link",

@@ -14,7 +14,7 @@ from ringlight.experiments.cli import options
 from ringlight.experiments.cli.common import fail, say
 from ringlight.testbed.forkserver import forking
 from ringlight.testbed.lab_programs import ProgramOptions, waiting
-from ringlight.testbed.preloaded import PROGRAMS
+from ringlight.testbed.preloaded import lab_modules
 
 if TYPE_CHECKING:
     from ringlight.experiments.backends.emulation.backend import EmulationBackend
@@ -42,7 +42,7 @@ def emulation(
     if dask is None:
         refuse_hosts(context)
         # It imports what labs are made of while this process imports its own and reads the scenario.
-        with forking(PROGRAMS):
+        with forking(lab_modules()):
             from ringlight.experiments.backends.emulation.backend import EmulationBackend
 
             yield EmulationBackend(lab.runtime, lab.addresses(), programs, lab.devices)

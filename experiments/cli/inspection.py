@@ -12,6 +12,7 @@ import typer
 
 from ringlight.experiments.cli import calls, options
 from ringlight.experiments.cli.common import answer, fail, listing, say, show_json
+from ringlight.testbed.devices import node_kinds
 
 if TYPE_CHECKING:
     from ringlight.experiments.client import Api
@@ -86,7 +87,8 @@ def _process_of(lab: Attached, name: str) -> tuple[str, bool | None]:
     inventory = lab.inventory
     if name in inventory["packet_switches"]:
         return f"bridge {inventory['packet_switches'][name]['bridge']}", None
-    entry = inventory["optical_switches"].get(name) or inventory.get("averagers", {}).get(name)
+    parts = [inventory["optical_switches"], *(inventory.get(kind.part, {}) for kind in node_kinds())]
+    entry = next((part[name] for part in parts if name in part), None)
     if entry is None:
         entry = inventory["onics"][name.removeprefix("onic-")]
     address = entry.get("address") or entry.get("control") or ""

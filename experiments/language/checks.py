@@ -19,6 +19,7 @@ from ringlight.fabric.allocation.demand import sent_in_steps
 from ringlight.fabric.allocation.dividing import divider
 from ringlight.fabric.allocation.phased import phase_paths
 from ringlight.fabric.control_faults import ControlFaults
+from ringlight.fabric.keys import device_words
 from ringlight.fabric.parts import Port
 from ringlight.fabric.paths import Router
 from ringlight.fabric.planes.base import Misfit, Plane
@@ -35,7 +36,7 @@ from ringlight.workloads.traffic import sent
 
 #: What each event is done to: the kinds of target, the first in an example.
 TARGETS_OF: Mapping[str, tuple[str, ...]] = {
-    "kill": ("controller", "switch", "agent", "averager", "server agent", "worker"),
+    "kill": ("controller", "switch", "agent", *device_words(), "server agent", "worker"),
     "cut": ("link",),
     "impair": ("link",),
     "restore": ("link", "gpu", "nic"),
@@ -424,7 +425,10 @@ def _check_target(run: Draft, event: EventPlan) -> None:
     jobs = {job.name: job for job in run.jobs}
     there: dict[str, tuple[str, Collection[str]]] = {
         "switch": ("switch", [*fabric.packet_switches, *fabric.optical_switches]),
-        "averager": ("averager", fabric.devices),
+        **{
+            kind: (kind, [name for name, its in fabric.devices.items() if its == kind])
+            for kind in device_words()
+        },
         **dict.fromkeys(("gpu", "nic"), ("GPU", fabric.gpus)),
         **dict.fromkeys(("job", "worker"), ("job", jobs)),
     }
@@ -448,8 +452,10 @@ def _check_target(run: Draft, event: EventPlan) -> None:
 def _check_link(where: str, fabric: Fabric, names: Sequence[str]) -> None:
     with at(where):
         a = Port.parse(names[0])
-        if any(a in (cable.a, cable.b) for cable in fabric.cables):
-            raise ValueError(f"the link at {a} is an averager's, which stays as it is")
+        for cable in fabric.cables:
+            if a in (cable.a, cable.b):
+                kind = fabric.devices[cable.b.node]
+                raise ValueError(f"the link at {a} is a cable of {kind} {cable.b.node}, which stays as it is")
         fabric.link_between(*names)
 
 

@@ -19,6 +19,7 @@ from ringlight.experiments.language.plan import Do, OnLoss, Scale, Target, Tcp
 from ringlight.experiments.language.profiles import compute_seconds
 from ringlight.experiments.language.workloads import WorkloadSpec
 from ringlight.fabric.guests import guest_kinds
+from ringlight.fabric.keys import device_words
 from ringlight.fabric.schedules import parse_collective
 from ringlight.fabric.schema import FabricSpec, ImpairmentsSpec
 from ringlight.fabric.units import parse_rate, parse_size, parse_time
@@ -185,7 +186,7 @@ TARGETS: Mapping[str, tuple[str, ...]] = {
     "controller": (),
     "switch": ("NAME",),
     "agent": ("GPU",),
-    "averager": ("NAME",),
+    **dict.fromkeys(device_words(), ("NAME",)),
     "server agent": (),
     "worker": ("JOB", "RANK"),
     "link": ("PORT", "PORT"),

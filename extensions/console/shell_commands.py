@@ -19,7 +19,7 @@ from ringlight.extensions.console.distant import converse
 from ringlight.extensions.console.looking import PANEL, LabId, capture, graph, is_scenario
 from ringlight.testbed.forkserver import forking
 from ringlight.testbed.lab_programs import program_kinds
-from ringlight.testbed.preloaded import PROGRAMS
+from ringlight.testbed.preloaded import lab_modules
 
 if TYPE_CHECKING:
     from ringlight.testbed.emulation.attached import Attached
@@ -192,7 +192,7 @@ def _own_lab(scenario: Path, place: options.Place, built: options.OpenLab) -> It
     """Yield a lab of the command's own, which is removed afterwards."""
     from ringlight.testbed.emulation.attached import of_lab
 
-    with forking(PROGRAMS), processes_of_lab(scenario, place, built, follow=True) as processes:
+    with forking(lab_modules()), processes_of_lab(scenario, place, built, follow=True) as processes:
         addresses = processes.addresses
         say(f"lab {processes.lab.id} is up until this prompt ends; REST at {addresses.url}/docs")
         built.heed_flags()

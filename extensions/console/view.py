@@ -165,9 +165,9 @@ def _states() -> dict[str, str]:
     return {str(name): "OK" if state.up and state.carrier else "DOWN" for name, state in states.items()}
 
 
-def _at_averager(lab: Attached, gpu: str) -> str:
+def _at_device(lab: Attached, gpu: str) -> str:
     """The address of a GPU's second NIC."""
-    from ringlight.testbed.emulation.averager_processes import address_of
+    from ringlight.testbed.emulation.device_cables import address_of
 
     return address_of(lab.fabric, Port(gpu, 1))
 
@@ -194,7 +194,7 @@ class View(Mininet):  # type: ignore[misc]
             if not self[gpu.name].intfs:
                 Plug(NIC, self[gpu.name]).label = f"{gpu.name}:0"
             for plug in self[gpu.name].intfList():
-                plug.ip = gpu.ip if plug.name == NIC else _at_averager(lab, gpu.name)
+                plug.ip = gpu.ip if plug.name == NIC else _at_device(lab, gpu.name)
 
     def _end(self, port: Port) -> tuple[str, str, str]:
         return self.lab.owner(port), self.lab.interface(port), str(port)

@@ -10,27 +10,18 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ringlight.fabric.control_faults import ControlFaults
 from ringlight.fabric.impairments import Impairments
+from ringlight.fabric.keys import device_words
 from ringlight.fabric.parts import Link, Port
 from ringlight.fabric.topology import Fabric
 
-Kind = Literal[
-    "link",
-    "packet switch",
-    "optical switch",
-    "agent",
-    "averager",
-    "worker",
-    "controller",
-    "server agent",
-    "gpu",
-    "nic",
-    "control network",
-]
+#: Such as link, packet switch, optical switch, agent, worker, controller, server agent, gpu, nic, control
+#: network, and what an extension calls its devices.
+Kind = str
 #: At most so many names are told when one is wrong.
 _TOLD = 12
 _KNOWN = (
-    "'link PORT PORT', 'switch NAME', 'agent GPU', 'averager NAME', 'worker JOB RANK', 'controller', "
-    "'server agent', 'gpu NAME', 'nic NAME' and 'control network'"
+    "'link PORT PORT', 'switch NAME', 'agent GPU', 'worker JOB RANK', 'controller', "
+    "'server agent', 'gpu NAME', 'nic NAME'"
 )
 
 
@@ -124,9 +115,9 @@ def find_target(fabric: Fabric, request: FaultRequest) -> FaultTarget:
         case ["agent", name]:
             _allow(request, "kill", "an agent can be killed and restored")
             return _agent(fabric, name)
-        case ["averager", name]:
-            _allow(request, "kill", "an averager can be killed and restored")
-            return _process("averager", name, fabric.devices)
+        case [kind, name] if kind in device_words():
+            _allow(request, "kill", f"{kind} {name} can be killed and restored")
+            return _process(kind, name, [node for node, its in fabric.devices.items() if its == kind])
         case ["controller"]:
             _allow(request, "kill", "the controller can be killed and restored")
             return FaultTarget("controller", "controller", ("controller",))
@@ -141,7 +132,8 @@ def find_target(fabric: Fabric, request: FaultRequest) -> FaultTarget:
             if request.do == "restore" or request.back_after_s:
                 raise TargetError(422, "a killed worker does not come back; its job has failed")
             return FaultTarget("worker", f"worker {job} {int(rank)}", (job, str(int(rank))))
-    raise TargetError(422, f"target: {request.target!r} is none of {_KNOWN}")
+    devices = "".join(f", '{kind} NAME'" for kind in device_words())
+    raise TargetError(422, f"target: {request.target!r} is none of {_KNOWN}{devices} and 'control network'")
 
 
 def _allow(request: FaultRequest, do: str, rule: str) -> None:

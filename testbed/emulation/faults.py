@@ -280,15 +280,15 @@ class Faults:
                 return self._dead_switch(target.names[0], darken, lighten)
             case "optical switch" if self._fabric.optical_switches[target.names[0]].is_bridge:
                 return self._silent_switch(target.names[0])
-            case "optical switch" | "agent" | "averager" | "controller":
-                if (kept := self._kept.get(target.kind)) is None:
-                    raise TargetError(409, f"{target.text}: it is not this testbed's")
-                return self._dead_process(kept, target.names[0])
             case "control network":
                 assert request.control is not None
                 return self._disturbed(request.control)
             case "server agent":
                 return _Course(self._server.stop, self._server.start)
+            case _:
+                if (kept := self._kept.get(target.kind)) is None:
+                    raise TargetError(409, f"{target.text}: it is not this testbed's")
+                return self._dead_process(kept, target.names[0])
 
     def _darken(self, fault_id: str, ports: frozenset[Port]) -> None:
         with self._dark_lock:

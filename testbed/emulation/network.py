@@ -24,8 +24,8 @@ from ringlight.fabric.impairments import NONE, Impairments
 from ringlight.fabric.parts import OURS, Link, Port
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.deaths import ProcessKind
-from ringlight.testbed.devices import Device
-from ringlight.testbed.emulation import averager_processes, openvswitch
+from ringlight.testbed.devices import Device, NodeProcesses
+from ringlight.testbed.emulation import device_cables, openvswitch
 from ringlight.testbed.emulation.buildable import check_fabric, check_names, check_rates
 from ringlight.testbed.emulation.impairments.end import End, FrameCounts
 from ringlight.testbed.emulation.kernel import netlink, netns
@@ -236,7 +236,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         for device in self._devices:
             device.start()
         self._finish(ports)
-        self._start_averagers()
+        self._start_devices()
         self._start_onics()
         for link in [*self._impaired]:
             if not self._has_gpu(*self._ends_here(link)):
@@ -264,24 +264,35 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         """The O-NICs by GPU."""
         return {gpu: node for gpu, node in self._nodes.items() if isinstance(node, OnicNode)}
 
-    def _start_averagers(self) -> None:
-        """Ready their namespaces, and plug in the cables between them."""
+    def node_processes(self) -> list[NodeProcesses]:
+        """Return the processes of the lab's devices, of each device together."""
+        return [device.processes for device in self._devices if device.processes is not None]
+
+    def worker_keys(self, spec: Mapping[str, Any], gpus: Sequence[str], rank: int) -> dict[str, Any]:
+        """Return keys that devices add to a worker's spec. Raises ValueError for a job that cannot be."""
+        made: dict[str, Any] = {}
+        for device in self._devices:
+            made |= device.worker_keys(spec, gpus, rank)
+        return made
+
+    def _start_devices(self) -> None:
+        """Ready the namespaces of the fabric's devices, and plug in the cables between them."""
         for name in self.fabric.devices:
             self._inside(
                 self._nodes[name], partial(netlink.configure_namespace, self.emulation.congestion_control)
             )
-        for cable in averager_processes.between(self.fabric):
+        for cable in device_cables.between(self.fabric):
             for end in self._connect(cable):
                 self._set_up_cable(cable, end, self._nodes[end.node].namespace, self._interface(end))
 
     def _set_up_cable(self, cable: Link, end: Port, namespace: int | None, name: str) -> None:
-        """One end of a cable of an averager: its rate and its address."""
+        """One end of a cable of a device: its rate and its address."""
         emulation = self.emulation
-        least = averager_processes.under_way(self.fabric.parts["averagers"][cable.b.node])
+        least = max((device.queue_bytes(cable) for device in self._devices), default=0)
         shape = emulation.rate_bps(cable.rate_bps), emulation.seconds(cable.queue_s), least
-        ip = averager_processes.address_of(self.fabric, end)
+        ip = device_cables.address_of(self.fabric, end)
         assert namespace is not None
-        netlink.in_namespace(namespace, partial(averager_processes.set_up, name, ip, shape))
+        netlink.in_namespace(namespace, partial(device_cables.set_up, name, ip, shape))
 
     def namespace(self, name: str) -> int:
         """Return the id of the process that holds the namespace of a device that is a process."""
@@ -839,14 +850,14 @@ class LabNetwork(Mininet):  # type: ignore[misc]
 
         assert host.namespace is not None
         netlink.in_namespace(host.namespace, inside)
-        for second in averager_processes.cables_at(self.fabric, gpu.name):
-            self._plug_averager(host, second)
+        for second in device_cables.cables_at(self.fabric, gpu.name):
+            self._plug_second(host, second)
         if link in self._impaired and not onic:
             with self._lock:
                 self._impair_ends(link)
 
-    def _plug_averager(self, host: WorkerHost | IdleHost, cable: Link) -> None:
-        """A worker's cable to its averager, as ``eth1``."""
+    def _plug_second(self, host: WorkerHost | IdleHost, cable: Link) -> None:
+        """A worker's cable to a device, as ``eth1``."""
         node, name = self._nodes[cable.b.node], self._interface(cable.b)
         self._clear(node, name)
         with self._lock:

@@ -32,15 +32,13 @@ from ringlight.fabric.topology import Fabric
 from ringlight.testbed import deaths, descriptors, forkserver, limits, services
 from ringlight.testbed.deaths import Deaths
 from ringlight.testbed.descriptors import too_few
-from ringlight.testbed.devices import Site, plan_devices
+from ringlight.testbed.devices import NodeProcesses, Site, node_kinds, plan_devices
 from ringlight.testbed.emulation import clean, openvswitch
 from ringlight.testbed.emulation.agent.hosts import IdleHosts
 from ringlight.testbed.emulation.agent.http import AgentServer, make_app
 from ringlight.testbed.emulation.agent.lightpaths import Lightpaths
 from ringlight.testbed.emulation.agent.onics import Onics
 from ringlight.testbed.emulation.agent.workers import Workers
-from ringlight.testbed.emulation.averager_processes import Averagers
-from ringlight.testbed.emulation.fault_targets import Kind
 from ringlight.testbed.emulation.faults import Faults, Kept, fault_routes
 from ringlight.testbed.emulation.kernel import netlink
 from ringlight.testbed.emulation.kernel.netlink import NetworkError
@@ -82,8 +80,6 @@ log = logging.getLogger(__name__)
 Runtime = Literal["docker", "namespace"]
 #: Longest wait for the optical switches, and then for the O-NICs' agents, to answer, seconds.
 START_S = 30.0
-#: And for the averagers, whose tables may have millions of rows.
-TABLES_S = 120.0
 #: Where every O-NIC's agent listens on the control network.
 AGENT_PORT = 7900
 #: Where an optical switch's protocol listens that has not been started before.
@@ -266,7 +262,7 @@ class Testbed:
         where = {name: ControllerAddress.parse(p.openflow) for name, p in settings.programs.items()}
         network = LabNetwork(
             *(lab, settings.fabric, settings.emulation, controller, where),
-            lambda bridges: plan_devices(settings.devices, Site(lab, settings.state, bridges)),
+            lambda bridges: plan_devices(settings.devices, self._site(bridges)),
             settings.parts,
         )
         self.network = network
@@ -282,7 +278,7 @@ class Testbed:
             self._undo.enter_context(VswitchdWatch(self._deaths, network.open_vswitch_is_back))
         self._go_on()
         self._launch_onics()
-        self._launch_averagers()
+        self._launch_nodes(network.node_processes())
 
         def make_host(place: WorkerPlace) -> WorkerHost:
             if api is None:
@@ -319,7 +315,7 @@ class Testbed:
         server.start()
         self._await_optical()
         self._await_onics()
-        self._await_averagers()
+        self._await_nodes()
         self._await_controller()
         network.hand_over()
         self._undo.enter_context(NetworkWatch(network.astray, self._deaths))
@@ -330,6 +326,10 @@ class Testbed:
                 self._joint.tell(self.inventory)
                 self.inventory = self._joint.with_others(self.inventory, deadline, self._go_on)
             self._write_inventory()
+
+    def _site(self, bridges: Mapping[str, int]) -> Site:
+        settings = self.settings
+        return Site(settings.lab, settings.state, bridges, settings.fabric, settings.emulation.rate_bps)
 
     def _for_all(self, workers: Workers) -> Workers | WorkersOfAll:
         """Workers that the server agent is asked for: in a lab's first part those of all."""
@@ -353,7 +353,7 @@ class Testbed:
         kinds = (
             (optical, [f"{emulation}.optical.__main__"]),
             (len(fabric.agents), [f"{emulation}.onic.__main__"]),
-            (len(fabric.devices), [f"{emulation}.averager.__main__"]),
+            (len(fabric.devices), [name for kind in node_kinds() for name in kind.modules]),
             (sum(map(self._is_here, fabric.gpus)) * in_namespaces, WORKER),
         )
         worth = sum(count for count, _ in kinds) >= _WORTH_FORKING
@@ -590,28 +590,28 @@ class Testbed:
             ready = partial(answers, directory / "manage.sock")
             self._await(self.supervisors["onics"], gpu, ready, directory / "agent.log", deadline)
 
-    # -- averagers
+    # -- devices of the fabric
 
-    def _launch_averagers(self) -> None:
-        settings = self.settings
-        self._averagers = Averagers(settings.fabric, settings.state, settings.emulation.rate_bps)
-        self._undo.callback(self._averagers.remove_files)
+    def _launch_nodes(self, processes: Sequence[NodeProcesses]) -> None:
+        self._nodes = tuple(processes)
 
         def start(command: Sequence[str], log_file: Path, name: str) -> Process:
             assert self.network is not None
             # A child inherits the namespace of the thread that forks it.
             return netlink.in_namespace(self.network.namespace(name), partial(self._spawn, command, log_file))
 
-        self._keep("averager", "averager", self._averagers.starts(start), "averagers")
+        for node in self._nodes:
+            self._keep(node.kind, node.kind, node.starts(start), node.part)
 
-    def _await_averagers(self) -> None:
-        """Wait until every averager has made its table and listens."""
-        deadline = time.monotonic() + TABLES_S
-        for name in self.settings.fabric.devices:
-            ready = partial(self._averagers.answers, name)
-            self._await(self.supervisors["averagers"], name, ready, self._averagers.log_file(name), deadline)
+    def _await_nodes(self) -> None:
+        """Wait until every process of a device answers."""
+        for node in self._nodes:
+            deadline = time.monotonic() + node.start_s
+            kept = self.supervisors[node.part]
+            for name in kept.lives():
+                self._await(kept, name, partial(node.answers, name), node.log_file(name), deadline)
 
-    def _kept(self) -> dict[Kind, Kept]:
+    def _kept(self) -> dict[str, Kept]:
         """The supervised processes, and whether one serves its clients."""
 
         def manages(gpu: str) -> bool:
@@ -622,10 +622,10 @@ class Testbed:
             host, _, port = self._addresses[name][protocol].rpartition(":")
             return answers((host, int(port)))
 
-        serves: tuple[tuple[Kind, str, Callable[[str], bool]], ...] = (
+        serves: tuple[tuple[str, str, Callable[[str], bool]], ...] = (
             ("optical switch", "optical_switches", optical),
             ("agent", "onics", manages),
-            ("averager", "averagers", self._averagers.answers),
+            *((node.kind, node.part, node.answers) for node in self._nodes),
         )
         there = self.supervisors
         kept = {kind: Kept(there[part], answers_) for kind, part, answers_ in serves if part in there}
@@ -741,8 +741,9 @@ class Testbed:
                 "pid": lives[gpu].pid,
             }
         working = {
-            name: {"pid": life.pid, "status": str(self._averagers.status_file(name))}
-            for name, life in self._lives("averagers").items()
+            node.part: {name: {"pid": life.pid, **node.entry(name)} for name, life in lives.items()}
+            for node in self._nodes
+            if (lives := self._lives(node.part))
         }
         kept = self.controller.lives() if self.controller else {}
         processes = {name: {"pid": life.pid} for name, life in kept.items()}
@@ -761,7 +762,7 @@ class Testbed:
             "optical_switches": optical,
             "onics": onics,
             **self.network.of_devices(),
-            **({"averagers": working} if working else {}),
+            **working,
             **({"processes": processes} if processes else {}),
         }
 

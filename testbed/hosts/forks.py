@@ -10,13 +10,13 @@ from functools import cache
 from importlib import import_module
 
 from ringlight.testbed.forkserver import forking
-from ringlight.testbed.preloaded import KEPT, OF_A_HOST, PROGRAMS
+from ringlight.testbed.preloaded import KEPT, OF_A_HOST, lab_modules
 
 
 @contextmanager
 def forked_labs() -> Iterator[None]:
     """Fork the processes of labs that this process builds in the block from a fork server."""
-    with forking(PROGRAMS):
+    with forking(lab_modules()):
         yield
 
 
@@ -27,6 +27,6 @@ def fork_from_now_on() -> None:
     The server ends with this process, which itself begins to import the modules that it will need.
     """
     undo = ExitStack()
-    undo.enter_context(forking((*PROGRAMS, *KEPT)))
+    undo.enter_context(forking((*lab_modules(), *KEPT)))
     atexit.register(undo.close)
     threading.Thread(target=lambda: [*map(import_module, OF_A_HOST)], name="imports", daemon=True).start()

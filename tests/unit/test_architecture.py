@@ -32,8 +32,7 @@ def _required(name: str) -> list[str]:
 
 #: Ours that a room may import besides itself. A module's room is the longest prefix of its name here.
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
-    "fabric": ("fabric.optinc",),
-    "fabric.optinc": (),
+    "fabric": (),
     "workloads": ("fabric", "workloads.graph"),
     "workloads.graph": ("fabric",),
     "workloads.job_settings": (),
@@ -85,7 +84,6 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "testbed.emulation.agent": ("fabric", "containers", "testbed", "controller.web"),
     "testbed.emulation.parts": ("fabric", "testbed", "controller.web"),
     "testbed.emulation.kernel": ("testbed.parts",),
-    "testbed.emulation.averager": ("fabric",),
     "testbed.emulation.onic": ("fabric", "controller.onic", "testbed.emulation", "testbed.lab"),
     "testbed.emulation.optical": (
         "fabric",
@@ -109,7 +107,6 @@ OF_EXPERIMENTS = {
     "papers": ("language", "record", "analysis"),
     "report": ("language", "record", "analysis", "papers"),
     "runner": ("language", "record", "analysis", "papers", "report", "backends"),
-    "onn": ("record", "runner"),
 }
 for _room, _others in OF_EXPERIMENTS.items():
     MAY_IMPORT[f"experiments.{_room}"] = ("fabric", "workloads", *(f"experiments.{name}" for name in _others))
@@ -147,7 +144,7 @@ ONLY_IN = {
     "os_ken": ["controller.openflow", "extensions"],
     "mininet": ["testbed.emulation", "extensions"],
     "numba": ["testbed.simulation"],
-    "torch": ["experiments.onn"],
+    "torch": ["extensions.optinc.onn"],
     "google": ["extensions.chakra", "extensions.gnmi.gnmi_session"],
     "grpc": ["extensions.gnmi.gnmi_client"],
     "h2": ["extensions.gnmi.grpc_calls"],
@@ -165,7 +162,6 @@ ONLY_IN = {
 #: All that these rooms need of others.
 NEEDS_ONLY = {
     "fabric": {"numpy", "networkx", "pydantic", "scipy"},
-    "fabric.optinc": {"numpy"},
     "workloads.graph": {"numpy"},
     "workloads.job_settings": set(),
     "workloads.packed": {"numpy"},
@@ -428,14 +424,13 @@ KINDS = frozenset(
 )
 #: Rooms of one kind, of the planes, and of what a scenario may say, which know what they are about.
 OF_KINDS = (
-    *("fabric.planes", "fabric.schema", "fabric.optinc", "fabric.allocation"),
+    *("fabric.planes", "fabric.schema", "fabric.allocation"),
     *("controller.light", "controller.onic"),
-    *("testbed.emulation.onic", "testbed.emulation.averager", "testbed.emulation.averager_processes"),
+    "testbed.emulation.onic",
     *("testbed.simulation.interconnects", "testbed.simulation.networks", "testbed.simulation.zoo"),
-    *("testbed.simulation.onics", "experiments.backends.simulation.averager_carrier"),
+    "testbed.simulation.onics",
     *("experiments.backends.simulation.grid_carrier", "experiments.backends.simulation.whole_carrier"),
-    *("containers.worker.averaged", "containers.worker.optinc"),
-    *("experiments.papers", "experiments.onn", "extensions"),
+    *("containers.worker.reducers", "experiments.papers", "extensions"),
 )
 #: Where rings are collectives, and what is divided is a layer.
 OF_COLLECTIVES = ("fabric.placement", "fabric.schedules", "workloads", "extensions.models")

@@ -89,7 +89,7 @@ NODES = "g0, g1, g2, g3, ocs0, tor0, tor1"
         ("kill", "agent g9", 404, "there is no GPU g9; there are g0, g1, g2, g3"),
         ("kill", "agent g0", 409, "GPU g0 has no O-NIC"),
         ("kill", "averager avg0", 404, "there is no averager avg0; there are none"),
-        ("lose", "averager avg0", 422, "do: lose: an averager can be killed and restored"),
+        ("lose", "averager avg0", 422, "do: lose: averager avg0 can be killed and restored"),
         ("kill", "server agent", 422, "back_after_s: is missing"),
         ("restore", "server agent", 422, "the server agent comes back by itself"),
         ("restore", "worker red 0", 422, "a killed worker does not come back"),

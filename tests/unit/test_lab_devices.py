@@ -122,3 +122,17 @@ def test_costs_go_by_what_carries(monkeypatch: pytest.MonkeyPatch) -> None:
     assert devices.any_carries(["lamp", "slow_path"])
     assert not devices.any_carries(["lamp"])
     assert not devices.any_carries([])
+
+
+def test_a_device_of_the_fabric_is_there_without_an_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = SimpleNamespace(help="Go slowly.", carries=True, plan=lambda site: None)
+    node = SimpleNamespace(help="", plan=Recorder)
+    monkeypatch.setattr(devices, "_all_kinds", lambda: {"slow_path": asked, "torus": node})
+    devices.device_kinds.cache_clear()
+    try:
+        assert devices.device_kinds() == {"slow_path": asked}
+        assert devices.node_kinds() == [node]
+        (found,) = devices.plan_devices(["slow_path"], Site(Lab("dev1"), Path("/nowhere"), {}))
+        assert isinstance(found, Recorder)
+    finally:
+        devices.device_kinds.cache_clear()

@@ -42,7 +42,7 @@ def strings(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 def test_no_program_says_a_word_about_a_paper() -> None:
     experiments = ROOT / "experiments"
-    # experiments/onn trains one paper's network, and says so; it makes no page of an experiment.
+    # extensions/optinc/onn trains one paper's network, and says so; it makes no page of an experiment.
     found = [
         f"{path.relative_to(ROOT)}:{line}: {said}"
         for path in sorted(experiments.rglob("*.py"))

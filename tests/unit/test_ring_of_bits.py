@@ -17,11 +17,11 @@ from ringlight.experiments.record.runs import runs_of
 from ringlight.experiments.runner.experiment import one_alone
 from ringlight.fabric.collectives import all_reduce
 from ringlight.fabric.kinds import collective_steps
-from ringlight.fabric.optinc.sums import sum_bits
 from ringlight.fabric.schedules import parse_collective, ring, steps_named
 from ringlight.fabric.steps import Steps
-from tests.unit.test_averagers import names
-from tests.unit.test_optinc_scenario import (
+from ringlight.fabric.whole_numbers.sums import sum_bits
+from tests.extensions.optinc.test_averagers import names
+from tests.extensions.optinc.test_optinc_scenario import (
     RATE_BPS,
     all_reduce_s,
     packets_only,

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ringlight.extensions.optinc.averaging import scale_steps
 from ringlight.fabric.collectives import all_reduce, apply_schedule, schedule_of
-from ringlight.fabric.planes.averagers.averaging import scale_steps
 from ringlight.fabric.planes.ring import wdm
 from ringlight.fabric.schedules import (
     STEPS,

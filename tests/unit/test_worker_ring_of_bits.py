@@ -20,11 +20,12 @@ from ringlight.containers.worker.reference import train_in_one_process
 from ringlight.containers.worker.ring_of_bits import RingOfBits
 from ringlight.containers.worker.spec import BadSpec, parse_spec
 from ringlight.containers.worker.transport import RunReport
+from ringlight.extensions.optinc.unit.averaging import Coding
+from ringlight.extensions.optinc.unit.gradients import exact
 from ringlight.fabric.collectives import all_reduce
-from ringlight.fabric.optinc import sums
-from ringlight.fabric.optinc.averaging import Coding
-from ringlight.fabric.optinc.gradients import exact, mean_by
 from ringlight.fabric.schedules import steps_named
+from ringlight.fabric.whole_numbers import sums
+from ringlight.fabric.whole_numbers.means import mean_by
 from tests.unit.test_training import crew, of_kind
 from tests.unit.test_transport import connected
 
@@ -143,7 +144,7 @@ def test_workers_train_with_it(tmp_path: Path) -> None:
         done = [of_kind(workers.events(rank), "done")[0] for rank in range(4)]
     expected = train_in_one_process(parse_spec(workers.specs[0]))
     place = {"address": "10.84.0.1:7070", "port": 0, "ports": 4, "bits": 8}
-    averaged = parse_spec(workers.specs[0] | {"collective": "optinc", "averager": place})
+    averaged = parse_spec(workers.specs[0] | {"collective": "optinc", "place": place})
     assert train_in_one_process(averaged) == expected | {"unlike": 0.0}
     for its in done:
         assert {key: its[key] for key in expected} == expected

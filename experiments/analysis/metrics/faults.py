@@ -40,7 +40,7 @@ def hit(context: Context, action: Action, job: JobRun) -> bool:
     """Return whether the target of an event was the job's: its worker, a GPU of it, or a part that its
     messages pass.
 
-    If it is not known what messages pass, every switch and averager counts as every job's. Jobs continue
+    If it is not known what messages pass, every switch and device counts as every job's. Jobs continue
     without a controller or a server agent, so these count as no job's.
     """
     target, fabric = action.plan.target, context.run.plan.setting.fabric

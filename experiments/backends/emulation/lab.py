@@ -15,7 +15,6 @@ from http import HTTPStatus
 from typing import Any
 
 from ringlight.experiments.backends.emulation.actions import Actions
-from ringlight.experiments.backends.emulation.averagers import AveragerLog
 from ringlight.experiments.backends.emulation.drifts import DriftLog
 from ringlight.experiments.backends.emulation.flows import FlowLog
 from ringlight.experiments.backends.emulation.linktest import LinkTest
@@ -57,6 +56,7 @@ from ringlight.experiments.record.writing import writing
 from ringlight.fabric.parts import Link
 from ringlight.testbed import load
 from ringlight.testbed.deaths import Death
+from ringlight.testbed.devices import NodeLog, node_kinds
 from ringlight.testbed.faults import FaultClient, FaultError
 from ringlight.testbed.processes import LabProcesses
 from ringlight.workloads.packed import pack
@@ -113,7 +113,7 @@ class _Job:
 class _Run:
     plan: RunPlan
     flows: FlowLog
-    averagers: AveragerLog
+    nodes: list[NodeLog]
     drifts: DriftLog
     load: load.ProcessorLoad
     jobs: dict[str, _Job] = field(default_factory=dict)
@@ -187,9 +187,9 @@ class EmulatedLab:
             # An interconnect has ports and links only as it is plugged together.
             plan = replace(plan, setting=self.setting)
             flows = FlowLog(self._api, plan.name, self.setting.fabric)
-            averagers = AveragerLog(self.processes.inventory.get("averagers", {}))
+            nodes = [kind.log(self.processes.inventory) for kind in node_kinds()]
             drifts = DriftLog(self._api, plan)
-            self._now = _Run(plan, flows, averagers, drifts, load.ProcessorLoad(self.processes.lab.id))
+            self._now = _Run(plan, flows, nodes, drifts, load.ProcessorLoad(self.processes.lab.id))
             self._now.impaired = self._faults.impaired()
             self._light("before")
 
@@ -260,14 +260,15 @@ class EmulatedLab:
             self._divisions()
             if links := since(self._faults.impaired(), run.impaired):
                 self._note(ImpairedLinks, links=links)
-            self._found += run.averagers.records(t=time.monotonic(), run=run.plan.name)
+            for log in run.nodes:
+                self._found += log.records(t=time.monotonic(), run=run.plan.name)
             self._note(Circuits, circuits=[list(pair) for pair in lit_circuits(self._api)])
             if "hosts" in self.processes.inventory:
                 self._facts["clocks"] = self._faults.clocks()
             for job in run.jobs.values():
                 if job.state == "SUCCEEDED" and job.plan.training is not None:
                     lab, segments = self.processes.lab, job.segments
-                    # What decides what it ends with: its request, and what averagers compute.
+                    # What decides what it ends with: its request, and what its plane computes.
                     decisive = {**job.request, **job.plan.plane(self.setting.fabric).outcome}
                     outcome = self._references.outcome_of(lab, decisive, segments)
                     self._note(Reference, job=job.plan.name, **outcome)
@@ -590,13 +591,13 @@ def _turns(decisions: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 #: What a run's event calls a process of each kind.
-_TARGETS = {"optical switch": "switch {}", "O-NIC agent": "agent {}", "averager": "averager {}"}
+_TARGETS = {"optical switch": "switch {}", "O-NIC agent": "agent {}"}
 
 
 def is_planned(plan: RunPlan, death: Death) -> bool:
     """Return whether a run has an event that kills this process."""
-    target = _TARGETS.get(death.kind, death.kind).format(death.name)
-    return any(event.do == "kill" and str(event.target) == target for event in plan.events)
+    words = {f"{death.kind} {death.name}", _TARGETS.get(death.kind, death.kind).format(death.name)}
+    return any(event.do == "kill" and str(event.target) in words for event in plan.events)
 
 
 def carried(link: Link, before: PortBytes, after: PortBytes) -> list[dict[str, Any]]:

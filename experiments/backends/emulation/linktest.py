@@ -103,7 +103,7 @@ class LinkTest:
             self._say(f"  {out} to {to} is not measured: no two GPUs send over it")
         if fabric.cables:
             self._say(
-                f"  {len(fabric.cables)} cables of averagers are not measured: no two GPUs send over them"
+                f"  {len(fabric.cables)} cables of devices are not measured: no two GPUs send over them"
             )
         for part in tests:
             self._settle(part)

@@ -18,8 +18,8 @@ from ringlight.testbed.lab import Lab
 REFERENCE_S = 120.0
 #: What of a job's request decides its outcome.
 _DECISIVE = ("collective", "gradient_bytes", "iterations", "batch", "seed", "learning_rate")
-#: And where averagers work what they compute.
-_AVERAGER = "averager"
+#: And where devices do its collective what they compute.
+_PLACE = "place"
 
 
 class References:
@@ -37,7 +37,7 @@ class References:
     ) -> dict[str, Any]:
         """Return the outcome of the training of a ``POST /v1/jobs`` request: ``sha256`` of the parameters.
 
-        If averagers work, it also has ``unlike``, the share of their answers that are not the mean.
+        If devices do its collective, also ``unlike``, the share of their answers that are not the mean.
         ``segments``: the number of ranks, each from an iteration on; more than one if the job lost GPUs.
         Raises BackendError.
         """
@@ -48,7 +48,7 @@ class References:
 
 
 def _decisive(request: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: request[name] for name in (*_DECISIVE, _AVERAGER) if name in request}
+    return {name: request[name] for name in (*_DECISIVE, _PLACE) if name in request}
 
 
 def _train(lab: Lab, request: Mapping[str, Any], segments: Sequence[tuple[int, int]]) -> dict[str, Any]:

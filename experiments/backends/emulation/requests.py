@@ -13,7 +13,6 @@ from ringlight.experiments.language.plan import Costs, JobPlan, RunPlan, Setting
 from ringlight.fabric.control_faults import ControlFaults
 from ringlight.fabric.cost import all_reduce_time
 from ringlight.fabric.keys import plugged
-from ringlight.fabric.planes.averagers.averaging import not_ideal
 from ringlight.fabric.planes.wholes.interconnect import Division
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.topology import Fabric
@@ -25,8 +24,8 @@ from ringlight.workloads.phases import phases_of
 
 #: A worker waits so long for a peer or for light in an undisturbed run, besides the all-reduce, seconds.
 USUAL_PATIENCE_S = 15.0
-#: Where averagers work: who hangs is to be named within five seconds.
-AVERAGED_PATIENCE_S = 4.0
+#: Where a plane sums: who hangs is to be named within five seconds.
+SUMS_PATIENCE_S = 4.0
 #: And so many times the all-reduce: a rank may have nothing to do in most steps of a tree.
 EXCHANGE_PATIENCE = 2
 #: At least so long where something is made to go wrong, and after it is to be well again.
@@ -86,7 +85,7 @@ def _where(plan: RunPlan, job: JobPlan) -> dict[str, Any]:
 def peer_timeout_s(plan: RunPlan, job: JobPlan) -> float:
     """Return the emulated seconds that a worker waits for a peer before it treats the peer as lost."""
     if job.plane(plan.setting.fabric).sums:
-        return averaged_patience_s(plan, job)
+        return sums_patience_s(plan, job)
     longest_s = longest_all_reduce_s(plan, job) if job.workload is None else longest_iteration_s(plan, job)
     patience_s = USUAL_PATIENCE_S + EXCHANGE_PATIENCE * longest_s + _turns_s(plan, job)
     harmful = [event for event in plan.events if event.do not in HARMLESS]
@@ -96,14 +95,14 @@ def peer_timeout_s(plan: RunPlan, job: JobPlan) -> float:
     return min(patience_s, MOST_PATIENCE_S)
 
 
-def averaged_patience_s(plan: RunPlan, job: JobPlan) -> float:
-    """Return the longest wait for an OptINC job's other ranks, in emulated seconds.
+def sums_patience_s(plan: RunPlan, job: JobPlan) -> float:
+    """Return the longest wait for the other ranks of a job whose plane sums, in emulated seconds.
 
     Ranks wait for each other only when they exchange scales: for as long as the slowest computes after the
     fastest.
     """
     factors = [job.stragglers.get(rank, 1.0) for rank in range(len(job.ranks))]
-    return min(AVERAGED_PATIENCE_S + job.loop.compute_s * (max(factors) - min(factors)), MOST_PATIENCE_S)
+    return min(SUMS_PATIENCE_S + job.loop.compute_s * (max(factors) - min(factors)), MOST_PATIENCE_S)
 
 
 def _turns_s(plan: RunPlan, job: JobPlan) -> float:
@@ -141,8 +140,6 @@ def only_simulated(plan: RunPlan) -> str | None:
         plugged(plan.setting.fabric)
     except ValueError as error:
         return under("fabric", error)
-    if (why := not_ideal(plan.setting.fabric)) is not None:
-        return f"fabric.{why}: only computed; light is ideal in an emulated averager"
     planes = [job.plane(plan.setting.fabric) for job in plan.jobs]
     if len(planes) > 1 and any(plane.built for plane in planes):
         return f"jobs: {len(plan.jobs)} jobs; the light of an interconnect is emulated for one"
@@ -172,7 +169,7 @@ def only_simulated(plan: RunPlan) -> str | None:
         if plane.sums:
             if job.ranks != plane.nodes:
                 order = ", ".join(plane.nodes)
-                return f"jobs.{job.name}.ranks: emulated in the order of the averagers' ports, {order}"
+                return f"jobs.{job.name}.ranks: emulated in the order of the ports of {plane}, {order}"
             continue
         if job.loop.synchronised and not plane.stepped:
             return f"jobs.{job.name}.training.synchronised: workers run ahead where they can"

@@ -19,6 +19,7 @@ from ringlight.experiments.record.events import Record
 from ringlight.fabric.frames import ETHERNET_BYTES, IN_PACKET_BYTES, payload_share
 from ringlight.fabric.full_load import MEASURED
 from ringlight.fabric.impairments import NONE, Impairments
+from ringlight.fabric.keys import device_words
 from ringlight.fabric.light import bit_errors
 from ringlight.fabric.planes.base import NETWORK_S, Plane
 from ringlight.fabric.topology import circuit_cross_connects, electrical_graph, path_dbm
@@ -26,7 +27,8 @@ from ringlight.fabric.units import format_time
 from ringlight.testbed.simulation.networks import MOST_LOSS, MOST_LOSSY, Segments
 
 #: Nothing is simulated that has processes, but switches and workers; and no GPU comes back.
-_CANNOT = {"kill controller", "kill agent", "kill averager", "kill server agent", "disturb", "restore gpu"}
+_CANNOT = {"kill controller", "kill agent", "kill server agent", "disturb", "restore gpu"}
+_CANNOT |= {f"kill {kind}" for kind in device_words()}
 _LEFT_OUT = (
     "TCP: no loss but on links that lose frames, no retransmission but there and where links flap, no time "
     "to find the fair rate; acknowledgements in the way of payload, and flows that are ahead of others, only "

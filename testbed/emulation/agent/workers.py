@@ -45,7 +45,6 @@ from ringlight.testbed.emulation.agent.hosts import IdleHosts, host_entries
 from ringlight.testbed.emulation.agent.invitation import invite
 from ringlight.testbed.emulation.agent.lightpaths import Lightpaths
 from ringlight.testbed.emulation.agent.refusals import AgentError
-from ringlight.testbed.emulation.averager_processes import place_of
 from ringlight.testbed.emulation.guests import Guest, GuestEnd, GuestPlan
 from ringlight.testbed.emulation.kernel.netlink import NetworkError
 from ringlight.testbed.emulation.network import LabNetwork
@@ -449,8 +448,7 @@ class Workers:
             if place.checkpoint is not None:
                 make_directory(place.checkpoint, worker.host.uid)
                 spec = spec | {"checkpoint": worker.host.checkpoint}
-            if _is_averaged(spec):
-                spec = spec | {"averager": self._averager(request)}
+            spec = spec | self._keys_of_devices(request)
             if windows := self._network.windows_to(place.gpu, _addresses(spec)):
                 spec = spec | {"windows_bytes": windows}
             graph = None if request.graph is None else (self.workloads / request.graph).read_bytes()
@@ -470,11 +468,11 @@ class Workers:
             return str(error)
         return None
 
-    def _averager(self, request: WorkerRequest) -> dict[str, Any]:
-        """Averager of a worker's gradients. Raises ValueError."""
+    def _keys_of_devices(self, request: WorkerRequest) -> dict[str, Any]:
+        """Return what devices tell a worker. Raises ValueError."""
         peers = [self._fabric.gpu_by_ip(ip) for ip in _addresses(request.spec)]
         gpus = [gpu.name for gpu in peers if gpu is not None]
-        return place_of(self._fabric, gpus, request.rank, self._network.emulation.rate_bps)
+        return self._network.worker_keys(request.spec, gpus, request.rank)
 
     def _onic_directory(self, gpu: str) -> Path | None:
         onic = self._fabric.onics.get(gpu)
@@ -898,14 +896,6 @@ def _tail(path: Path) -> str:
         return read_from(path, max(0, path.lstat().st_size - STDERR_TAIL_BYTES)).decode(errors="replace")
     except OSError as error:
         return f"(no {path.name}: {error.strerror})"
-
-
-def _is_averaged(spec: dict[str, Any]) -> bool:
-    """Return whether averagers add a worker's gradients. Raises ValueError for an unknown collective."""
-    # Here, as the testbed comes up sooner without numpy.
-    from ringlight.fabric.schedules import parse_collective
-
-    return parse_collective(str(spec.get("collective", "ring"))).averaged
 
 
 def _addresses(spec: dict[str, Any]) -> list[str]:

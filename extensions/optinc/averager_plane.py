@@ -1,0 +1,67 @@
+"""Averagers (OptINC): they sum; what else ranks tell each other goes as packets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from ringlight.extensions.optinc.averaging import Averaging, averaging_of
+from ringlight.fabric.cost import Latencies
+from ringlight.fabric.paths import PacketView
+from ringlight.fabric.planes.base import Misfit
+from ringlight.fabric.planes.packets import PacketPlane
+from ringlight.fabric.topology import Fabric
+
+
+@dataclass(frozen=True)
+class AveragerPlane(PacketPlane):
+    """The averagers of one job; its nodes are their servers, in the order of ports."""
+
+    averaging: Averaging
+
+    kind: ClassVar[str] = "averagers"
+    sums: ClassVar[bool] = True
+    whole: ClassVar[bool] = True
+
+    def __str__(self) -> str:
+        return f"averager {self.name}"
+
+    @property
+    def outcome(self) -> Mapping[str, Any]:
+        own = self.averaging.first[0]
+        facts = {"ports": own.ports, "bits": own.bits, "decimals": own.decimals}
+        # Where it is has no bearing on it.
+        return {"place": {"address": "", "port": 0, **facts}}
+
+    def ideal_s(self, ranks: Sequence[str], collective: str, vector_bytes: float) -> float:
+        return self.averaging.ideal_s(int(vector_bytes))
+
+    def payload_bytes(self, vector_bytes: int) -> float:
+        return float(self.averaging.code_bytes(vector_bytes))
+
+    def bus_factor(self, ranks: int, vector_bytes: int) -> float:
+        """Return payload over vector bytes: a port carries each code once."""
+        return self.payload_bytes(vector_bytes) / vector_bytes
+
+    def alone_s(
+        self,
+        ranks: Sequence[str],
+        collective: str,
+        vector_bytes: float,
+        view: PacketView,
+        latencies: Latencies = Latencies(),
+    ) -> float:
+        """Return the seconds of an all-reduce alone: an averager hands a frame on when it has all of it."""
+        return self.averaging.stream_s(int(vector_bytes), latency_s=latencies.each_s)
+
+
+def averagers(fabric: Fabric, ranks: Sequence[str]) -> AveragerPlane:
+    """Return the averagers of a job on these GPUs. Raises Misfit if there are none for exactly these GPUs."""
+    if not ranks:
+        raise Misfit("gpus", "which averager a job has depends on its GPUs; give ranks")
+    try:
+        averaging = averaging_of(fabric, ranks)
+    except ValueError as error:
+        raise Misfit("collective", error) from None
+    return AveragerPlane(fabric, (averaging.above or averaging.first[0]).name, averaging.servers, averaging)

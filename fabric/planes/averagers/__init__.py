@@ -1,1 +1,0 @@
-"""Averagers: units of light that sum what ranks send (Fei et al., OptINC)."""

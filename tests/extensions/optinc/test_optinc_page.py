@@ -1,0 +1,10 @@
+"""The page of averagers says what there is."""
+
+from ringlight.containers.image import ROOT
+from ringlight.experiments.analysis.metrics import table
+
+
+def test_the_page_lists_every_metric() -> None:
+    """To bring it up to date, put what ``table`` gives in place of its last table."""
+    page = (ROOT / "docs" / "optinc.md").read_text()
+    assert page.endswith(f"\n{table('ringlight.extensions.optinc')}")
