@@ -27,7 +27,7 @@ class WrittenLink(NamedTuple):
     impairments: Impairments = NONE
 
 
-class Device(NamedTuple):
+class CabledNode(NamedTuple):
     """A node that takes cables, which neither packets nor circuits pass.
 
     ``kind``: what messages call it. ``ports``: the number of its last port, from 0. ``cable``: returns a link
@@ -49,7 +49,7 @@ class Assembly:
 
     gpus: dict[str, Gpu]
     plugged: dict[str, Plugged] = field(default_factory=dict)
-    devices: dict[str, Device] = field(default_factory=dict)
+    devices: dict[str, CabledNode] = field(default_factory=dict)
     links: list[WrittenLink] = field(default_factory=list)
     parts: dict[str, Any] = field(default_factory=dict)
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, ValidationError, create_model, model_validator
 
 from ringlight.fabric.impairments import NONE, Impairments
-from ringlight.fabric.keys import Assembly, Device, WrittenLink, fabric_keys, plugged
+from ringlight.fabric.keys import Assembly, CabledNode, WrittenLink, fabric_keys, plugged
 from ringlight.fabric.light import Modulation, Optics
 from ringlight.fabric.optical_drivers import CLASSES, RESERVED, driver_kinds, driver_of, products_of
 from ringlight.fabric.parts import OURS, Gpu, Link, OpticalSwitch, PacketSwitch, Port
@@ -576,7 +576,7 @@ def _plug_in(
     return links, cables
 
 
-def _cable(where: str, device: Device, link: Link, assembly: Assembly) -> Link:
+def _cable(where: str, device: CabledNode, link: Link, assembly: Assembly) -> Link:
     if link.impairments != NONE:
         what = f"an {device.kind}'s cable, which loses and delays nothing"
         raise ValueError(f"{where}: {link.a} - {link.b} is {what}")

@@ -189,7 +189,7 @@ class Prompt(CLI):  # type: ignore[misc]
         return stop
 
     def do_source(self, line: str) -> bool:
-        """Read commands from an input file.
+        """Read commands from an input file. Return whether one of them ends the prompt.
         Usage: source <file>"""
         words = line.split()
         if len(words) != 1:

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from ringlight.extensions.optinc.averager import Averager, AveragerNetwork, Imperfect
-from ringlight.fabric.keys import Assembly, Device, FabricKey, WrittenLink, with_parts
+from ringlight.fabric.keys import Assembly, CabledNode, FabricKey, WrittenLink, with_parts
 from ringlight.fabric.parts import Link
 from ringlight.fabric.topology import Fabric, port_name
 from ringlight.fabric.trees import QUEUE_S, Tree, leaf_spine
@@ -113,7 +113,7 @@ def _plug(specs: Mapping[str, AveragerSpec], assembly: Assembly) -> None:
         there[name] = Averager(
             name, spec.ports, spec.bits, spec.network, spec.decimals, (), spec.approximated, imperfect
         )
-        assembly.devices[name] = Device("averager", spec.ports, _cable)
+        assembly.devices[name] = CabledNode("averager", spec.ports, _cable)
 
 
 def _add_averagers(specs: Mapping[str, AveragerSpec], assembly: Assembly) -> None:
