@@ -90,7 +90,6 @@ def test_taken_ports_are_one_line_that_names_the_lab_that_has_them(
         ({"openflow": "0.0.0.0:6653"}, "--openflow 0.0.0.0:6653: not a loopback address"),
         ({"rest": "0.0.0.0:8080"}, "--rest 0.0.0.0:8080: not a loopback address; that needs a token"),
         ({"rest": "0.0.0.0:8080", "token": "x" * 32}, "give --tls-cert and --tls-key, or --rest-insecure"),
-        ({"app_rest": "0.0.0.0:8081"}, "--app-rest 0.0.0.0:8081: not a loopback address"),
         ({"tls": (Path("nowhere.pem"), Path("nowhere.key"))}, "nowhere.pem: No such file"),
     ],
 )
