@@ -366,6 +366,11 @@ def test_a_lab_that_stands_gets_the_applications_that_were_asked_for(
     assert options.listens() == {"--app-openflow": "127.0.0.1:3", "--app-rest": "127.0.0.1:4"}
 
 
+def test_their_routes_are_open_to_no_other_machine() -> None:
+    with pytest.raises(LabError, match=r"--app-rest 0\.0\.0\.0:8081: not a loopback address"):
+        ApplicationOptions(app_rest="0.0.0.0:8081").listens()
+
+
 def test_an_unknown_controller_is_told_of_them() -> None:
     with pytest.raises(ScenarioError, match="write ringlight, none, app, or another controller's address"):
         load(APPLICATIONS / "two_switches.yaml", sets=["fabrics.two.controller=torus"])

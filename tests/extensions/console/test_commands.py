@@ -78,4 +78,4 @@ def test_the_prompt_builds_no_lab_that_nobody_could_drive(tmp_path: Path) -> Non
     own = "fabric.optical_switches.ocs0={size: 24, driver: own, address: '10.0.0.5:1'}"
     done = ringlight("shell", str(file), "--arm", "a-fragmented", "--set", own, root=False)
     assert done.returncode == 2
-    assert "optical_switches.ocs0.driver: there is no" in one_line(done)
+    assert "optical_switches.ocs0: driver: own" in one_line(done)

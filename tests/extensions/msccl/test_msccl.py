@@ -20,7 +20,7 @@ from ringlight.fabric.steps import Step, Steps
 from ringlight.fabric.verify import verify
 from ringlight.workloads.formats.files import TEXT_LIMIT
 
-RING = Path(__file__).parent.parent / "data/msccl/custom_allreduce.xml"
+RING = Path(__file__).parent / "data/custom_allreduce.xml"
 EVERY = [(kind, name) for kind, names in KINDS.items() for name in names]
 
 
