@@ -5,12 +5,13 @@
     python -m tests.without NAME … -- pytest …     another ``python -m`` command in that copy
 
 With an extension go its folder, its tests, and what ``tests/extensions/NAME/files.txt`` lists: its scenarios,
-golden files and pages, a glob each line.
+golden files and pages, a glob each line. Links of other pages to what is gone become words.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -62,6 +63,17 @@ def files_of(name: str) -> Iterator[Path]:
         yield from files
 
 
+def without_links(page: Path) -> str:
+    """Return a page's text, with the words of a link in place of one to a file that is not there."""
+
+    def kept(match: re.Match[str]) -> str:
+        words, target = match.groups()
+        outside = not target or "://" in target
+        return match[0] if outside or (page.parent / target).exists() else words
+
+    return re.sub(r"\[([^\]]*)\]\(([^)#\s]*)[^)]*\)", kept, page.read_text())
+
+
 @contextmanager
 def copied(names: Collection[str]) -> Iterator[Path]:
     """Yield a copy of the tree without these extensions, which is removed at the end."""
@@ -78,6 +90,8 @@ def copied(names: Collection[str]) -> Iterator[Path]:
             target = Path(folder, path)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source, target, follow_symlinks=False)
+        for page in (*Path(folder).glob("*.md"), *Path(folder, "docs").glob("*.md")):
+            page.write_text(without_links(page))
         # Some tests ask git what belongs to the tree.
         subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
         subprocess.run(["git", "add", "-A"], cwd=folder, check=True)

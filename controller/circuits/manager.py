@@ -283,7 +283,7 @@ class CircuitManager:
         ``tells``: publish a difference as an event; false for light that was never set.
         """
         view = self._site.view(name)
-        # A job's light changes all the time; its conductor knows what should be lit. Of a switch that cannot
+        # A job's light changes all the time; its provider knows what should be lit. Of a switch that cannot
         # be read nothing is known: it is compared when it is back.
         if self._site.holder(name) is not None or view.snapshot is None or not view.reachable:
             return

@@ -157,7 +157,7 @@ class Reconciler:
     def _read_switches(self) -> None:
         """Read every optical switch at the same time. A slow reading continues during the next rounds."""
         for name in self._site.drivers:
-            # A job's conductor reads its own; a second reader would only be in the way of the next step.
+            # A provider of light reads those of its jobs; a second reader would delay the next step.
             under_way = name in self._reading and not self._reading[name].done()
             if self._site.holder(name) is None and not under_way:
                 self._reading[name] = self._pool.submit(self._read_switch, name)

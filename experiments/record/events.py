@@ -359,16 +359,6 @@ class OnicsSimulated(Record, event="onics"):
     receiver_overlaps: int
 
 
-class NetworkTried(Record, event="network"):
-    """An averager's network beside the exact mean: combinations of inputs, those answered otherwise, and the
-    largest distance of an output from its level."""
-
-    averager: str
-    inputs: int
-    wrong: int
-    worst: float
-
-
 class GridLit(Record, event="grid"):
     """A grid as the controller shows it while the jobs run."""
 
@@ -442,19 +432,9 @@ class Repeated(Record, event="repeated"):
     set_aside: str | None = None
 
 
-class AveragersCounted(Record, event="averagers"):
-    """Counters of the averagers' processes after a run, by name: the ``table`` of the unit (``inputs``,
-    ``wrong``, ``worst``), and since the run began ``frames``, ``codes``, ``bytes_in`` and ``bytes_out`` by
-    port, ``cpu_s``, ``sessions``, ``resets`` and answers ``checked``. ``latency_s``: latency of the latest
-    frames, from their last byte to the first byte of the answer. ``restarted``: whether the averager was
-    restarted during the run, in which case its counters begin there."""
-
-    averagers: Mapping[str, Mapping[str, Any]]
-
-
 class Reference(Record, event="reference"):
-    """SHA-256 of the parameters that the same training gives in one process. ``unlike``: where averagers
-    work, the share of their answers that are not the mean of all ranks' numbers (OptINC's Eq. 9 has such)."""
+    """SHA-256 of the parameters that the same training gives in one process. ``unlike``: where devices sum,
+    the share of their answers that are not the mean of all ranks' numbers."""
 
     job: str
     sha256: str

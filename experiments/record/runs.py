@@ -55,7 +55,7 @@ class JobRun:
     ``iterations``: that count, by index and rank; ``redone``: those that a recovery did once more;
     ``timed``: in their place, of a job that is one all-reduce.
     ``ready`` and ``done``: by rank. ``reference``: SHA-256 of the parameters of the same training in one
-    process; ``unlike``: the share of averagers' answers there that are not the mean of all. ``commands``,
+    process; ``unlike``: the share of summing devices' answers there that are not the mean. ``commands``,
     ``ends`` (by rank) and ``links``: of a job of guests, in place of iterations.
     """
 

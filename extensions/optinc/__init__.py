@@ -12,6 +12,7 @@ EXTENSION = Extension(
         *(f"unit.{name}" for name in ("averaging", "gradients", "network", "pam4", "wire")),
     ),
     carriers={"averagers": "averager_carrier:AveragerCarrier"},
+    events=("averager_records",),
     metrics=("averager_metrics", "photonic_metrics"),
     sections=(
         "averager_sections:averager_links",

@@ -8,9 +8,10 @@ from typing import Any, ClassVar
 
 from ringlight.experiments.backends.simulation.carriers import Assumed, Carrier
 from ringlight.experiments.language.plan import Setting
-from ringlight.experiments.record.events import NetworkTried, Record
+from ringlight.experiments.record.events import Record
 from ringlight.extensions.optinc.averager import averagers_in
 from ringlight.extensions.optinc.averager_plane import AveragerPlane
+from ringlight.extensions.optinc.averager_records import NetworkTried
 from ringlight.extensions.optinc.averaging import scale_bytes, scale_steps
 from ringlight.extensions.optinc.photonics import errors_of
 from ringlight.fabric.steps import Steps, without_steps

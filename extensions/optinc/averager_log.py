@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ringlight.experiments.record.events import AveragersCounted, Record
+from ringlight.experiments.record.events import Record
+from ringlight.extensions.optinc.averager_records import AveragersCounted
 
 #: An averager tells it every second; so long is it waited for, seconds.
 FRESH_S = 3.0

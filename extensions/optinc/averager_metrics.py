@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 from ringlight.experiments.analysis.metrics import Context, metric
 from ringlight.experiments.analysis.metrics.training import exchanges
-from ringlight.experiments.record.events import AveragersCounted
 from ringlight.experiments.record.runs import SUCCEEDED, JobRun
+from ringlight.extensions.optinc.averager_records import AveragersCounted
 from ringlight.fabric.schedules import parse_collective
 from ringlight.fabric.whole_numbers.sums import sum_bits
 

@@ -10,9 +10,9 @@ import numpy as np
 from ringlight.experiments.analysis.metrics import Context, metric
 from ringlight.experiments.analysis.prediction import ideal_all_reduce_s
 from ringlight.experiments.language.plan import Loop
-from ringlight.experiments.record.events import NetworkTried
 from ringlight.experiments.record.runs import JobRun
 from ringlight.extensions.optinc.averager import Averager
+from ringlight.extensions.optinc.averager_records import NetworkTried
 from ringlight.extensions.optinc.averaging import Averaging, averaging_of, structure_of
 from ringlight.extensions.optinc.photonics import carried
 from ringlight.extensions.optinc.unit.structure import area_ratio, mzis, network_mzis

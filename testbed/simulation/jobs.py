@@ -77,8 +77,8 @@ class Compute:
 class Job:
     """``iterations`` of compute and an all-reduce of ``vector_bytes``, on GPUs ``ranks`` in rank order.
 
-    ``averaged_s``: seconds of an all-reduce that does not go by steps between ranks but through averagers,
-    which no other job has; then ``steps`` has none, and all ranks begin and end it together
+    ``averaged_s``: seconds of an all-reduce that does not go by steps between ranks but through devices that
+    sum, which no other job has; then ``steps`` has none, and all ranks begin and end it together
     (``synchronised``).
     """
 

@@ -498,3 +498,21 @@ def test_the_house_gets_no_harder_to_hold_in_the_head() -> None:
     room = {"statements": 1.01, "core_statements": 1.01}
     worse = {name: n for name, n in counted.items() if n > recorded[name] * room.get(name, 1)}
     assert not worse, f"more than recorded: {worse}; python -m tests.house NAME lists them"
+
+
+def _leads_to_a_file(name: str) -> bool:
+    path = ROOT.joinpath(*name.split(".")[name.startswith("ringlight") :])
+    return path.with_suffix(".py").exists() or path.is_dir()
+
+
+def test_what_is_imported_of_ours_is_there() -> None:
+    """Wherever it is imported: mypy leaves out tests, and takes a module that is not there for another's."""
+    lost = []
+    for room in (*ROOMS, "tests", "benchmarks", "docs"):
+        for path in sorted((ROOT / room).rglob("*.py")):
+            for node in ast.walk(tree_of(path)):
+                module = node.module if isinstance(node, ast.ImportFrom) else None
+                ours = module is not None and module.partition(".")[0] in ("ringlight", "tests", "benchmarks")
+                if module is not None and ours and not _leads_to_a_file(module):
+                    lost.append(f"{path.relative_to(ROOT)}:{node.lineno}: {module}")
+    assert not lost, "\n".join(lost)

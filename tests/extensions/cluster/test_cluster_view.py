@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ringlight.experiments.view.recorded import Recorded
-
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.runner.command import carry_out_experiment, load_checked
-from tests.browser import Browser
+from ringlight.extensions.page.recorded import Recorded
 from tests.extensions.cluster.test_cluster_scenario import SMALL
-from tests.unit.test_view_page import chromium, seek, serving, shown, tab
+from tests.extensions.page.browser import Browser
+from tests.extensions.page.test_view_page import chromium, seek, serving, shown, tab
 
 __all__ = ["tab"]
 

@@ -12,8 +12,9 @@ import pytest
 from ringlight.experiments.analysis.result import Analysis, analyse
 from ringlight.experiments.analysis.rows import where
 from ringlight.experiments.language.expand import Experiment
-from ringlight.experiments.record.events import AveragersCounted, Record, Reference, RunEnded, WorkerDone
+from ringlight.experiments.record.events import Record, Reference, RunEnded, WorkerDone
 from ringlight.extensions.optinc.averager_log import AveragerLog
+from ringlight.extensions.optinc.averager_records import AveragersCounted
 from tests.simulated import experiment, records_of, the
 
 FABRIC = """

@@ -21,11 +21,12 @@ from ringlight.testbed.lab import Lab
 from ringlight.testbed.simulation.networks import RingNetwork
 from ringlight.testbed.simulation.phases import Phases, StepCost
 from ringlight.testbed.simulation.zoo import WavelengthRingNetwork
+from tests.extensions.console import test_console_light
+from tests.extensions.own_containers import test_own_containers
+from tests.extensions.page.test_view_page import simulated
 from tests.simulated import records_of
 from tests.unit import (
     test_cli,
-    test_console_light,
-    test_containers,
     test_experiment_report,
     test_lending,
     test_paper_pages,
@@ -39,7 +40,6 @@ from tests.unit.test_fabric_light import described
 from tests.unit.test_interconnect import KINDS, experiment
 from tests.unit.test_language import FIT, GRID, light, refused
 from tests.unit.test_testbed_onics import grid
-from tests.unit.test_view_page import simulated
 
 MINI = Path(__file__).parent / "data" / "mini_wrht.yaml"
 CONTAINERS = "fabric: {rings: {w: {nodes: 5, gpu: t, rate: 4 Gbit/s, wavelengths: 2}}}\n"
@@ -193,14 +193,14 @@ def test_a_ring_is_dark_while_it_is_set(tmp_path: Path) -> None:
 
 
 def test_a_container_is_refused_where_a_rank_does_not_reach_every_other() -> None:
-    test_containers.test_a_container_is_refused_where_a_rank_does_not_reach_every_other(
+    test_own_containers.test_a_container_is_refused_where_a_rank_does_not_reach_every_other(
         CONTAINERS, "all", "on ring w light leads to the partners of one step"
     )
 
 
-@pytest.mark.parametrize("jobs", [test_containers.PAIR, test_containers.TRAINED])
+@pytest.mark.parametrize("jobs", [test_own_containers.PAIR, test_own_containers.TRAINED])
 def test_a_job_beside_a_ring_has_no_figures_of_its_light(jobs: str) -> None:
-    test_containers.test_a_job_beside_light_has_no_figures_of_it(CONTAINERS, jobs)
+    test_own_containers.test_a_job_beside_light_has_no_figures_of_it(CONTAINERS, jobs)
 
 
 def test_light_is_called_by_its_port_and_colour_and_a_job_makes_some() -> None:

@@ -15,7 +15,14 @@ import pytest
 from ringlight.containers.image import ROOT
 from ringlight.fabric.planes.ring.ring import WEST
 from ringlight.testbed.emulation.optical.datapath import Datapath
-from tests.integration.test_ring_testbed import CLOCKWISE, Rig, carried, ring, ring_spec, running
+from tests.extensions.wrht.integration.test_ring_testbed import (
+    CLOCKWISE,
+    Rig,
+    carried,
+    ring,
+    ring_spec,
+    running,
+)
 
 pytestmark = pytest.mark.root
 

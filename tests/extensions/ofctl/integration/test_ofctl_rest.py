@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from ringlight.testbed.acceptance.network import run
 
+from ringlight.testbed.rigs.network import run
 from tests.integration.controller_rig import FABRIC, ControllerRig
 from tests.integration.test_controller_api import rules_found, rules_wanted
 
