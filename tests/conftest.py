@@ -28,7 +28,7 @@ os.environ["RINGLIGHT_CALIBRATION"] = (
 collect_ignore = ["data"]
 #: Files that take longest are begun first, so that no process has one left when the others have ended.
 LONGEST = (
-    *("test_container_jobs", "test_hosts", "test_examples", "test_openapi", "test_random_light"),
+    *("test_own_containers", "test_hosts", "test_examples", "test_openapi", "test_random_light"),
     *("test_emulation_backend", "test_averaged_jobs", "test_other_controllers", "test_run"),
     *("test_matrix", "test_collectives", "test_worker_flows", "test_cluster_scenario", "test_cli"),
     *("test_cluster_replay", "test_transport", "test_optical_soak", "test_sweeps"),
