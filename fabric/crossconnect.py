@@ -4,7 +4,8 @@ A cross-connect is one direction of light through one switch. A valid set is a p
 ingress feeds at most one egress and each egress is fed by at most one ingress (per wavelength, on a
 switch that tells wavelengths apart).
 
-The states are those of the Open Compute Project's optical circuit switch model.
+The states are those of the Open Compute Project's optical circuit switch model; the three modes are
+those of SONiC's cross-connect command (its safe, update and overwrite).
 """
 
 from __future__ import annotations

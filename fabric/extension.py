@@ -192,37 +192,47 @@ CORE = InstalledExtension(
 
 
 @cache
-def loaders(field_name: str) -> Mapping[str, Callable[[], Any]]:
-    """Return what loads each thing that the core and the extensions have in a field, by the thing's name.
+def entries(field_name: str) -> Mapping[str, tuple[InstalledExtension, str]]:
+    """Return whose each thing in a field is, and its value, by the thing's name.
 
-    Raises ExtensionError as :func:`extensions`, and if two have a thing of the same name.
+    Things of the core come first. Raises ExtensionError as :func:`extensions`, and if two have a thing of the
+    same name.
     """
-    return loaders_of(field_name, (CORE, *extensions()))
+    return entries_of(field_name, (CORE, *extensions()))
 
 
-@cache
+def entries_of(
+    field_name: str, installed: Iterable[InstalledExtension]
+) -> Mapping[str, tuple[InstalledExtension, str]]:
+    """Return the entries of :func:`entries` of certain extensions. Raises ExtensionError."""
+    by_name: dict[str, tuple[InstalledExtension, str]] = {}
+    for item in installed:
+        values: Mapping[str, str] = getattr(item.extension, field_name)
+        for name, value in values.items():
+            if name in by_name:
+                raise ExtensionError(
+                    f"extension {item.extension.name}: {field_name}: there is a {name} already"
+                )
+            by_name[name] = item, value
+    return by_name
+
+
+def loaders(field_name: str) -> Mapping[str, Callable[[], Any]]:
+    """Return what loads each thing in a field, by the thing's name.
+
+    Raises ExtensionError as :func:`entries`.
+    """
+    return {name: partial(item.load, value) for name, (item, value) in entries(field_name).items()}
+
+
 def loaded(field_name: str) -> list[Any]:
-    """Return the things that the core and the extensions have in a field without names, in order.
+    """Return the things in a field without names, those of the core first.
 
     Raises ExtensionError as :func:`extensions`, and for one that cannot be loaded.
     """
     return [
         item.load(value) for item in (CORE, *extensions()) for value in getattr(item.extension, field_name)
     ]
-
-
-def loaders_of(field_name: str, installed: Iterable[InstalledExtension]) -> Mapping[str, Callable[[], Any]]:
-    """Return the loaders of :func:`loaders` of certain extensions. Raises ExtensionError."""
-    known: dict[str, Callable[[], Any]] = {}
-    for item in installed:
-        values: Mapping[str, str] = getattr(item.extension, field_name)
-        for name, value in values.items():
-            if name in known:
-                raise ExtensionError(
-                    f"extension {item.extension.name}: {field_name}: there is a {name} already"
-                )
-            known[name] = partial(item.load, value)
-    return known
 
 
 @cache
@@ -257,8 +267,16 @@ def _of_folders() -> list[InstalledExtension]:
         package = importlib.import_module("ringlight.extensions")
     except ModuleNotFoundError:
         return []
-    names = sorted(f"{package.__name__}.{part.name}" for part in pkgutil.iter_modules(package.__path__))
-    return [InstalledExtension(importlib.import_module(name).EXTENSION, name) for name in names]
+    names = sorted(part.name for part in pkgutil.iter_modules(package.__path__))
+    return [_of_folder(name, f"{package.__name__}.{name}") for name in names]
+
+
+def _of_folder(name: str, package: str) -> InstalledExtension:
+    try:
+        extension = importlib.import_module(package).EXTENSION
+    except (ImportError, AttributeError) as error:
+        raise ExtensionError(f"extension {name}: {package} cannot be loaded: {error}") from None
+    return InstalledExtension(extension, package)
 
 
 def _of_entry_point(point: EntryPoint) -> InstalledExtension:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from ringlight.fabric.extension import InstalledExtension, extensions
+from ringlight.fabric.extension import InstalledExtension, entries
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,5 @@ class InstalledGuestKind:
 def guest_kinds() -> Mapping[str, InstalledGuestKind]:
     """Return all kinds of guests by name. Raises ExtensionError."""
     return {
-        name: InstalledGuestKind(installed.load(value), installed)
-        for installed in extensions()
-        for name, value in installed.extension.guests.items()
+        name: InstalledGuestKind(item.load(value), item) for name, (item, value) in entries("guests").items()
     }

@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 
-from ringlight.fabric.extension import extensions
+from ringlight.fabric.extension import loaders
 
 
 @cache
 def programs() -> Mapping[str, str]:
     """Return the names of the programs, by the word of the fabric file. Raises ExtensionError."""
-    return {
-        installed.load(value).controller: name
-        for installed in extensions()
-        for name, value in installed.extension.processes.items()
-    }
+    return {load().controller: name for name, load in loaders("processes").items()}

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ringlight.fabric.extension import extensions
+from ringlight.fabric.extension import loaders
 from ringlight.testbed.lab import Lab
 
 if TYPE_CHECKING:
@@ -155,11 +155,7 @@ class NodeKind(Protocol):
 
 @cache
 def _all_kinds() -> dict[str, Any]:
-    return {
-        name: installed.load(value)
-        for installed in extensions()
-        for name, value in installed.extension.devices.items()
-    }
+    return {name: load() for name, load in loaders("devices").items()}
 
 
 @cache

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ringlight.fabric.extension import extensions
+from ringlight.fabric.extension import loaders
 from ringlight.fabric.table_writers import programs
 from ringlight.testbed.lab import Lab
 
@@ -91,11 +91,7 @@ class ProgramKind(Protocol):
 @cache
 def program_kinds() -> dict[str, ProgramKind]:
     """Return the kinds of all extensions, by name. Raises ExtensionError."""
-    return {
-        name: installed.load(value)
-        for installed in extensions()
-        for name, value in installed.extension.processes.items()
-    }
+    return {name: load() for name, load in loaders("processes").items()}
 
 
 def waiting(fabric: Fabric, names: Iterable[str] = ()) -> str | None:

@@ -98,7 +98,7 @@ def simulated(experiment: Experiment, name: str) -> dict[str, list[Record]]:
         if plan.arm in ALIKE.get(name, ()) or backend.refuses(plan) is not None:
             continue
         batches, single = backend.batches([plan])
-        records = [record for batch in batches for record in backend.compute(batch)]
+        records = [record for batch in batches for record in batch.compute()]
         for one in single:
             records += one_alone(backend, one)[0]
         found[plan.arm] = records

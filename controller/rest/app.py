@@ -63,7 +63,7 @@ from ringlight.controller.web.api_page import add_api_page
 from ringlight.controller.web.bounds import BoundedBodies, InTurn, Shared, Turns
 from ringlight.controller.web.refusals import errors
 from ringlight.controller.web.timing import Timed, call_histogram
-from ringlight.fabric.extension import extensions
+from ringlight.fabric.extension import loaded
 from ringlight.fabric.parts import PacketSwitch, Port
 from ringlight.fabric.topology import port_name
 
@@ -213,9 +213,8 @@ def create_app(
     app.add_middleware(JsonBodies, binary=[jobs.WORKLOADS])
     if tokens is not None:
         app.add_middleware(TokenRequired, tokens=tokens)
-    for installed in extensions():
-        for value in installed.extension.routes:
-            installed.load(value)(app, controller)
+    for add_routes in loaded("routes"):
+        add_routes(app, controller)
     app.add_middleware(OwnPagesOnly, names=hosts)
     app.add_middleware(InTurn, first=[_HEALTH])
     app.add_middleware(Timed, calls=calls)

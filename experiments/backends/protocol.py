@@ -142,7 +142,10 @@ class Batch(Protocol):
         ...
 
     def compute(self, report: Told = untold) -> list[Record]:
-        """Return all records of the runs, as :meth:`BatchBackend.compute` does."""
+        """Return all records of the runs, one run after the other; a ``RunFailed`` for a run that fails.
+
+        ``report`` is called now and then with the title of a long run and its done share (0 to 1).
+        """
         ...
 
 
@@ -152,14 +155,6 @@ class BatchBackend(Backend, Protocol):
 
     def batches(self, plans: Sequence[RunPlan]) -> tuple[Sequence[Batch], Sequence[RunPlan]]:
         """Return batches of plans that other processes can compute, and the plans that need a lab."""
-        ...
-
-    def compute(self, batch: Batch, report: Told = untold) -> list[Record]:
-        """Return all records of the runs of a batch, one run after the other; a ``RunFailed`` for a run that
-        fails.
-
-        ``report`` is called now and then with the title of a long run and its done share (0 to 1).
-        """
         ...
 
 

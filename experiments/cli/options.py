@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from ringlight.experiments.cli.common import fail, say
-from ringlight.fabric.extension import extensions
+from ringlight.fabric.extension import loaders
 from ringlight.testbed.devices import DeviceKind, device_kinds
 from ringlight.testbed.lab_programs import ProgramOptions, program_kinds
 
@@ -316,11 +316,7 @@ def _taken(group: type[Any], given: dict[str, Any]) -> Any:
 @functools.cache
 def lab_flags() -> dict[str, Callable[[str], None]]:
     """Return the functions of extensions' flags, by name. Raises ExtensionError."""
-    return {
-        name: installed.load(value)
-        for installed in extensions()
-        for name, value in installed.extension.lab_flags.items()
-    }
+    return {name: load() for name, load in loaders("lab_flags").items()}
 
 
 def _flag(name: str) -> inspect.Parameter:

@@ -14,9 +14,10 @@ from ringlight.experiments.backends.protocol import Backend
 from ringlight.experiments.cli.common import echo, listing, table
 from ringlight.experiments.cli.predicted import left_out, points_of, said_of, taken
 from ringlight.experiments.language.expand import Experiment
-from ringlight.experiments.language.job_sources import job_source, keys_of_sources, made_by
+from ringlight.experiments.language.job_sources import job_source, made_by
 from ringlight.experiments.language.plan import JobPlan, RunPlan, Setting
 from ringlight.experiments.language.profiles import unknown_gpus
+from ringlight.fabric.extension import entries
 from ringlight.fabric.frames import describe
 from ringlight.fabric.paths import most_paths
 from ringlight.fabric.topology import Fabric, circuit_cross_connects, electrical_graph
@@ -239,7 +240,7 @@ def show_check(document: Mapping[str, Any]) -> None:
     sourced = [
         (name, key, arm[key])
         for name, arm in document["arms"].items()
-        for key in keys_of_sources()
+        for key in entries("jobs")
         if key in arm
     ]
     idle = not sourced and not any(arm["jobs"] for arm in document["arms"].values())

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from ringlight.experiments.language.plan import EventPlan, JobPlan, RunPlan, Setting, SourcePlan
-from ringlight.fabric.extension import ExtensionError, InstalledExtension, extensions
+from ringlight.fabric.extension import entries
 from ringlight.fabric.values import Strict
 
 T = TypeVar("T")
@@ -69,28 +68,16 @@ class JobSource(Protocol):
         ...
 
 
-@cache
-def keys_of_sources() -> Mapping[str, tuple[InstalledExtension, str]]:
-    """Return where each source of jobs is, by its key. Raises ExtensionError for two of one key."""
-    place_of: dict[str, tuple[InstalledExtension, str]] = {}
-    for item in extensions():
-        for key, value in item.extension.jobs.items():
-            if key in place_of:
-                raise ExtensionError(f"extension {item.extension.name}: another one has jobs.{key}")
-            place_of[key] = item, value
-    return place_of
-
-
 def job_source(key: str) -> JobSource:
-    """Return the source with a key (``keys_of_sources``)."""
-    item, value = keys_of_sources()[key]
+    """Return the source of jobs with a key."""
+    item, value = entries("jobs")[key]
     source: JobSource = item.load(value)
     return source
 
 
 def source_of(jobs: Any) -> str | None:
     """Return the key of the source that makes a file's jobs, as written; None if they stand there by name."""
-    for key in keys_of_sources() if isinstance(jobs, Mapping) else ():
+    for key in entries("jobs") if isinstance(jobs, Mapping) else ():
         if isinstance(written := jobs.get(key), Mapping) and job_source(key).meant(written):
             return key
     return None

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, create_model, model_validator
 
 from ringlight.experiments.language.job_keys import Factor, JobKeys, Words, listed
-from ringlight.experiments.language.job_sources import job_source, keys_of_sources
+from ringlight.experiments.language.job_sources import job_source
 from ringlight.experiments.language.plan import Do, OnLoss, Scale, Target, Tcp
 from ringlight.experiments.language.profiles import compute_seconds
 from ringlight.experiments.language.workloads import WorkloadSpec
+from ringlight.fabric.extension import entries
 from ringlight.fabric.guests import guest_kinds
 from ringlight.fabric.keys import device_words
 from ringlight.fabric.schedules import parse_collective
@@ -446,7 +447,7 @@ def inside(kind: Any, key: str | int) -> Any:
     if key == "training" and JobSpec in _types(kind):
         return TrainingSpec
     for member in _types(kind):
-        if key in keys_of_sources() and get_origin(member) is dict and JobSpec in get_args(member):
+        if key in entries("jobs") and get_origin(member) is dict and JobSpec in get_args(member):
             return JobSpec | job_source(str(key)).spec
         if get_origin(member) in (dict, tuple, list):
             return get_args(member)[1 if get_origin(member) is dict else 0]

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, Field, model_validator
 
-from ringlight.fabric.extension import extensions
+from ringlight.fabric.extension import entries
 from ringlight.fabric.values import Strict
 from ringlight.workloads.devices import Device, device_named, measured, seconds_table, timed
 from ringlight.workloads.formats.files import read_text
@@ -24,7 +24,7 @@ Count = Annotated[int, Field(ge=1)]
 OF_RUN_FOLDERS = (
     *("scenario.yaml", "environment.json", "events.jsonl", "throughput.csv", "result.json", "rows.csv"),
     *("plots", "trace.json", "report.html", "logs"),
-    *(name for installed in extensions() for name in installed.extension.pages),
+    *entries("pages"),
 )
 
 

@@ -29,7 +29,7 @@ from ringlight.experiments.language.workload_keys import (
     WorkloadKeys,
     keyed,
 )
-from ringlight.fabric.extension import extensions
+from ringlight.fabric.extension import loaders
 from ringlight.fabric.values import KIND_TAG, Size, Strict
 from ringlight.workloads.devices import scaled
 from ringlight.workloads.formats.contract import Options, Setting
@@ -142,11 +142,8 @@ class CollectiveKeys(WorkloadKeys):
 @cache
 def sources() -> Mapping[str, type[WorkloadKeys]]:
     """Return the keys that say where a workload comes from, each with the class of all keys beside it."""
-    by_key: dict[str, type[WorkloadKeys]] = {"collective": CollectiveKeys}
-    by_key["files"] = _files_source(settings())
-    for installed in extensions():
-        by_key |= {key: installed.load(value) for key, value in installed.extension.workloads.items()}
-    return by_key
+    added = {key: load() for key, load in loaders("workloads").items()}
+    return {"collective": CollectiveKeys, "files": _files_source(settings()), **added}
 
 
 @cache

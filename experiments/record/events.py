@@ -17,7 +17,7 @@ from typing import Any, ClassVar, cast, dataclass_transform
 
 from ringlight.experiments.language.plan import RunPlan
 from ringlight.experiments.language.text import ScenarioError, read_text
-from ringlight.fabric.extension import extensions
+from ringlight.fabric.extension import loaded
 from ringlight.fabric.text import HalfCharacterError, parse_json
 
 #: Every kind of record that is imported, by the name of its event.
@@ -577,9 +577,7 @@ def process_called(kind: str, name: str) -> str:
 @cache
 def kinds() -> Mapping[str, type[Record]]:
     """Return every kind of record by the name of its event: those here and those of extensions."""
-    for item in extensions():
-        for value in item.extension.events:
-            item.load(value)
+    loaded("events")
     return _KINDS
 
 

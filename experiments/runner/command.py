@@ -44,7 +44,7 @@ from ringlight.experiments.runner.foretold import Foreteller
 from ringlight.experiments.runner.larger import TooFast, at_scale, larger
 from ringlight.experiments.runner.machine import scale_here
 from ringlight.experiments.runner.progress import Reporter
-from ringlight.fabric.extension import extensions
+from ringlight.fabric.extension import loaders
 from ringlight.testbed.lab_programs import program_kinds
 
 #: A result of more rows is written without indentation, which takes a quarter of the time and of the space.
@@ -277,11 +277,7 @@ def finish(
     one line naming the file, when one of these is missing or broken, and WriteError.
     """
     with writing(path, f"make room, then: ringlight report {path}"):
-        pages = [
-            installed.load(value)(path, watched)
-            for installed in extensions()
-            for value in installed.extension.pages.values()
-        ]
+        pages = [load()(path, watched) for load in loaders("pages").values()]
         view, result = view_of_folder(path, experiment, foretell)
         if early is not None:
             early(result)

@@ -177,8 +177,7 @@ def _one(backend: Backend, task: Any, report: Told) -> Made:
         return backend.make(task)
     if isinstance(task, RunPlan):
         return Made(*one_alone(backend, task))
-    assert isinstance(backend, BatchBackend)
-    records = backend.compute(task, report)
+    records = task.compute(report)
     return Made(records, tuple(record.reason for record in records if isinstance(record, RunFailed)))
 
 

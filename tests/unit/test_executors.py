@@ -98,6 +98,28 @@ def test_beside_other_threads_nothing_is_forked(monkeypatch: pytest.MonkeyPatch)
         other.join(10)
 
 
+HEEDED = """
+import os, signal, threading
+from concurrent.futures import Future
+from ringlight.experiments.cli.app import heed_signals
+from ringlight.experiments.runner.executors import result_of
+heed_signals()
+def send():
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+    os.kill(os.getpid(), signal.SIGTERM)
+# Another thread gets it, so nothing interrupts this one's wait, as if it had come just before the wait began.
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+threading.Timer(0.2, send).start()
+result_of(Future())
+"""
+
+
+def test_a_wait_heeds_a_signal_that_did_not_interrupt_it() -> None:
+    done = subprocess.run([sys.executable, "-c", HEEDED], capture_output=True, text=True, timeout=20)
+    assert done.returncode == 1
+    assert "Interrupted" in done.stderr
+
+
 ENDED = """
 import os, sys, time
 from ringlight.experiments.cli.app import heed_signals

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -17,7 +17,8 @@ from fastapi import FastAPI
 from fastapi.responses import PlainTextResponse
 from typer.testing import CliRunner
 
-from ringlight.containers.image import ROOT
+from ringlight.containers import image
+from ringlight.containers.image import ROOT, code_files
 from ringlight.controller.rest import app as rest
 from ringlight.controller.service import Controller
 from ringlight.experiments.analysis import metrics as metrics_of_core
@@ -33,11 +34,13 @@ from ringlight.fabric.extension import (
     ExtensionError,
     InstalledExtension,
     _of_entry_point,
+    _of_folders,
+    entries_of,
     extensions,
     in_order,
     loaders,
-    loaders_of,
 )
+from tests.door import door
 from tests.unit.test_cli import MINI
 from tests.unit.test_controller_access import call
 from tests.unit.test_controller_access import controller as controller
@@ -89,8 +92,8 @@ def test_everything_that_ours_name_is_there() -> None:
 def test_what_two_have_by_one_name_is_named() -> None:
     one = InstalledExtension(Extension("torus", drivers={"scpi": "kinds:SCPI"}), "torus")
     with pytest.raises(ExtensionError, match="extension torus: drivers: there is a scpi already"):
-        loaders_of("drivers", (CORE, one))
-    assert loaders_of("drivers", (one,)).keys() == {"scpi"}
+        entries_of("drivers", (CORE, one))
+    assert entries_of("drivers", (one,)).keys() == {"scpi"}
 
 
 def test_an_extension_comes_after_those_that_it_requires() -> None:
@@ -120,6 +123,17 @@ def test_an_entry_point_that_gives_no_extension_is_named(value: str) -> None:
         _of_entry_point(EntryPoint("torus", value, "ringlight.extensions"))
 
 
+@pytest.mark.parametrize("text", ["import nothing.of_that", "EXTENSIONS = 1"])
+def test_a_folder_that_gives_no_extension_is_named(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ripped").mkdir()
+    (tmp_path / "ripped/__init__.py").write_text(text)
+    monkeypatch.setattr("ringlight.extensions.__path__", [str(tmp_path)])
+    with pytest.raises(ExtensionError, match=r"extension ripped: ringlight\.extensions\.ripped cannot be"):
+        _of_folders()
+
+
 def test_a_value_that_names_nothing_is_named() -> None:
     item = InstalledExtension(Extension("torus"), "json")
     assert item.load("decoder:JSONDecoder").__name__ == "JSONDecoder"
@@ -142,14 +156,11 @@ def torus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     sections_of_core.sections()
     readers = (metrics_of_core, sections_of_core)
     for reader in readers:
-        monkeypatch.setattr(reader, "extensions", lambda: found)
         monkeypatch.setattr(reader, "_FOUND", reader._FOUND.copy())  # type: ignore[attr-defined]
-    cached = (metrics_of_core._all_read, sections_of_core.sections, sections_of_core.names)
-    for function in cached:
-        function.cache_clear()
-    yield package / "added.py"
-    for function in cached:
-        function.cache_clear()
+    monkeypatch.setattr(sections_of_core, "extensions", lambda: found)
+    cached = (metrics_of_core.metrics, sections_of_core.sections, sections_of_core.names)
+    with door(*found, readers=cached):
+        yield package / "added.py"
     for name in ("acme_torus", "acme_torus.added"):
         sys.modules.pop(name, None)
 
@@ -209,9 +220,22 @@ def cube(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
-def alone(**values: Any) -> Callable[[], tuple[InstalledExtension, ...]]:
-    """Return what stands in for ``extensions``: only one is there."""
-    return lambda: (InstalledExtension(Extension("torus", **values), "acme_torus"),)
+def alone(**values: Any) -> InstalledExtension:
+    """Return an extension with these values, of the package of :func:`cube`."""
+    return InstalledExtension(Extension("torus", **values), "acme_torus")
+
+
+def test_modules_for_workers_go_into_their_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "acme_ring"
+    package.mkdir()
+    for name in ("__init__", "steps", "report"):
+        (package / f"{name}.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    adds = InstalledExtension(Extension("ring", worker=("steps",)), "acme_ring")
+    monkeypatch.setattr(image, "extensions", lambda: (adds,))
+    there = {name: path for name, path in code_files().items() if name.startswith("acme_ring")}
+    expected = {f"acme_ring/{name}.py": package / f"{name}.py" for name in ("__init__", "steps")}
+    assert there == expected
 
 
 def test_commands_that_build_labs_have_the_flags_of_extensions(
@@ -224,22 +248,18 @@ def test_commands_that_build_labs_have_the_flags_of_extensions(
         heard.append(url)
 
     cube.__dict__["glow"] = glow
-    monkeypatch.setattr(options, "extensions", alone(lab_flags={"glow": "torus:glow"}))
-    options.lab_flags.cache_clear()
     app = typer.Typer()
+    with door(alone(lab_flags={"glow": "torus:glow"}), readers=(options.lab_flags,)):
 
-    @app.command()
-    @options.with_groups
-    def up(lab: options.OpenLab) -> None:
-        lab.heed_flags()
+        @app.command()
+        @options.with_groups
+        def up(lab: options.OpenLab) -> None:
+            lab.heed_flags()
 
-    try:
         shown = CliRunner().invoke(app, ["--help"]).output
         plain = CliRunner().invoke(app, ["--rest", "127.0.0.1:7"])
         assert (plain.exit_code, heard) == (0, [])
         assert CliRunner().invoke(app, ["--rest", "127.0.0.1:7", "--glow"]).exit_code == 0
-    finally:
-        options.lab_flags.cache_clear()
     assert "--glow" in shown
     assert "Let it glow." in shown
     assert heard == ["http://127.0.0.1:7"]
@@ -261,8 +281,8 @@ def test_routes_of_extensions_are_asked_for_a_token_and_their_middleware_is_not(
         application.add_middleware(Sign)
 
     cube.__dict__["add"] = add
-    monkeypatch.setattr(rest, "extensions", alone(routes=("torus:add",)))
-    application = rest.create_app(controller, {"secret": "lab"})
+    with door(alone(routes=("torus:add",))):
+        application = rest.create_app(controller, {"secret": "lab"})
     assert call(application, "GET", "/sign", {}) == (200, b"the torus")
     assert call(application, "GET", "/torus", {})[0] == 401
     assert call(application, "GET", "/torus", {"authorization": "Bearer secret"}) == (200, b"6")
@@ -276,11 +296,11 @@ def test_a_report_leads_to_the_pages_of_extensions(
         return '<a href="torus.html">The torus</a>'
 
     cube.__dict__["leave"] = leave
-    monkeypatch.setattr(command, "extensions", alone(pages={"torus.html": "torus:leave"}))
-    experiment = load(MINI)
-    done, _ = command.carry_out_experiment(
-        experiment, SimulationBackend(), tmp_path, arms=["live"], reporter=Reporter(quiet=True), watched=True
-    )
+    experiment, quiet = load(MINI), Reporter(quiet=True)
+    with door(alone(pages={"torus.html": "torus:leave"})):
+        done, _ = command.carry_out_experiment(
+            experiment, SimulationBackend(), tmp_path, arms=["live"], reporter=quiet, watched=True
+        )
     assert '<a href="torus.html">The torus</a>' in (done.path / "report.html").read_text()
     assert (done.path / "torus.html").read_text() == "watched: True"
 

@@ -17,6 +17,7 @@ from ringlight.experiments.language.text import ScenarioError
 from ringlight.experiments.record import events
 from ringlight.experiments.runner.experiment import nothing_to_run
 from ringlight.fabric.extension import Extension, ExtensionError, InstalledExtension, extensions
+from tests.door import door
 from tests.simulated import SIX_GPUS
 
 ADDED = """
@@ -98,17 +99,15 @@ def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.syspath_prepend(str(tmp_path))
     adds = Extension("pairs", events=("added",), jobs={"pairs": "added:PAIRS"})
     found = (*extensions(), InstalledExtension(adds, "acme_pairs"))
-    cached = (job_sources.keys_of_sources, events.kinds)
-    for module in (job_sources, events):
-        monkeypatch.setattr(module, "extensions", lambda: found)
-    for function in cached:
-        function.cache_clear()
-    yield
-    for function in cached:
-        function.cache_clear()
+    with door(*found, readers=(events.kinds,)):
+        yield
     events._KINDS.pop("pairs_computed", None)
     for name in ("acme_pairs", "acme_pairs.added"):
         sys.modules.pop(name, None)
+
+
+def test_kinds_of_records_of_an_extension_are_known_before_its_jobs_are() -> None:
+    assert events.kinds()["pairs_computed"].__module__ == "acme_pairs.added"
 
 
 def test_jobs_of_a_source_are_computed_together_and_on_record() -> None:
@@ -119,7 +118,7 @@ def test_jobs_of_a_source_are_computed_together_and_on_record() -> None:
     assert backend.refuses(plan) is None
     batches, left = backend.batches([plan])
     assert not left
-    records = [record for batch in batches for record in backend.compute(batch)]
+    records = [record for batch in batches for record in batch.compute()]
     assert [record.event for record in records] == ["run_started", "pairs_computed", "run_ended"]
     assert events.record_of(json.loads(events.line_of(records[1]))) == records[1]
 
@@ -161,9 +160,7 @@ def test_a_job_may_have_a_source_s_name() -> None:
     assert [job.name for job in plan.jobs] == ["pairs"]
 
 
-def test_two_sources_of_one_key_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_sources_of_one_key_are_named() -> None:
     both = [InstalledExtension(Extension(name, jobs={"pairs": "added:PAIRS"}), "acme_pairs") for name in "ab"]
-    monkeypatch.setattr(job_sources, "extensions", lambda: both)
-    job_sources.keys_of_sources.cache_clear()
-    with pytest.raises(ExtensionError, match=r"extension b: another one has jobs\.pairs"):
-        job_sources.keys_of_sources()
+    with door(*both), pytest.raises(ExtensionError, match=r"extension b: jobs: there is a pairs already"):
+        job_sources.source_of({"pairs": {}})

@@ -26,6 +26,7 @@ from ringlight.fabric.extension import Extension, InstalledExtension
 from ringlight.workloads.graph import Book, Collective, Writer
 from ringlight.workloads.packed import pack
 from ringlight.workloads.traffic import traffic
+from tests.door import door
 from tests.unit.workloads import canonical, many_kinds
 from tests.workload_jobs import SIX, loaded, refusal, scenario
 
@@ -248,9 +249,9 @@ def test_a_source_of_an_extension_is_one(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setitem(sys.modules, "acme", ModuleType("acme"))
     monkeypatch.setitem(sys.modules, "acme.keys", keys := ModuleType("acme.keys"))
     keys.__dict__["TorusKeys"] = WorkloadKeys
-    monkeypatch.setattr(workloads, "extensions", lambda: [installed])
-    assert list(workloads.sources.__wrapped__()) == ["collective", "files", "torus"]
-    assert workloads.sources.__wrapped__()["torus"] is WorkloadKeys
+    with door(installed, readers=(workloads.sources,)):
+        assert list(workloads.sources()) == ["collective", "files", "torus"]
+        assert workloads.sources()["torus"] is WorkloadKeys
 
 
 def test_every_key_of_the_core_is_described() -> None:

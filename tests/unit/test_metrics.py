@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -46,14 +47,26 @@ def in_a_new_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
         "    return len(job.gpus)\n"
     )
     monkeypatch.setattr(registry, "__path__", [*registry.__path__, str(tmp_path)])
-    registry._all_read.cache_clear()
+    registry.metrics.cache_clear()
     yield
     registry._FOUND.pop("ranks", None)
+    registry.metrics.cache_clear()
     sys.modules.pop("ringlight.experiments.analysis.metrics.extra", None)
 
 
 def test_a_new_metric_is_one_new_file(in_a_new_file: None) -> None:
     assert the(analysed().rows, "ranks", subject="job red") == 2
+
+
+def test_their_order_does_not_depend_on_what_was_imported_first() -> None:
+    """Sections import metrics, and a report may be made by a process that has run nothing."""
+    orders = []
+    for first in ("", "from ringlight.experiments.report.sections import sections; sections()\n"):
+        code = f"{first}from ringlight.experiments.analysis.metrics import metrics\nprint(*metrics())"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        orders.append(done.stdout.split())
+    assert orders[0] == orders[1]
+    assert "jct" in orders[0]
 
 
 def test_two_metrics_of_one_name_are_an_error() -> None:

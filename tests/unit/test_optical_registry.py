@@ -52,7 +52,7 @@ GONE = DriverKind("acme.switches:removed")
 
 
 def _forget() -> None:
-    for cached in (extension.extensions, extension.loaders, driver_kinds, profiles):
+    for cached in (extension.extensions, extension.entries, driver_kinds, profiles):
         cached.cache_clear()
 
 

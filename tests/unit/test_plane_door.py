@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -11,13 +12,14 @@ import pytest
 from ringlight.controller.light.provider import providers
 from ringlight.experiments.backends.simulation.carriers import carriers
 from ringlight.fabric import extension, keys
-from ringlight.fabric.extension import Extension, ExtensionError, InstalledExtension, loaders_of
+from ringlight.fabric.extension import Extension, ExtensionError, InstalledExtension, entries_of
 from ringlight.fabric.keys import Assembly, FabricKey
 from ringlight.fabric.parts import Gpu, Link, Plugged, Port
 from ringlight.fabric.planes.base import Plane
 from ringlight.fabric.planes.choice import _finders, lit_planes
 from ringlight.fabric.schedules import algorithm_names, parse_collective
 from ringlight.fabric.topology import Fabric
+from tests.door import door
 
 HERE = Path(__file__).stem
 
@@ -47,12 +49,10 @@ OTHER = InstalledExtension(
 
 
 @pytest.fixture
-def with_wires(monkeypatch: pytest.MonkeyPatch) -> None:
+def with_wires() -> Iterator[None]:
     """An extension with a key of the fabric file and planes."""
-    known = {name: loaders_of(name, (extension.CORE, OTHER)) for name in ("fabric", "planes")}
-    monkeypatch.setattr(keys, "fabric_keys", lambda: {name: load() for name, load in known["fabric"].items()})
-    finders = [load() for load in known["planes"].values()]
-    monkeypatch.setattr("ringlight.fabric.planes.choice._finders", lambda: finders)
+    with door(OTHER, readers=(keys.fabric_keys, _finders)):
+        yield
 
 
 def test_what_a_key_adds_becomes_a_plane(with_wires: None) -> None:
@@ -76,7 +76,7 @@ def test_a_gpu_is_added_once() -> None:
 def test_two_extensions_cannot_have_one_key() -> None:
     other = InstalledExtension(Extension("again", fabric={"wires": f"{HERE}:WIRES"}), "tests.unit")
     with pytest.raises(ExtensionError, match="again: fabric: there is a wires already"):
-        loaders_of("fabric", (OTHER, other))
+        entries_of("fabric", (OTHER, other))
 
 
 def test_each_kind_of_plane_has_all_that_carries_its_jobs() -> None:

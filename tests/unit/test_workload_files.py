@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from ringlight.fabric.extension import Extension, InstalledExtension
 from ringlight.workloads.formats import reading
 from ringlight.workloads.formats.contract import Format, Options, Setting
 from ringlight.workloads.formats.reading import files_read, read_algorithm, read_any
 from ringlight.workloads.graph import Collective
 from ringlight.workloads.packed import pack
+from tests.door import door
 from tests.unit.workloads import canonical, many_kinds
 
 
@@ -58,12 +61,23 @@ BANG = Format(
 )
 
 
+HASH = replace(
+    BANG,
+    name="hash",
+    title="hash",
+    recognises=lambda path, beginning: beginning.startswith(b"#!"),
+    read=None,
+    algorithm=lambda path: Collective("all-gather"),
+)
+
+
 @pytest.fixture
-def others(monkeypatch: pytest.MonkeyPatch) -> None:
-    algorithm = replace(BANG, name="hash", recognises=lambda path, beginning: beginning.startswith(b"#!"))
-    algorithm = replace(algorithm, title="hash", read=None, algorithm=lambda path: Collective("all-gather"))
-    formats = (BANG, algorithm, *reading.formats())
-    monkeypatch.setattr(reading, "formats", lambda: formats)
+def others() -> Iterator[None]:
+    """An extension with both formats, this module."""
+    values = tuple(f"test_workload_files:{name}" for name in ("BANG", "HASH"))
+    adds = InstalledExtension(Extension("bang", formats=values), "tests.unit")
+    with door(adds, readers=(reading.formats, reading.settings)):
+        yield
 
 
 @pytest.mark.usefixtures("others")

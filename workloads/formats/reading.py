@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ringlight.fabric.extension import extensions
+from ringlight.fabric.extension import loaded
 from ringlight.workloads.formats.contract import BEGINNING, Format, Options, Setting
 from ringlight.workloads.formats.files import read_bytes, write_bytes
 
@@ -22,8 +22,7 @@ _NUMBER = re.compile(r"\s*\d+\s*(,|$)")
 @cache
 def formats() -> tuple[Format, ...]:
     """Return all formats, in the order in which a file is tried for them."""
-    added = [each.load(value) for each in extensions() for value in each.extension.formats]
-    return (*added, PACKED, MATRIX)
+    return (*loaded("formats"), PACKED, MATRIX)
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Metrics: each a small pure function of a run, found here and in extensions. A new one is one new function.
+"""Metrics: each a small pure function of a run, in a file of this folder or of an extension.
 
     @metric("s", of="job")
     def jct(context: Context, job: JobRun) -> float | None:
@@ -36,7 +36,7 @@ from ringlight.experiments.analysis.prediction import (
 from ringlight.experiments.analysis.rows import Label, Row, Value
 from ringlight.experiments.record.events import RingSetUps
 from ringlight.experiments.record.runs import JobRun, Run
-from ringlight.fabric.extension import extensions
+from ringlight.fabric.extension import loaded
 from ringlight.fabric.paths import NoPathError, PacketView
 
 Of = Literal["run", "fabric", "job", "traffic", "event", "event job", "messages"]
@@ -221,18 +221,16 @@ def metric(
 
 
 @cache
-def _all_read() -> None:
-    for module in pkgutil.iter_modules(__path__, f"{__name__}."):
-        importlib.import_module(module.name)
-    for item in extensions():
-        for value in item.extension.metrics:
-            item.load(value)
-
-
 def metrics() -> Mapping[str, Metric]:
-    """Return all metrics by name: those of every file in this folder and of the extensions."""
-    _all_read()
-    return _FOUND
+    """Return all metrics by name: those of every file in this folder and of the extensions.
+
+    Their order, and so that of a run's rows, does not depend on which file was imported first.
+    """
+    here = [module.name for module in pkgutil.iter_modules(__path__, f"{__name__}.")]
+    modules = [*map(importlib.import_module, here), *loaded("metrics")]
+    place_of = {module.__name__: place for place, module in enumerate(modules)}
+    ordered = sorted(_FOUND.values(), key=lambda entry: place_of.get(entry.file, len(modules)))
+    return {entry.name: entry for entry in ordered}
 
 
 def _subjects(run: Run) -> Mapping[Of, Mapping[str, tuple[Any, ...]]]:

@@ -171,7 +171,7 @@ def algbw(context: Context, job: JobRun) -> float | None:
 
 @metric("bit/s", of="job")
 def busbw(context: Context, job: JobRun) -> float | None:
-    """Bus bandwidth: 2 (n-1)/n times the algorithm bandwidth, for n ranks; what is sent where a plane sums.
+    """Bus bandwidth: 2 (n-1)/n times the algorithm bandwidth, for n ranks; the bytes sent if the plane sums.
 
     Return bits per second; None without an all-reduce.
     """

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ringlight.experiments.backends.protocol import CAPABILITIES, Batch, Told, lacking, untold
+from ringlight.experiments.backends.protocol import CAPABILITIES, Batch, lacking
 from ringlight.experiments.backends.simulation.carriers import carriers
 from ringlight.experiments.backends.simulation.collectives import alone, batches
 from ringlight.experiments.backends.simulation.lab import SimulatedLab
@@ -135,9 +135,6 @@ class SimulationBackend:
         share = payload_share(min(self._mtu_bytes(plan.setting) for plan in single))
         single_batches = batches(single, share, self.latency_s)
         return [*sourced, *single_batches], [plan for plan in plans if not alone(plan)]
-
-    def compute(self, batch: Batch, report: Told = untold) -> list[Record]:
-        return batch.compute(report)
 
     def _count(self, events: int) -> None:
         self.events += events

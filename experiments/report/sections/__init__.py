@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from ringlight.experiments.report.view import Draw, View
-from ringlight.fabric.extension import ExtensionError, extensions
+from ringlight.fabric.extension import ExtensionError, extensions, loaded
 
 Render = Callable[[View, Draw], str]
 #: The section about what cannot be believed, by its name.
@@ -68,9 +68,7 @@ def sections() -> tuple[Section, ...]:
     """Return all sections, of the modules here and of extensions, in the order of the page."""
     for module in pkgutil.iter_modules(__path__, f"{__name__}."):
         importlib.import_module(module.name)
-    for item in extensions():
-        for value in item.extension.sections:
-            item.load(value)
+    loaded("sections")
     return in_order(_FOUND)
 
 

@@ -225,7 +225,7 @@ def test_what_trains_is_replayed_as_it_is_simulated_flow_by_flow() -> None:
     experiment = _parsed(TRAINS)
     (plan,) = experiment.plans
     (batch,), _ = SimulationBackend().batches([plan])
-    (found,) = [record for record in SimulationBackend().compute(batch) if isinstance(record, TraceReplayed)]
+    (found,) = [record for record in batch.compute() if isinstance(record, TraceReplayed)]
     foretold = Foreteller()(plan)
     replay = replay_in(foretold.computed)
     assert replay is not None

@@ -132,7 +132,7 @@ def computed(experiment: Experiment, keep: Any = lambda plan: True) -> Analysis:
     backend = SimulationBackend()
     found, left = backend.batches([plan for plan in choose(experiment, backend).plans if keep(plan)])
     assert not left
-    records: list[Record] = [record for batch in found for record in backend.compute(batch)]
+    records: list[Record] = [record for batch in found for record in batch.compute()]
     return analyse(experiment, records, "simulated")
 
 
@@ -244,7 +244,7 @@ def test_a_lab_takes_as_long_as_the_batch() -> None:
     (plan_,) = of(raw).plans
     backend = SimulationBackend()
     ((batch,), _) = backend.batches([plan_])
-    (timed,) = [record for record in backend.compute(batch) if isinstance(record, CollectiveTimed)]
+    (timed,) = [record for record in batch.compute() if isinstance(record, CollectiveTimed)]
     records, failures = one_alone(backend, plan_)
     assert not failures
     found = analyse(of(raw), records, "simulated")
@@ -365,7 +365,7 @@ def test_a_run_that_cannot_be_computed_says_why_and_the_others_are() -> None:
     raw["arms"]["far"] = raw["arms"]["ring"] | {RING + "nodes": 60, RING + "wss.loss_db": 20}
     backend = SimulationBackend()
     batches, _ = backend.batches(of(raw).plans)
-    records = [record for batch in batches for record in backend.compute(batch)]
+    records = [record for batch in batches for record in batch.compute()]
     (failed,) = [record for record in records if isinstance(record, RunFailed)]
     assert (failed.arm, "dBm, less than the receiver's" in failed.reason) == ("far", True)
     assert sum(isinstance(record, CollectiveTimed) for record in records) == 2
@@ -552,7 +552,7 @@ def test_the_latency_of_the_command_line_counts_in_a_batch_too() -> None:
     def took_s(latency_s: float) -> float:
         backend = SimulationBackend(latency_s=latency_s)
         ((batch,), _) = backend.batches([plan_])
-        (timed,) = [record for record in backend.compute(batch) if isinstance(record, CollectiveTimed)]
+        (timed,) = [record for record in batch.compute() if isinstance(record, CollectiveTimed)]
         return timed.total_s
 
     steps = steps_named(plan_.jobs[0].loop.collective, 24).steps
@@ -771,7 +771,7 @@ def all_reduces(raw: dict[str, Any]) -> dict[str, float]:
     """Seconds of the all-reduces of each arm."""
     experiment, backend = of(raw), SimulationBackend()
     found, left = backend.batches(choose(experiment, backend).plans)
-    records = [record for batch in found for record in backend.compute(batch)]
+    records = [record for batch in found for record in batch.compute()]
     records += [record for plan in left for record in one_alone(backend, plan)[0]]
     rows = where(analyse(experiment, records, "simulated").rows, metric="allreduce")
     return {row.arm: float(row.value) for row in rows}
