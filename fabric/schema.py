@@ -571,14 +571,14 @@ def _plug_in(
         for port in (a, b):
             if port.node in assembly.gpus and port.node not in onics and port.number > 0:
                 kinds = " or ".join(dict.fromkeys(device.kind for device in devices.values()))
-                raise ValueError(f"{where}: {port} can only be plugged into an {kinds}")
+                raise ValueError(f"{where}: {port} takes only the cable of a device ({kinds})")
         links.append(Link(a, b, rate_bps, queue_s, impairments))
     return links, cables
 
 
 def _cable(where: str, device: CabledNode, link: Link, assembly: Assembly) -> Link:
     if link.impairments != NONE:
-        what = f"an {device.kind}'s cable, which loses and delays nothing"
+        what = f"the cable of a device ({device.kind}), which loses and delays nothing"
         raise ValueError(f"{where}: {link.a} - {link.b} is {what}")
     try:
         return device.cable(link, assembly)

@@ -180,7 +180,7 @@ def three_levels() -> dict[str, Any]:
         (changed(one_level(), 4, "g0:1", "avg0:5"), r"links\[4\]\.ends: avg0 has ports 0 to 4, not 5"),
         (changed(one_level(), 4, "g0:2", "avg0:1"), r"links\[4\]\.ends: g0 has ports 0 to 1, not 2"),
         (changed(one_level(), 5, "g0:1", "avg0:2"), r"links\[5\]: port g0:1 is already plugged in"),
-        (changed(one_level(), 0, "g0:1", "tor0:1"), r"links\[0\]: g0:1 can only be plugged into an averager"),
+        (changed(one_level(), 0, "g0:1", "tor0:1"), r"links\[0\]: g0:1 takes only the cable of a device"),
         ({**one_level(), "circuits": [["g0:1", "g1:1"]]}, "no optical switch joins g0:1 and g1:1"),
         (with_averager(one_level(), "tor0"), "the name tor0 is used by two nodes"),
         ({**one_level(), "grids": {"n": {"rows": 2, "columns": 2, "gpu": "m", "rate": RATE}}},
