@@ -15,9 +15,10 @@ import numpy as np
 
 
 def our_all_reduce(rank: int, ranks: int, port: int, vector: Any) -> Callable[[], object]:
+    from ringlight.containers.worker.assignment import partners
     from ringlight.containers.worker.rendezvous import Line, connect_all, listen
     from ringlight.containers.worker.spec import WorkerSpec
-    from ringlight.containers.worker.transport import Transport, partners
+    from ringlight.containers.worker.transport import Transport
     from ringlight.fabric.collectives import all_reduce
 
     peers = tuple(f"127.0.0.{peer + 1}" for peer in range(ranks))

@@ -87,3 +87,11 @@ class Lender:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))
         return taken
+
+
+def lender_for(connection: socket.socket) -> Lender | None:
+    """Return a lender, or None if memory cannot be lent. Then everything is copied, which always works."""
+    try:
+        return Lender(connection)
+    except OSError:
+        return None

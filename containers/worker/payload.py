@@ -16,11 +16,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ringlight.containers.worker.assignment import partners
+from ringlight.containers.worker.elements import ITEM_BYTES
 from ringlight.containers.worker.flows import Flows
 from ringlight.containers.worker.posted import Posted
 from ringlight.containers.worker.rendezvous import Line, Lines
 from ringlight.containers.worker.spec import WorkerSpec
-from ringlight.containers.worker.transport import ITEM_BYTES, RunReport, Transport, partners
+from ringlight.containers.worker.transport import RunReport, Transport
 from ringlight.fabric.collectives import Schedule, chunk_bounds, local_bounds, schedule_of
 from ringlight.fabric.kinds import holds, matrix_bounds, needs, vector_bytes
 from ringlight.fabric.steps import BoolArray, IntArray

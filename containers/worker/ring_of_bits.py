@@ -17,7 +17,8 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from ringlight.containers.worker.transport import Elements, RunReport, Transport
+from ringlight.containers.worker.elements import Elements
+from ringlight.containers.worker.transport import RunReport, Transport
 from ringlight.fabric.collectives import Schedule, all_reduce, chunk_bounds, schedule_of
 from ringlight.fabric.gathers import ring_all_gather, ring_reduce_scatter
 from ringlight.fabric.whole_numbers import sums

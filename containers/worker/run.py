@@ -29,7 +29,7 @@ from ringlight.containers.worker.posted import Posted, told
 from ringlight.containers.worker.release import wait_for_release
 from ringlight.containers.worker.rendezvous import Line, connect_all, describe, listen, one_way, onic, part
 from ringlight.containers.worker.spec import BadSpec, WorkerSpec
-from ringlight.containers.worker.transport import retransmits, round_trip_s
+from ringlight.containers.worker.tcp_state import retransmits, round_trip_s
 from ringlight.fabric.phases import Progress
 from ringlight.workloads.graph import Kind, Workload, covered_s
 from ringlight.workloads.packed import unpack

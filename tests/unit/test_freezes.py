@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ringlight.containers.worker import transport
+from ringlight.containers.worker import patience
 from ringlight.experiments.analysis.freezes import outside, stalled, standstills
 from ringlight.experiments.backends.emulation.astray import Astray as OfLab
 from ringlight.experiments.record.events import (
@@ -279,9 +279,9 @@ def test_a_pause_of_the_whole_machine_is_no_silence_of_a_peer(
 ) -> None:
     """Five seconds of silence are borne."""
     clock = _Clock(pauses)
-    monkeypatch.setattr(transport, "time", clock)
-    waiting = transport.Transport.__new__(transport.Transport)
-    waiting._flows, waiting._stood_s = None, 0.0
-    while waiting._wait(clock, {}, [], 105.0):  # type: ignore[arg-type]
+    monkeypatch.setattr(patience, "time", clock)
+    waiting = patience.Patience([], 5.0, None)
+    waiting._poller = clock  # type: ignore[assignment]
+    while waiting._can_go_on([]):
         assert clock.now_s < 200.0
     assert clock.now_s - 100.0 == pytest.approx(gives_up_after_s, abs=0.1)

@@ -17,9 +17,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringlight.containers.worker import transport
+from ringlight.containers.worker import assignment, transport
+from ringlight.containers.worker.assignment import LEND_BYTES
 from ringlight.containers.worker.lending import PIPE_BYTES, Lender
-from ringlight.containers.worker.transport import LEND_BYTES, RECEIPT, Transport
+from ringlight.containers.worker.transport import RECEIPT, Transport
 from ringlight.fabric.collectives import Schedule, Transfer, all_reduce, apply_schedule, lendable
 from tests.unit.fabrics import COLLECTIVES
 from tests.unit.test_transport import Vectors, connected, random_vectors, run, same_bits, schedules, tcp_pair
@@ -101,7 +102,11 @@ def test_any_schedule_that_lends_gives_the_same_bits(schedule: Schedule, seed: i
 @given(schedules(), st.integers(0, 1000))
 def test_any_schedule_over_connections_that_lend_all_they_may(schedule: Schedule, seed: int) -> None:
     vectors = random_vectors(schedule.world_size, 60_001, seed)
-    with np.errstate(all="ignore"), patch.object(transport, "LEND_BYTES", 1):
+    with (
+        np.errstate(all="ignore"),
+        patch.object(assignment, "LEND_BYTES", 1),
+        patch.object(transport, "LEND_BYTES", 1),
+    ):
         assert same_bits(run(schedule, vectors, buffer_bytes=2048), apply_schedule(schedule, vectors))
 
 

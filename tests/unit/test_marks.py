@@ -19,12 +19,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ringlight.containers.worker.assignment import partners
 from ringlight.containers.worker.marks import WORD_TOS
 from ringlight.containers.worker.messages import Receiver, Sender
 from ringlight.containers.worker.posted import FILE, Posted
 from ringlight.containers.worker.rendezvous import Line, Lines, connect_all, listen
 from ringlight.containers.worker.spec import WorkerSpec, parse_spec
-from ringlight.containers.worker.transport import Transport, partners
+from ringlight.containers.worker.transport import Transport
 from ringlight.fabric.collectives import Schedule, all_reduce, apply_schedule, chunk_bounds
 from ringlight.workloads.formats.matrix import traffic
 from ringlight.workloads.graph import Collective, Kind, Workload, Writer

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringlight.containers.worker.transport import SEGMENTS_PER_CHUNK
+from ringlight.containers.worker.transfers import SEGMENTS_PER_CHUNK
 from ringlight.controller.onic.protocol import Times
 from ringlight.fabric.cost import RingJob, byte_time, predict, ring_edge_bytes
 from ringlight.fabric.parts import Port

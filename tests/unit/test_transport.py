@@ -21,11 +21,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringlight.containers.worker import transport
+from ringlight.containers.worker.assignment import READY, partners
+from ringlight.containers.worker.elements import ITEM_BYTES
 from ringlight.containers.worker.model import Replica
 from ringlight.containers.worker.peer import PeerLost
 from ringlight.containers.worker.rendezvous import part
-from ringlight.containers.worker.transport import READY, RECEIPT, Transport, partners
+from ringlight.containers.worker.tcp_state import unacknowledged
+from ringlight.containers.worker.transfers import SEGMENT_BYTES
+from ringlight.containers.worker.transport import RECEIPT, Transport
 from ringlight.fabric.collectives import (
     Schedule,
     Transfer,
@@ -250,7 +253,7 @@ def test_done_means_received_by_the_peer() -> None:
         def peer() -> None:
             read_slowly(far, 200_000, 0.3)
             deadline = time.monotonic() + 5
-            while transport.unacknowledged(near) and time.monotonic() < deadline:
+            while unacknowledged(near) and time.monotonic() < deadline:
                 time.sleep(0.01)
             time.sleep(0.3)
             far.sendall(RECEIPT)
@@ -457,4 +460,4 @@ def test_killed_peer_process_is_named() -> None:
 
 
 def test_segments_are_whole_elements() -> None:
-    assert transport.SEGMENT_BYTES % transport.ITEM_BYTES == 0
+    assert SEGMENT_BYTES % ITEM_BYTES == 0

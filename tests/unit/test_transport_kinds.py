@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringlight.containers.worker.transport import LEND_BYTES
+from ringlight.containers.worker.assignment import LEND_BYTES
 from ringlight.fabric.collectives import apply_schedule, chunk_bounds, local_bounds, schedule_of
 from ringlight.fabric.kinds import KINDS, collective_steps, holds, matrix_bounds, needs
 from tests.unit.test_transport import Vectors, random_vectors, run, same_bits

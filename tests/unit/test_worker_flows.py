@@ -24,12 +24,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from ringlight.containers.worker import transport
+from ringlight.containers.worker.assignment import partners
 from ringlight.containers.worker.flows import Flows
 from ringlight.containers.worker.peer import PeerLost
 from ringlight.containers.worker.rendezvous import part
 from ringlight.containers.worker.spec import parse_spec
-from ringlight.containers.worker.transport import RunReport, Transport, partners, unacknowledged
+from ringlight.containers.worker.tcp_state import NOTE_WHEN_ACKNOWLEDGED, unacknowledged
+from ringlight.containers.worker.transport import RunReport, Transport
 from ringlight.fabric.collectives import Schedule, Transfer, all_reduce, apply_schedule, schedule_of
 from ringlight.fabric.kinds import KINDS, collective_steps, matrix_bounds
 from tests.unit.fabrics import COLLECTIVES
@@ -645,7 +646,7 @@ def test_parting_is_not_misled_by_a_late_note_of_an_acknowledgement() -> None:
     near, far = tcp_pair()
     with near, far:
         Transport(ONE_WAY, 0, {1: near}, 100, 5.0, Flows(Path("none")), [address(0), address(1)])
-        near.sendmsg([b"x"], transport._NOTE_WHEN_ACKNOWLEDGED)
+        near.sendmsg([b"x"], NOTE_WHEN_ACKNOWLEDGED)
         parting = threading.Timer(0.2, far.shutdown, (socket.SHUT_WR,))
         # Before the timer: what is counted from may not be later than what it counts from.
         begin, cpu = time.monotonic(), time.thread_time()
