@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from ringlight.controller.circuits.optical_site import OpticalSite
 from ringlight.controller.errors import UnavailableError
-from ringlight.controller.optical.base import Deadline
+from ringlight.controller.optical.deadline import Deadline
 from ringlight.controller.optical.errors import OpticalError, StaleRevision
 from ringlight.controller.optical.model import Snapshot
 from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, Mode

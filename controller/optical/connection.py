@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from ringlight.controller.optical.base import Deadline
+from ringlight.controller.optical.deadline import Deadline
 from ringlight.controller.optical.errors import DeadlineExceeded, OpticalError, Unreachable
 
 #: Longest wait for a connection, TLS included, seconds.

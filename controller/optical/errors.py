@@ -11,6 +11,9 @@ The classes fall into four groups:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from ringlight.controller.optical.model import ApplyResult
 from ringlight.fabric.crossconnect import CrossConnect
 
@@ -125,3 +128,18 @@ class PartialApply(NotAsPlanned):
 
 class ReadBackMismatch(NotAsPlanned):
     """The switch accepted everything, yet its state differs from the plan."""
+
+
+@contextmanager
+def after_others(begun: bool = True) -> Iterator[None]:
+    """Yield around one of several requests that form one write.
+
+    ``begun``: earlier requests of the write were carried out, so an error before this request is sent does
+    not mean that nothing was changed. Raises Indeterminate instead of Unreachable and DeadlineExceeded then.
+    """
+    try:
+        yield
+    except (Unreachable, DeadlineExceeded) as error:
+        if not begun:
+            raise
+        raise Indeterminate(f"after other requests of this write: {error}") from error

@@ -27,8 +27,9 @@ from dataclasses import replace
 from typing import Any
 
 from ringlight.controller.optical import readings
-from ringlight.controller.optical.base import Deadline, OpticalSwitchDriver, Verb
+from ringlight.controller.optical.base import OpticalSwitchDriver
 from ringlight.controller.optical.connection import Connection, ask_again
+from ringlight.controller.optical.deadline import Deadline
 from ringlight.controller.optical.errors import (
     Indeterminate,
     OpticalError,
@@ -38,6 +39,7 @@ from ringlight.controller.optical.errors import (
 )
 from ringlight.controller.optical.inventory import Entry
 from ringlight.controller.optical.model import Capabilities, Identity, Snapshot
+from ringlight.controller.optical.plan_run import Verb
 from ringlight.fabric.crossconnect import CrossConnect
 
 log = logging.getLogger(__name__)

@@ -22,7 +22,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ringlight.controller.optical.base import Deadline
+from ringlight.controller.optical.deadline import Deadline
 from ringlight.controller.optical.errors import Indeterminate, ProtocolError, Refused
 from ringlight.controller.optical.inventory import Entry, secrets_of
 from ringlight.controller.optical.model import Capabilities, Identity, PortStatus, Snapshot

@@ -30,8 +30,14 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
-from ringlight.controller.optical.base import Deadline, after_others
-from ringlight.controller.optical.errors import Indeterminate, OpticalError, ProtocolError, Refused
+from ringlight.controller.optical.deadline import Deadline
+from ringlight.controller.optical.errors import (
+    Indeterminate,
+    OpticalError,
+    ProtocolError,
+    Refused,
+    after_others,
+)
 from ringlight.controller.optical.inventory import Entry, secrets_of
 from ringlight.controller.optical.model import Capabilities, Identity, PortStatus, Snapshot
 from ringlight.extensions.calient.calient_circuits import (

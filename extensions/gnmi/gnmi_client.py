@@ -16,8 +16,8 @@ import grpc
 from pygnmi.spec.v080 import gnmi_pb2 as gnmi
 from pygnmi.spec.v080.gnmi_pb2_grpc import gNMIStub
 
-from ringlight.controller.optical.base import Deadline
 from ringlight.controller.optical.connection import ask_again
+from ringlight.controller.optical.deadline import Deadline
 from ringlight.controller.optical.errors import (
     AuthFailed,
     DeadlineExceeded,

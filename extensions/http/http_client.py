@@ -19,8 +19,8 @@ from typing import Any
 
 import h11
 
-from ringlight.controller.optical.base import Deadline
 from ringlight.controller.optical.connection import Connection, ask_again
+from ringlight.controller.optical.deadline import Deadline
 from ringlight.controller.optical.errors import (
     AuthFailed,
     Indeterminate,

@@ -32,7 +32,8 @@ from typing import Any
 
 from pygnmi.spec.v080 import gnmi_pb2 as gnmi
 
-from ringlight.controller.optical.base import Deadline, OpticalSwitchDriver
+from ringlight.controller.optical.base import OpticalSwitchDriver
+from ringlight.controller.optical.deadline import Deadline
 from ringlight.controller.optical.errors import (
     ProtocolError,
     StaleRevision,

@@ -22,7 +22,8 @@ from ringlight.controller.openflow.errors import (
     SwitchTimeoutError,
 )
 from ringlight.controller.openflow.messages import FlowEntry, FlowMod
-from ringlight.controller.optical.base import Deadline, OpticalSwitchDriver
+from ringlight.controller.optical.base import OpticalSwitchDriver
+from ringlight.controller.optical.deadline import Deadline
 from ringlight.controller.optical.errors import (
     DeadlineExceeded,
     Indeterminate,

@@ -49,8 +49,9 @@ from ncclient.operations import RaiseMode, RPCError, TimeoutExpiredError
 from ncclient.transport import AuthenticationError, SSHSession, SSHUnknownHostError
 
 from ringlight.controller.optical import readings
-from ringlight.controller.optical.base import Deadline, OpticalSwitchDriver
+from ringlight.controller.optical.base import OpticalSwitchDriver
 from ringlight.controller.optical.connection import ask_again
+from ringlight.controller.optical.deadline import Deadline
 from ringlight.controller.optical.errors import (
     AuthFailed,
     DeadlineExceeded,

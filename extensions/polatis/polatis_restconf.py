@@ -34,7 +34,8 @@ from dataclasses import replace
 from typing import Any
 
 from ringlight.controller.optical import readings
-from ringlight.controller.optical.base import Deadline, OpticalSwitchDriver
+from ringlight.controller.optical.base import OpticalSwitchDriver
+from ringlight.controller.optical.deadline import Deadline
 from ringlight.controller.optical.errors import ProtocolError, StaleRevision
 from ringlight.controller.optical.inventory import Entry, secrets_of
 from ringlight.controller.optical.model import Capabilities, Identity, Snapshot

@@ -26,8 +26,9 @@ from typing import Any
 
 from pygnmi.spec.v080 import gnmi_pb2 as gnmi
 
-from ringlight.controller.optical.base import Deadline, OpticalSwitchDriver, after_others
-from ringlight.controller.optical.errors import ProtocolError, Refused
+from ringlight.controller.optical.base import OpticalSwitchDriver
+from ringlight.controller.optical.deadline import Deadline
+from ringlight.controller.optical.errors import ProtocolError, Refused, after_others
 from ringlight.controller.optical.inventory import Entry, secrets_of
 from ringlight.controller.optical.model import Capabilities, Identity, Snapshot
 from ringlight.extensions.gnmi.gnmi_client import Elem, GnmiClient, NotThere, access_of, path_of, updates_of

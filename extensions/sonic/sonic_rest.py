@@ -32,8 +32,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ringlight.controller.optical.base import Deadline, OpticalSwitchDriver, after_others
-from ringlight.controller.optical.errors import ProtocolError, Refused
+from ringlight.controller.optical.base import OpticalSwitchDriver
+from ringlight.controller.optical.deadline import Deadline
+from ringlight.controller.optical.errors import ProtocolError, Refused, after_others
 from ringlight.controller.optical.inventory import Entry, secrets_of
 from ringlight.controller.optical.model import Capabilities, Identity, Snapshot
 from ringlight.extensions.http.http_client import Reply, http_client

@@ -14,8 +14,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from ringlight.controller.optical.base import Deadline
 from ringlight.controller.optical.connection import Connection, ask_again
+from ringlight.controller.optical.deadline import Deadline
 from ringlight.controller.optical.errors import (
     AuthFailed,
     DeadlineExceeded,

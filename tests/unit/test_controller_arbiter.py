@@ -26,7 +26,8 @@ from ringlight.controller.light.documents import PlaneDocument
 from ringlight.controller.light.grid import GridPlan, GridProvider, plan_light
 from ringlight.controller.light.onics import OnicEntry, OnicSite
 from ringlight.controller.onic.wire import VERSION
-from ringlight.controller.optical.base import Deadline, OpticalSwitchDriver
+from ringlight.controller.optical.base import OpticalSwitchDriver
+from ringlight.controller.optical.deadline import Deadline
 from ringlight.controller.optical.errors import Unreachable
 from ringlight.controller.optical.model import Capabilities, PortStatus, Snapshot, dual_sided
 from ringlight.controller.packets.forwarding import Forwarding

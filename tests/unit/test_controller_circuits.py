@@ -19,7 +19,8 @@ from ringlight.controller.circuits.reconciler import Reconciler
 from ringlight.controller.circuits.transaction import Found
 from ringlight.controller.errors import ConflictError, InvalidError, UnavailableError
 from ringlight.controller.openflow.messages import FlowMod, PortDescription, SwitchEvent
-from ringlight.controller.optical.base import Deadline, OpticalSwitchDriver
+from ringlight.controller.optical.base import OpticalSwitchDriver
+from ringlight.controller.optical.deadline import Deadline
 from ringlight.controller.optical.errors import Refused, Unreachable
 from ringlight.controller.optical.model import Bounds, Capabilities, PortStatus, Snapshot, Timing, dual_sided
 from ringlight.controller.packets.forwarding import Forwarding

@@ -24,9 +24,11 @@ from ringlight.controller.circuits.reconciler import Reconciler
 from ringlight.controller.circuits.transaction import Found, achieved, leftovers, standing, taken_back
 from ringlight.controller.errors import UnavailableError
 from ringlight.controller.light.switches import Lights
-from ringlight.controller.optical.base import Deadline, OpticalSwitchDriver, make_plan
+from ringlight.controller.optical.base import OpticalSwitchDriver
+from ringlight.controller.optical.deadline import Deadline
 from ringlight.controller.optical.errors import Indeterminate, Refused, Unreachable
 from ringlight.controller.optical.model import Capabilities, Plan, PortStatus, Snapshot, Timing, dual_sided
+from ringlight.controller.optical.planning import make_plan
 from ringlight.controller.packets.forwarding import Forwarding
 from ringlight.controller.packets.watching import TableWatch
 from ringlight.controller.store import Store

@@ -17,8 +17,10 @@ from hypothesis import strategies as st
 from ringlight.controller.bus import EventBus
 from ringlight.controller.circuits.optical_site import OpticalSite
 from ringlight.controller.errors import RefusedError, UnavailableError
-from ringlight.controller.optical import base
-from ringlight.controller.optical.base import Deadline, OpticalSwitchDriver, Verb, los_alarms, make_plan
+from ringlight.controller.optical import safe_reading
+from ringlight.controller.optical.alarms import los_alarms
+from ringlight.controller.optical.base import OpticalSwitchDriver
+from ringlight.controller.optical.deadline import Deadline
 from ringlight.controller.optical.errors import (
     DeadlineExceeded,
     Indeterminate,
@@ -49,6 +51,8 @@ from ringlight.controller.optical.model import (
     Timing,
     dual_sided,
 )
+from ringlight.controller.optical.plan_run import Verb
+from ringlight.controller.optical.planning import make_plan
 from ringlight.controller.optical.registry import make_driver
 from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, Mode, PortState, check_matching
 from tests.drivers import converge
@@ -403,7 +407,7 @@ def test_another_writer_makes_the_plan_stale(switch: Switch, driver: MemoryDrive
 def test_a_reading_a_moment_old_is_not_repeated(
     switch: Switch, driver: MemoryDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(base, "FRESH_S", 60.0)
+    monkeypatch.setattr(safe_reading, "FRESH_S", 60.0)
     seen = driver.snapshot()
     plan = driver.plan(straight(1), snapshot=seen)
     switch.reads = 0
@@ -419,7 +423,7 @@ def test_a_reading_a_moment_old_is_not_repeated(
     with pytest.raises(ReadBackMismatch, match="someone else"):
         driver.apply(plan, seen=seen)
     # Too old.
-    monkeypatch.setattr(base, "FRESH_S", 0.0)
+    monkeypatch.setattr(safe_reading, "FRESH_S", 0.0)
     seen = driver.snapshot()
     plan = driver.plan(straight(3), snapshot=seen)
     switch.lit[XC(6, 14)] = CONNECTED
@@ -430,7 +434,7 @@ def test_a_reading_a_moment_old_is_not_repeated(
 def test_one_write_that_would_remove_what_others_made_is_preceded_by_a_reading(
     switch: Switch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(base, "FRESH_S", 60.0)
+    monkeypatch.setattr(safe_reading, "FRESH_S", 60.0)
     driver = MemoryDriver(switch, max_replace=8)
     converge(driver, straight(1))
     seen = driver.snapshot()

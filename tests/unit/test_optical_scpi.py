@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ringlight.controller.bus import EventBus
 from ringlight.controller.circuits.optical_site import OpticalSite
 from ringlight.controller.errors import UnavailableError
-from ringlight.controller.optical.base import Deadline
+from ringlight.controller.optical.deadline import Deadline
 from ringlight.controller.optical.errors import (
     DeadlineExceeded,
     Indeterminate,

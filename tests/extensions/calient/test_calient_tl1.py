@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringlight.controller.optical import base
+from ringlight.controller.optical import safe_reading
 from ringlight.controller.optical.base import OpticalSwitchDriver
 from ringlight.controller.optical.errors import PartialApply, ProtocolError, Refused
 from ringlight.controller.optical.model import Identity, PortStatus
@@ -328,7 +328,7 @@ class ModelClient:
 
 
 def test_a_half_done_bulk_names_what_is_missing(model: ModelSwitch, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(base, "FRESH_S", 60.0)
+    monkeypatch.setattr(safe_reading, "FRESH_S", 60.0)
     entry = {"driver": "calient_tl1", "address": model.address, "username": "ann", "profile": MEMS.declared()}
     driver = make_driver("ocs0", entry, SIZE)
     try:

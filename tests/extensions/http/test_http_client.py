@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringlight.controller.optical.base import Deadline
+from ringlight.controller.optical.deadline import Deadline
 from ringlight.controller.optical.errors import (
     AuthFailed,
     DeadlineExceeded,

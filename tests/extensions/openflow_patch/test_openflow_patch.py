@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringlight.controller.openflow.messages import FlowEntry
-from ringlight.controller.optical.base import CrossConnectState
 from ringlight.controller.optical.errors import ProtocolError
 from ringlight.controller.optical.registry import make_driver
 from ringlight.extensions.openflow_patch.driver import (
@@ -21,7 +20,7 @@ from ringlight.extensions.openflow_patch.driver import (
     flow_of,
     is_drop,
 )
-from ringlight.fabric.crossconnect import CrossConnect
+from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState
 
 SIZE = 16
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from lxml import etree
 from ncclient import manager
 
-from ringlight.controller.optical.base import Deadline
+from ringlight.controller.optical.deadline import Deadline
 from ringlight.controller.optical.errors import (
     AuthFailed,
     Indeterminate,

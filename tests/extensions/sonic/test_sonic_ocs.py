@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringlight.controller.optical.base import Deadline, OpticalSwitchDriver
+from ringlight.controller.optical.base import OpticalSwitchDriver
+from ringlight.controller.optical.deadline import Deadline
 from ringlight.controller.optical.errors import (
     AuthFailed,
     Indeterminate,

@@ -19,7 +19,7 @@ from ringlight.controller.circuits.optical_site import OpticalSite
 from ringlight.controller.errors import UnavailableError
 from ringlight.controller.light.documents import quantile
 from ringlight.controller.light.switches import Lights
-from ringlight.controller.optical.base import Deadline
+from ringlight.controller.optical.deadline import Deadline
 from ringlight.controller.optical.errors import Unreachable
 from ringlight.controller.optical.model import Snapshot
 from ringlight.extensions.wrht import conducting as ring_conductor

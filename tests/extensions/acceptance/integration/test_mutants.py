@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from ringlight.controller.optical import scpi
-from ringlight.controller.optical.base import OpticalSwitchDriver
 from ringlight.controller.optical.errors import OpticalError
-from ringlight.controller.optical.model import Plan, PortStatus, Snapshot
+from ringlight.controller.optical.model import PortStatus, Snapshot
+from ringlight.controller.optical.plan_run import PlanRun
 from ringlight.extensions.acceptance.checks import CHECKS
 from ringlight.extensions.acceptance.runner import by_item, run_checks
 from ringlight.fabric.crossconnect import CrossConnectState, PortState
@@ -25,12 +25,12 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 
 
 def no_read_back(patch: pytest.MonkeyPatch) -> None:
-    def settled(self: OpticalSwitchDriver, plan: Plan, *_: Any) -> Snapshot:
-        standing = dict.fromkeys((*plan.keep, *plan.add), CrossConnectState.CONNECTED)
-        ports = dict.fromkeys(self.capabilities().ports, PortStatus(PortState.TUNED))
-        return Snapshot(self.name, standing, ports, taken_at=time.monotonic())
+    def settled(self: PlanRun, *_: Any) -> Snapshot:
+        standing = dict.fromkeys((*self._plan.keep, *self._plan.add), CrossConnectState.CONNECTED)
+        ports = dict.fromkeys(self._capabilities.ports, PortStatus(PortState.TUNED))
+        return Snapshot(self._before.switch, standing, ports, taken_at=time.monotonic())
 
-    patch.setattr(OpticalSwitchDriver, "_settled", settled)
+    patch.setattr(PlanRun, "_settled", settled)
 
 
 def empty_when_a_reading_fails(patch: pytest.MonkeyPatch) -> None:
@@ -47,8 +47,8 @@ def empty_when_a_reading_fails(patch: pytest.MonkeyPatch) -> None:
 
 
 def delete_after_add(patch: pytest.MonkeyPatch) -> None:
-    writes = OpticalSwitchDriver._writes
-    patch.setattr(OpticalSwitchDriver, "_writes", lambda self, plan: writes(self, plan)[::-1])
+    writes = PlanRun._writes
+    patch.setattr(PlanRun, "_writes", lambda self, plan: writes(self, plan)[::-1])
 
 
 MUTANTS = [
