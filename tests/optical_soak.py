@@ -23,9 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from ringlight.controller.bus import EventBus
+from ringlight.controller.circuits.change import Target
 from ringlight.controller.circuits.drift import Policy
 from ringlight.controller.circuits.intent import IntentDatabase
-from ringlight.controller.circuits.manager import CircuitManager, Target
+from ringlight.controller.circuits.manager import CircuitManager
 from ringlight.controller.circuits.optical_site import OpticalSite
 from ringlight.controller.circuits.reconciler import Reconciler
 from ringlight.controller.errors import ControllerError

@@ -372,3 +372,15 @@ def _from_json(text: str) -> _Sets:
         switch: frozenset(CrossConnect(*entry) for entry in group)
         for switch, group in json.loads(text).items()
     }
+
+
+@contextlib.contextmanager
+def on_disk() -> Iterator[None]:
+    """Yield around a database write after light has changed.
+
+    A failing disk is logged and is not an error.
+    """
+    try:
+        yield
+    except UnavailableError as error:
+        log.error("%s", error)

@@ -14,7 +14,8 @@ from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from ringlight.controller.bus import EventBus
-from ringlight.controller.circuits.manager import CircuitManager, Target
+from ringlight.controller.circuits.change import Target
+from ringlight.controller.circuits.manager import CircuitManager
 from ringlight.controller.circuits.transaction import Leftover, LeftoverDocument
 from ringlight.controller.errors import ControllerError, InvalidError, NotFoundError
 from ringlight.controller.jobs.job import Job, guest_of

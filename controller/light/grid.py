@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ringlight.controller.circuits.manager import Target
+from ringlight.controller.circuits.change import Target
 from ringlight.controller.errors import ConflictError, ControllerError, InvalidError, UnavailableError
 from ringlight.controller.light.documents import GridPart, GridPlanned, LitPair, OnicDocument, wired
 from ringlight.controller.light.onics import OnicView

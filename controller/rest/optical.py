@@ -9,7 +9,7 @@ from typing import Any, Literal
 from fastapi import APIRouter, Response
 from pydantic import TypeAdapter
 
-from ringlight.controller.circuits.manager import Change, Target
+from ringlight.controller.circuits.change import Change, Target
 from ringlight.controller.circuits.transaction import LeftoverDocument
 from ringlight.controller.optical.model import Alarm, CrossConnectResult, Identity, Timing
 from ringlight.controller.rest.common import PlainRoute, Who, answers

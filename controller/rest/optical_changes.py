@@ -7,9 +7,9 @@ from typing import Any
 
 from fastapi import APIRouter
 
+from ringlight.controller.circuits.change import Target
 from ringlight.controller.circuits.drift import Policy
 from ringlight.controller.circuits.intent import AuditEntry
-from ringlight.controller.circuits.manager import Target
 from ringlight.controller.optical.model import Alarm
 from ringlight.controller.rest.common import PlainRoute, Who, answers
 from ringlight.controller.rest.optical import CircuitsChange, answer, entries

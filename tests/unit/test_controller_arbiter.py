@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringlight.controller.bus import EventBus
+from ringlight.controller.circuits.change import Target
 from ringlight.controller.circuits.intent import IntentDatabase
-from ringlight.controller.circuits.manager import CircuitManager, Target
+from ringlight.controller.circuits.manager import CircuitManager
 from ringlight.controller.circuits.optical_site import OpticalSite
 from ringlight.controller.errors import ConflictError, ControllerError, InvalidError, UnavailableError
 from ringlight.controller.jobs.job import JobState

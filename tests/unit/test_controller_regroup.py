@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ringlight.controller.circuits import regroup
-from ringlight.controller.circuits.manager import Target
+from ringlight.controller.circuits.change import Target
 from ringlight.controller.circuits.regroup import RegroupManager
 from ringlight.controller.errors import NotFoundError
 from ringlight.controller.store import Store

@@ -16,9 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringlight.controller.bus import EventBus
+from ringlight.controller.circuits.change import Change, Target
 from ringlight.controller.circuits.drift import Policy, drift, mending
 from ringlight.controller.circuits.intent import IntentDatabase
-from ringlight.controller.circuits.manager import Change, CircuitManager, Target
+from ringlight.controller.circuits.manager import CircuitManager
 from ringlight.controller.circuits.optical_site import OpticalSite
 from ringlight.controller.circuits.reconciler import Reconciler
 from ringlight.controller.circuits.transaction import Found, achieved, leftovers, standing, taken_back
@@ -547,7 +548,7 @@ SETTLE_S = 0.4
 @pytest.fixture
 def settling(three: Three, monkeypatch: pytest.MonkeyPatch) -> Three:
     """What these switches show may still vanish for longer than anybody waits for anything else."""
-    monkeypatch.setattr("ringlight.controller.circuits.manager.PATIENCE_S", SETTLE_S / 4)
+    monkeypatch.setattr("ringlight.controller.circuits.light_writer.PATIENCE_S", SETTLE_S / 4)
     for driver in three.drivers.values():
         driver._capabilities = replace(CAPABILITIES, timing=Timing(settle_s=SETTLE_S))
     return three
