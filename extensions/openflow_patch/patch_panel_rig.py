@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from ringlight.controller.openflow.errors import SwitchTimeoutError
-from ringlight.controller.openflow.plane import FlowEntry, FlowMod, OpenFlowPlane
+from ringlight.controller.openflow.messages import FlowEntry, FlowMod
+from ringlight.controller.openflow.plane import OpenFlowPlane
 from ringlight.controller.optical.base import OpticalSwitchDriver
 from ringlight.controller.optical.registry import make_driver
 from ringlight.extensions.openflow_patch import driver as openflow

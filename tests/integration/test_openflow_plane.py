@@ -16,7 +16,8 @@ from ringlight.controller.openflow.errors import (
     SwitchRefusedError,
     SwitchTimeoutError,
 )
-from ringlight.controller.openflow.plane import FlowMod, OpenFlowPlane, SwitchEvent
+from ringlight.controller.openflow.messages import FlowMod, SwitchEvent
+from ringlight.controller.openflow.plane import OpenFlowPlane
 from ringlight.testbed.lab import new_lab
 from ringlight.testbed.rigs.network import run
 

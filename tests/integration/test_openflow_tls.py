@@ -17,7 +17,8 @@ import pytest
 from ringlight.controller.__main__ import _openflow_tls
 from ringlight.controller.errors import StartError
 from ringlight.controller.openflow.errors import ListenError, NotConnectedError
-from ringlight.controller.openflow.plane import FlowMod, OpenFlowPlane
+from ringlight.controller.openflow.messages import FlowMod
+from ringlight.controller.openflow.plane import OpenFlowPlane
 
 pytestmark = [
     pytest.mark.root,

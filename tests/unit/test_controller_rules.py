@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from os_ken.ofproto import ofproto_parser
 
 from ringlight.controller.errors import ConflictError, NotFoundError
+from ringlight.controller.openflow.encoding import COMMANDS, PROTOCOL, flow_mod
 from ringlight.controller.openflow.errors import NotConnectedError, OpenFlowError, SwitchRefusedError
 from ringlight.controller.openflow.messages import (
     FlowEntry,
@@ -21,7 +22,6 @@ from ringlight.controller.openflow.messages import (
     SwitchEvent,
     Wire,
 )
-from ringlight.controller.openflow.plane import _COMMANDS, _PROTOCOL, _flow_mod
 from ringlight.controller.packets import flow_rules
 from ringlight.controller.packets import forwarding as forwarding_module
 from ringlight.controller.packets.forwarding import Forwarding
@@ -338,16 +338,16 @@ def test_a_path_is_what_the_tables_say_and_not_what_they_should() -> None:
 def test_a_flow_change_that_was_written_before_is_sent_with_a_number_of_its_own(mod: FlowMod) -> None:
     texts = []
     for xid in (1, 0xFFFF_FFFF, 1):
-        message = _flow_mod(mod)
+        message = flow_mod(mod)
         message.set_xid(xid)
         message.serialize()
         texts.append(message.buf)
         version, kind, length, told = ofproto_parser.header(message.buf)
         assert (length, told, message.xid) == (len(message.buf), xid, xid)
-        sent = ofproto_parser.msg(_PROTOCOL, version, kind, length, told, bytearray(message.buf))
+        sent = ofproto_parser.msg(PROTOCOL, version, kind, length, told, bytearray(message.buf))
         match = {k: f"{v[0]}/{v[1]}" if isinstance(v, tuple) else v for k, v in sent.match.items()}
         assert match == dict(mod.match)
-        assert sent.command == _COMMANDS[mod.command]
+        assert sent.command == COMMANDS[mod.command]
         assert (sent.priority, sent.cookie, sent.table_id) == (mod.priority, mod.cookie, mod.table_id)
         ports = [action.port for instruction in sent.instructions for action in instruction.actions]
         assert tuple(ports) == mod.out_ports

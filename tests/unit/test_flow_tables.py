@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from ringlight.controller.bus import EventBus
+from ringlight.controller.openflow.encoding import rewrite
 from ringlight.controller.openflow.errors import SwitchTimeoutError
 from ringlight.controller.openflow.handshake import _tells_of_others
 from ringlight.controller.openflow.messages import FlowEntry, Rewrite
-from ringlight.controller.openflow.plane import _rewrite
 from ringlight.controller.packets import flow_rules, watching
 from ringlight.controller.packets.forwarding import Forwarding
 from ringlight.controller.packets.tables import key_of, table_drift
@@ -70,10 +70,10 @@ def test_a_user_s_flow_is_put_back_unless_it_runs_out_by_itself_or_takes_a_rule_
 
 def test_a_flow_is_written_again_as_it_was() -> None:
     wire = STRANGE.wire.__class__(3, 4, 1, b"\0\1\0\4" + b"\0" * 4, b"\0\4\0\x08" + b"\0" * 4)
-    text = bytes(_rewrite(Rewrite("add", 9, 2, 77, wire)).buf)
+    text = bytes(rewrite(Rewrite("add", 9, 2, 77, wire)).buf)
     assert (text[0], text[1], int.from_bytes(text[2:4], "big")) == (4, 14, len(text))
     assert text.endswith(wire.match + wire.instructions)
-    assert _rewrite(Rewrite("delete_strict", 9, 2, 77, wire)).buf.endswith(b"\0\0" + wire.match)
+    assert rewrite(Rewrite("delete_strict", 9, 2, 77, wire)).buf.endswith(b"\0\0" + wire.match)
 
 
 def test_only_what_others_wrote_is_told_of() -> None:

@@ -15,7 +15,7 @@ import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from ringlight.controller import waiting_room
-from ringlight.controller.openflow import plane as of_plane
+from ringlight.controller.openflow import connections as of_connections
 from ringlight.controller.openflow import switch as of_switch
 from ringlight.controller.openflow import tls as of_tls
 from ringlight.controller.openflow.plane import OpenFlowPlane
@@ -68,7 +68,7 @@ def has_hung_up(far: socket.socket, wait_s: float) -> bool:
 def test_silent_connections_give_way_to_a_switch(
     plane: OpenFlowPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(of_plane, "_MOST_NEW", 8, raising=False)
+    monkeypatch.setattr(of_connections, "_MOST_NEW", 8)
     with contextlib.ExitStack() as stack:
         silent = [stack.enter_context(call(plane)) for _ in range(40)]
         far = stack.enter_context(call(plane))
@@ -108,7 +108,7 @@ def test_a_switch_that_answers_nothing_is_gone(plane: OpenFlowPlane, monkeypatch
 def test_switches_leave_descriptors_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 1024))
     assert share_of_descriptors(1024, 4) == 256
-    monkeypatch.setattr(of_plane, "_MOST", 16, raising=False)
+    monkeypatch.setattr(of_connections, "_MOST", 16)
     plane = OpenFlowPlane("127.0.0.1", 0)
     plane.start()
     try:
