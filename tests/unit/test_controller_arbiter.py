@@ -424,7 +424,7 @@ def test_a_job_from_submit_to_end(bench: Bench) -> None:
         bench.submit("blue", ["n0", "n1"])
     assert [rank["gpu"] for rank in bench.submit("blue", 4)["ranks"]] == ["n2", "n3", "n6", "n7"]
     bench.jobs.cancel("blue")
-    bench.wait(lambda: bench.jobs._jobs["blue"].clean)
+    bench.wait(lambda: bench.jobs._book.jobs["blue"].clean)
     grid = bench.document()
     assert (grid.jobs, grid.free) == (["red"], 12)
     assert next(node.ports for node in grid.nodes if node.gpu == "n5") == ["n-r1:2", "n-c1:2"]
@@ -442,9 +442,9 @@ def test_light_that_cannot_be_cleared_is_tried_again_before_the_next_job(bench: 
     bench.finish("red")
     bench.wait(lambda: not bench.wss["n-r0"].stand)
     assert bench.wss["n-r1"].stand
-    assert not bench.jobs._jobs["red"].clean
+    assert not bench.jobs._book.jobs["red"].clean
     bench.wss["n-r1"].away = False
-    bench.wait(lambda: bench.jobs._jobs["red"].clean)
+    bench.wait(lambda: bench.jobs._book.jobs["red"].clean)
     assert bench.lit() == {}
     bench.run("blue", 4)
     assert bench.has_map(bench.plan("n0", "n1", "n4", "n5"), "blue")
@@ -561,7 +561,7 @@ def test_a_spare_on_a_grid_gets_the_light_of_the_lost_node(bench: Bench) -> None
     bench.start()
     assert bench.jobs.job("red")["switches"] == ["n-r0"]
     bench.finish("red")
-    bench.wait(lambda: bench.jobs._jobs["red"].clean)
+    bench.wait(lambda: bench.jobs._book.jobs["red"].clean)
     assert bench.lit().keys() == blue.cross_connects.keys()
 
 
@@ -573,7 +573,7 @@ def test_a_job_that_no_free_node_of_the_grid_fits_fails_and_leaves_no_light(benc
     error = bench.jobs.job("red")["error"]
     assert error.startswith("rank 1 on GPU n1 was killed by SIGKILL, and it cannot go on: collective ring on")
     assert "share neither row nor column" in error
-    bench.wait(lambda: bench.jobs._jobs["red"].clean)
+    bench.wait(lambda: bench.jobs._book.jobs["red"].clean)
     assert bench.lit() == {}
 
 

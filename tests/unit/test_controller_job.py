@@ -29,8 +29,9 @@ from ringlight.controller.jobs.job import (
     note_workers,
     progress,
 )
-from ringlight.controller.jobs.manager import JobManager, guest_request, worker_spec
+from ringlight.controller.jobs.manager import JobManager
 from ringlight.controller.jobs.reservation import reserve
+from ringlight.controller.jobs.worker_settings import guest_request, worker_spec
 from ringlight.controller.jobs.workload_files import WorkloadFiles
 from ringlight.controller.store import Store
 from ringlight.workloads.graph import Book, Writer
@@ -435,7 +436,7 @@ def test_who_asks_for_fresh_events_has_what_a_worker_said_just_before(
     monkeypatch.setattr("ringlight.controller.jobs.manager._FRESH_S", 10.0)
     site.run("red", ["g0", "g1"])
     # No look of its own for a minute, after the one that is under way.
-    site.manager._busy_s = 60.0
+    site.manager._watch._busy_s = 60.0
     time.sleep(0.1)
     cursor = site.manager.events("red", 0)["cursor"]
     site.agent.say("red-0", "iteration", i=0)
@@ -451,7 +452,7 @@ def test_ends_of_workers_are_waited_for_while_there_is_a_job(site: Site) -> None
     site.wait(lambda: site.agent.questions > 2)
     site.manager.cancel("red")
     site.wait(lambda: not site.agent.alive)
-    site.wait(lambda: site.manager._jobs["red"].clean)
+    site.wait(lambda: site.manager._book.jobs["red"].clean)
     time.sleep(0.1)
     asked = site.agent.questions
     time.sleep(0.2)
@@ -569,9 +570,9 @@ def test_a_restart_while_workers_were_being_started(site: Site) -> None:
     site.submit("red", ["g0", "g1"])
     site.wait(lambda: "red-1" in site.agent.alive)
     site.manager.stop()
-    record = site.manager._store.read("jobs")
+    record = site.manager._book._store.read("jobs")
     record["jobs"][0]["started"] = False
-    site.manager._store.write("jobs", record)
+    site.manager._book._store.write("jobs", record)
     site.agent.remove("red-1")
     site.restart()
     assert "restarted" in site.wait_state("red", JobState.FAILED)["error"]
@@ -703,7 +704,7 @@ def test_a_worker_lost_before_the_start_fails_the_job(site: Site) -> None:
 def test_a_gpu_lost_before_the_start_is_replaced_too(site: Site, hold: bool) -> None:
     """And the job waits for its release, if it is held, as it would have without the loss."""
     site.submit("red", ["g0", "g1"], on_loss="swap", hold=hold)
-    site.wait(lambda: site.manager._jobs["red"].started)
+    site.wait(lambda: site.manager._book.jobs["red"].started)
     site.agent.lost = ["g0"]
     site.agent.kill("red-0")
     site.wait(lambda: "red-0-r1" in site.agent.alive)
@@ -774,7 +775,7 @@ def test_a_recovery_outlives_the_controller(site: Site, moment: str) -> None:
         site.wait(lambda: [event["event"] for event in site.own("red")] == ["lost", "recovering"])
     if moment in ("ready", "running"):
         site.wait(lambda: "red-1-r1" in site.agent.alive)
-        site.wait(lambda: site.manager._jobs["red"].started)
+        site.wait(lambda: site.manager._book.jobs["red"].started)
     if moment == "running":
         site.recovered("red", 1)
     before = site.manager.events("red", 0)["events"]
