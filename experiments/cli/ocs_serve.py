@@ -68,7 +68,7 @@ def serve(
     from ringlight.fabric.optical_drivers import protocols_of
     from ringlight.fabric.optical_profiles import profiles
     from ringlight.testbed.emulation.optical import alone
-    from ringlight.testbed.emulation.optical.device import Recovery
+    from ringlight.testbed.emulation.optical.commands import Recovery
     from ringlight.testbed.emulation.optical.server import OpticalSwitchServer, Settings
 
     if not protocols_of(profile):

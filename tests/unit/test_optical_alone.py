@@ -17,13 +17,7 @@ from ringlight.fabric.optical_drivers import DriverKind, driver_kinds, protocols
 from ringlight.fabric.optical_profiles import PIEZO, profiles
 from ringlight.testbed.emulation.optical import alone
 from ringlight.testbed.emulation.optical.alone import checked, example, is_loopback, read_served
-from ringlight.testbed.emulation.optical.device import (
-    NS,
-    Admin,
-    Recovery,
-    Stored,
-    TunedEgress,
-)
+from ringlight.testbed.emulation.optical.commands import NS, Admin, Recovery, Stored, TunedEgress
 from ringlight.testbed.emulation.optical.recovery import ModelledPaths, booted
 from ringlight.testbed.emulation.optical.server import Settings
 from ringlight.testbed.emulation.optical.session import protocol_named

@@ -26,20 +26,20 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ringlight.controller.web.listening import listen
 from ringlight.fabric.optical_profiles import Profile
 from ringlight.testbed.emulation.kernel.netns import Link, LinkWatcher, entered, set_up
-from ringlight.testbed.emulation.optical.datapath import Datapath, Selective, remove_pins
-from ringlight.testbed.emulation.optical.device import (
+from ringlight.testbed.emulation.optical.commands import (
     NS,
     Admin,
     Dark,
     Effect,
     Gate,
     Light,
-    OpticalDevice,
     Recovery,
     SetLabel,
     SetRecovery,
     Stored,
 )
+from ringlight.testbed.emulation.optical.datapath import Datapath, Selective, remove_pins
+from ringlight.testbed.emulation.optical.device import OpticalDevice
 from ringlight.testbed.emulation.optical.far_light import FarLight, LightPlan
 from ringlight.testbed.emulation.optical.faulty_session import FaultySession
 from ringlight.testbed.emulation.optical.lasers import Lasers
@@ -339,7 +339,11 @@ class OpticalSwitchServer:
             return effects
         wires = self.device.cross_connects()
         gone = before.cross_connects.keys() - {wire.spot for wire in wires}
-        return [*effects, *(Dark(*spot) for spot in gone), *(self.device.light_of(wire) for wire in wires)]
+        return [
+            *effects,
+            *(Dark(*spot) for spot in gone),
+            *(self.device.mirrors.light_of(wire) for wire in wires),
+        ]
 
     @property
     def addresses(self) -> dict[str, str]:
