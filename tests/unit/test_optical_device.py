@@ -31,9 +31,9 @@ from ringlight.testbed.emulation.optical.commands import (
     Wire,
 )
 from ringlight.testbed.emulation.optical.device import OpticalDevice
+from ringlight.testbed.emulation.optical.light_paths import apply_effects
 from ringlight.testbed.emulation.optical.monitors import alarms_of, power_dbm
 from ringlight.testbed.emulation.optical.recovery import ModelledPaths
-from ringlight.testbed.emulation.optical.server import apply_effects
 
 SIZE = 8
 LATER = 10 * NS
