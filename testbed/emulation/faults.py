@@ -36,7 +36,7 @@ from ringlight.testbed.emulation.fault_targets import (
     read_request,
 )
 from ringlight.testbed.emulation.kernel.build import BuildError
-from ringlight.testbed.emulation.kernel.netlink import NetworkError
+from ringlight.testbed.emulation.kernel.network_errors import NetworkError
 from ringlight.testbed.emulation.network import LabNetwork
 from ringlight.testbed.emulation.nodes import describe
 from ringlight.testbed.emulation.onic.manage import emulate

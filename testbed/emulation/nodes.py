@@ -32,7 +32,7 @@ from ringlight.fabric.parts import OURS
 from ringlight.testbed.descriptors import too_few
 from ringlight.testbed.emulation.docker_containers import CONFINED, exit_or_signal, remove_container
 from ringlight.testbed.emulation.guests import Guest, GuestPlan
-from ringlight.testbed.emulation.kernel import netlink
+from ringlight.testbed.emulation.kernel import namespaces, netlink, network_errors
 from ringlight.testbed.emulation.kernel.netns import HELD_GROUP
 from ringlight.testbed.emulation.residents import Orders
 from ringlight.testbed.forkserver import Process, pidfd_of, start_process
@@ -112,7 +112,7 @@ class ShellLess(Node):  # type: ignore[misc]
             )
             return done.stdout
 
-        return run() if self.namespace is None else netlink.in_namespace(self.namespace, run)
+        return run() if self.namespace is None else namespaces.in_namespace(self.namespace, run)
 
 
 class Jack(Intf):  # type: ignore[misc]
@@ -253,7 +253,7 @@ class DeviceNode(ShellLess):
     def __init__(self, name: str, *, lab: Lab, netns: str, **params: Any) -> None:
         self.lab = lab
         self.netns = netns
-        self.namespace = netlink.create_namespace(netns)
+        self.namespace = namespaces.create_namespace(netns)
         super().__init__(name, **params)
 
     def terminate(self) -> None:
@@ -261,7 +261,7 @@ class DeviceNode(ShellLess):
         if self.namespace is not None:
             os.close(self.namespace)
             self.namespace = None
-            netlink.delete_namespace(self.netns)
+            namespaces.delete_namespace(self.netns)
         super().terminate()
 
 
@@ -419,11 +419,11 @@ class DockerHost(WorkerHost):
                 raise ProcessLookupError
             pid = int(state["Pid"])
             self.pidfd = os.pidfd_open(pid)
-            self.namespace = netlink.open_namespace(pid)
+            self.namespace = namespaces.open_namespace(pid)
             self._found(pid)
-            if netlink.is_own_namespace(self.namespace):
+            if namespaces.is_own_namespace(self.namespace):
                 raise WorkerError(f"{what}: Docker gave it the machine's own network")
-        except (ProcessLookupError, netlink.NetworkError):
+        except (ProcessLookupError, network_errors.NetworkError):
             ended = self.outcome()
             raise WorkerError(f"{what} ended at once: {describe(ended)}") from None
 
@@ -517,9 +517,9 @@ class NamespaceHost(WorkerHost, Host):  # type: ignore[misc]
         place = self.place
         self.netns = self.lab.namespace(place.home.name)
         try:
-            netlink.delete_namespace(self.netns)
-            descriptor = netlink.create_namespace(self.netns)
-        except netlink.NetworkError as error:
+            namespaces.delete_namespace(self.netns)
+            descriptor = namespaces.create_namespace(self.netns)
+        except network_errors.NetworkError as error:
             raise WorkerError(f"worker {place.id}: {error}") from None
         command = [word.replace("{job}", ".") for word in place.command]
         environment = {**self.environment, **worker_environment()}
@@ -532,11 +532,11 @@ class NamespaceHost(WorkerHost, Host):  # type: ignore[misc]
                 )
 
         try:
-            self.process = netlink.in_namespace(descriptor, start)
+            self.process = namespaces.in_namespace(descriptor, start)
             # Not asked for by its number: it may have ended, or not be there yet.
             self.pidfd, self.namespace = pidfd_of(self.process), os.dup(descriptor)
             self._found(self.process.pid)
-        except (OSError, netlink.NetworkError) as error:
+        except (OSError, network_errors.NetworkError) as error:
             raise WorkerError(f"worker {place.id}: {error}") from None
         finally:
             os.close(descriptor)
@@ -565,7 +565,7 @@ class NamespaceHost(WorkerHost, Host):  # type: ignore[misc]
                 self.process.wait(5)
         self.close()
         if self.netns is not None:
-            netlink.delete_namespace(self.netns)
+            namespaces.delete_namespace(self.netns)
 
 
 def worker_environment() -> dict[str, str]:

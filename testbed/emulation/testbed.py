@@ -40,8 +40,8 @@ from ringlight.testbed.emulation.agent.lightpaths import Lightpaths
 from ringlight.testbed.emulation.agent.onics import Onics
 from ringlight.testbed.emulation.agent.workers import Workers
 from ringlight.testbed.emulation.faults import Faults, Kept, fault_routes
-from ringlight.testbed.emulation.kernel import netlink
-from ringlight.testbed.emulation.kernel.netlink import NetworkError
+from ringlight.testbed.emulation.kernel import namespaces
+from ringlight.testbed.emulation.kernel.network_errors import NetworkError
 from ringlight.testbed.emulation.network import OPTICAL_DPID, Emulation, LabNetwork
 from ringlight.testbed.emulation.network_watch import NetworkWatch
 from ringlight.testbed.emulation.nodes import (
@@ -580,7 +580,7 @@ class Testbed:
         ]
         assert node.namespace is not None
         # A child inherits the namespace of the thread that forks it.
-        return netlink.in_namespace(node.namespace, partial(self._spawn, command, directory / "agent.log"))
+        return namespaces.in_namespace(node.namespace, partial(self._spawn, command, directory / "agent.log"))
 
     def _await_onics(self) -> None:
         """Wait until every agent answers on its management socket."""
@@ -598,7 +598,9 @@ class Testbed:
         def start(command: Sequence[str], log_file: Path, name: str) -> Process:
             assert self.network is not None
             # A child inherits the namespace of the thread that forks it.
-            return netlink.in_namespace(self.network.namespace(name), partial(self._spawn, command, log_file))
+            return namespaces.in_namespace(
+                self.network.namespace(name), partial(self._spawn, command, log_file)
+            )
 
         for node in self._nodes:
             self._keep(node.kind, node.kind, node.starts(start), node.part)
