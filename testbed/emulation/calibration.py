@@ -27,9 +27,9 @@ from pyroute2.iproute import IPRoute
 from ringlight.containers.image import ImageError, image_present, image_tag
 from ringlight.testbed.devices import DeviceKind, Site, device_kinds
 from ringlight.testbed.emulation import openvswitch
+from ringlight.testbed.emulation.bridges import has_kernel_datapath
 from ringlight.testbed.emulation.clean import clean
 from ringlight.testbed.emulation.kernel import addressing, namespaces, netlink, shaping
-from ringlight.testbed.emulation.nodes import has_kernel_datapath
 from ringlight.testbed.emulation.optical.datapath import Datapath
 from ringlight.testbed.lab import OVS_LABEL, Lab, new_lab
 from ringlight.testbed.load import ProcessorLoad

@@ -38,9 +38,9 @@ from ringlight.testbed.emulation.fault_targets import (
 from ringlight.testbed.emulation.kernel.build import BuildError
 from ringlight.testbed.emulation.kernel.network_errors import NetworkError
 from ringlight.testbed.emulation.network import LabNetwork
-from ringlight.testbed.emulation.nodes import describe
 from ringlight.testbed.emulation.onic.manage import emulate
 from ringlight.testbed.emulation.openvswitch import OpenVSwitchError
+from ringlight.testbed.emulation.worker_hosts import describe
 from ringlight.testbed.faults import Do, FaultReport, State
 from ringlight.testbed.supervision import SupervisionError, Supervisor
 

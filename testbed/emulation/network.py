@@ -26,24 +26,24 @@ from ringlight.fabric.topology import Fabric
 from ringlight.testbed.deaths import ProcessKind
 from ringlight.testbed.devices import Device, NodeProcesses
 from ringlight.testbed.emulation import device_cables, openvswitch
+from ringlight.testbed.emulation.bridges import (
+    RECONNECT_MS,
+    ControllerAddress,
+    PacketSwitch,
+    has_kernel_datapath,
+)
 from ringlight.testbed.emulation.buildable import check_fabric, check_names, check_rates
 from ringlight.testbed.emulation.impairments.end import End, FrameCounts
 from ringlight.testbed.emulation.kernel import addressing, namespaces, netlink, netns, shaping
 from ringlight.testbed.emulation.kernel.network_errors import NetworkError
 from ringlight.testbed.emulation.nodes import (
-    RECONNECT_MS,
     Cable,
-    ControllerAddress,
     CutCable,
     DeviceNode,
     IdleHost,
     Jack,
     OpticalNode,
-    PacketSwitch,
     ShellLess,
-    WorkerHost,
-    WorkerPlace,
-    has_kernel_datapath,
 )
 from ringlight.testbed.emulation.onic.tables import HOST, HOST_NAME
 from ringlight.testbed.emulation.onic.wiring import (
@@ -53,6 +53,7 @@ from ringlight.testbed.emulation.onic.wiring import (
     standing_light,
 )
 from ringlight.testbed.emulation.windows import LATE_S, WAITING_FRAMES, Windows
+from ringlight.testbed.emulation.worker_hosts import WorkerHost, WorkerPlace
 from ringlight.testbed.lab import INTERFACE_NAME_MAX, NIC, OVS_LABEL, SECOND_NIC, Lab
 from ringlight.testbed.lab_programs import program_kinds, waiting
 from ringlight.testbed.parts import Parts, Tunnel

@@ -39,19 +39,14 @@ from ringlight.testbed.emulation.agent.http import AgentServer, make_app
 from ringlight.testbed.emulation.agent.lightpaths import Lightpaths
 from ringlight.testbed.emulation.agent.onics import Onics
 from ringlight.testbed.emulation.agent.workers import Workers
+from ringlight.testbed.emulation.bridges import ControllerAddress
+from ringlight.testbed.emulation.docker_hosts import DockerHost, docker_reason
 from ringlight.testbed.emulation.faults import Faults, Kept, fault_routes
 from ringlight.testbed.emulation.kernel import namespaces
 from ringlight.testbed.emulation.kernel.network_errors import NetworkError
+from ringlight.testbed.emulation.namespace_hosts import NamespaceHost
 from ringlight.testbed.emulation.network import OPTICAL_DPID, Emulation, LabNetwork
 from ringlight.testbed.emulation.network_watch import NetworkWatch
-from ringlight.testbed.emulation.nodes import (
-    ControllerAddress,
-    DockerHost,
-    NamespaceHost,
-    WorkerHost,
-    WorkerPlace,
-    docker_reason,
-)
 from ringlight.testbed.emulation.onic.wiring import (
     control_ip,
     is_tagged,
@@ -63,6 +58,7 @@ from ringlight.testbed.emulation.optical.far_light import light_plan
 from ringlight.testbed.emulation.optical.lasers import Lasers
 from ringlight.testbed.emulation.others import Others, others_routes
 from ringlight.testbed.emulation.vswitchd import VswitchdWatch
+from ringlight.testbed.emulation.worker_hosts import WorkerHost, WorkerPlace
 from ringlight.testbed.forkserver import ForkServer, Process, start_process
 from ringlight.testbed.freezes import FreezeWatch, Watched
 from ringlight.testbed.lab import Lab

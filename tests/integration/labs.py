@@ -20,8 +20,8 @@ import pytest
 
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed import services
+from ringlight.testbed.emulation.bridges import ControllerAddress
 from ringlight.testbed.emulation.kernel import namespaces
-from ringlight.testbed.emulation.nodes import ControllerAddress
 from ringlight.testbed.emulation.testbed import Settings, Testbed
 from ringlight.testbed.lab import CONTAINER_LABEL, ENVIRONMENT, OVS_LABEL, Lab, new_lab
 

@@ -21,9 +21,9 @@ from ringlight.fabric.frames import (
 )
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import Fabric
+from ringlight.testbed.emulation.bridges import ControllerAddress
 from ringlight.testbed.emulation.kernel import netlink, shaping
 from ringlight.testbed.emulation.network import Emulation, LabNetwork
-from ringlight.testbed.emulation.nodes import ControllerAddress
 from ringlight.testbed.lab import Lab
 
 MINI = Path(__file__).resolve().parents[1] / "data" / "mini.yaml"

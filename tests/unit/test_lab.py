@@ -21,8 +21,9 @@ from ringlight.testbed.emulation import clean, testbed
 from ringlight.testbed.emulation.agent.files import make_worker_directory, parse_event, read_from, write_whole
 from ringlight.testbed.emulation.buildable import check_fabric, check_names, check_rates
 from ringlight.testbed.emulation.kernel import shaping
+from ringlight.testbed.emulation.namespace_hosts import readable_by_others
 from ringlight.testbed.emulation.network import Emulation
-from ringlight.testbed.emulation.nodes import Outcome, describe, readable_by_others
+from ringlight.testbed.emulation.worker_hosts import Outcome, describe
 from ringlight.testbed.lab import Lab, LabError
 from ringlight.testbed.processes import Addresses, LabProcesses
 

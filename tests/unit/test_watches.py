@@ -23,7 +23,7 @@ from ringlight.controller.packets.stats import Statistics
 from ringlight.controller.server_agent import AgentClient
 from ringlight.fabric.parts import Port
 from ringlight.testbed.emulation.agent.workers import Worker, Workers
-from ringlight.testbed.emulation.nodes import Outcome, WorkerPlace
+from ringlight.testbed.emulation.worker_hosts import Outcome, WorkerPlace
 from tests.unit.test_controller_circuits import FABRIC
 
 

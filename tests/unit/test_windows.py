@@ -14,9 +14,9 @@ from ringlight.experiments.backends.emulation.linktest import parts, seconds_of
 from ringlight.experiments.language.expand import load
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import Fabric
+from ringlight.testbed.emulation.bridges import ControllerAddress
 from ringlight.testbed.emulation.kernel import shaping
 from ringlight.testbed.emulation.network import Emulation, LabNetwork
-from ringlight.testbed.emulation.nodes import ControllerAddress
 from ringlight.testbed.emulation.windows import window_bytes
 from ringlight.testbed.lab import Lab
 from tests.unit.test_cli import ROOT

@@ -45,10 +45,14 @@ from ringlight.testbed.emulation.agent.hosts import IdleHosts, host_entries
 from ringlight.testbed.emulation.agent.invitation import invite
 from ringlight.testbed.emulation.agent.lightpaths import Lightpaths
 from ringlight.testbed.emulation.agent.refusals import AgentError
+from ringlight.testbed.emulation.docker_hosts import docker_reason
 from ringlight.testbed.emulation.guests import Guest, GuestEnd, GuestPlan
 from ringlight.testbed.emulation.kernel.network_errors import NetworkError
 from ringlight.testbed.emulation.network import LabNetwork
-from ringlight.testbed.emulation.nodes import (
+from ringlight.testbed.emulation.onic.wiring import onic_directory
+from ringlight.testbed.emulation.openvswitch import OpenVSwitchError
+from ringlight.testbed.emulation.residents import Orders
+from ringlight.testbed.emulation.worker_hosts import (
     STDERR_TAIL_BYTES,
     WORKER_UID,
     Outcome,
@@ -56,11 +60,7 @@ from ringlight.testbed.emulation.nodes import (
     WorkerHost,
     WorkerPlace,
     describe,
-    docker_reason,
 )
-from ringlight.testbed.emulation.onic.wiring import onic_directory
-from ringlight.testbed.emulation.openvswitch import OpenVSwitchError
-from ringlight.testbed.emulation.residents import Orders
 
 log = logging.getLogger(__name__)
 
