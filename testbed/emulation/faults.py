@@ -24,7 +24,8 @@ from ringlight.fabric.parts import Link, Port
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation import openvswitch
 from ringlight.testbed.emulation.agent.http import AgentServer
-from ringlight.testbed.emulation.agent.workers import Worker, Workers
+from ringlight.testbed.emulation.agent.worker import Worker
+from ringlight.testbed.emulation.agent.workers import Workers
 from ringlight.testbed.emulation.buildable import check_impairments
 from ringlight.testbed.emulation.fault_targets import (
     FaultRequest,
