@@ -40,7 +40,7 @@ from benchmarks.harness import RINGLIGHT, empty_lab, in_turns, milliseconds, nee
 from ringlight.extensions.fast_path import openflow
 from ringlight.extensions.fast_path.carrier import Carrier
 from ringlight.testbed.emulation import calibration, openvswitch
-from ringlight.testbed.emulation.kernel import ebpf, netlink
+from ringlight.testbed.emulation.kernel import addressing, ebpf, namespaces, netlink
 from ringlight.testbed.emulation.kernel.build import build_object
 from ringlight.testbed.lab import OVS_LABEL, Lab
 from tests.integration.controller_rig import free_port
@@ -114,15 +114,15 @@ def set_up_hosts(ends: tuple[int, int], frames: int) -> None:
     for number, end in enumerate(ends, 1):
 
         def inside(number: int = number) -> None:
-            netlink.configure_namespace("reno")
+            namespaces.configure_namespace("reno")
             with IPRoute() as own:
                 index = netlink.set_up(own, "eth0")
                 netlink.set_burst(own, index, max(1, frames))
                 if not frames:
                     netlink.set_checksum_offload("eth0", False)
-                netlink.address(own, index, f"10.77.0.{number}", 24, rto_min_s=0.02)
+                addressing.address(own, index, f"10.77.0.{number}", 24, rto_min_s=0.02)
 
-        netlink.in_namespace(end, inside)
+        namespaces.in_namespace(end, inside)
 
 
 @contextmanager
@@ -225,9 +225,9 @@ def measured(ends: Sequence[int], seconds: float) -> tuple[float, float]:
         found.settimeout(10)
         return found
 
-    with netlink.in_namespace(ends[1], listening) as listener:
+    with namespaces.in_namespace(ends[1], listening) as listener:
         port = listener.getsockname()[1]
-        sender = netlink.in_namespace(ends[0], lambda: socket.create_connection(("10.77.0.2", port), 10))
+        sender = namespaces.in_namespace(ends[0], lambda: socket.create_connection(("10.77.0.2", port), 10))
         receiver, _ = listener.accept()
     with sender, receiver:
         for end in (sender, receiver):

@@ -32,7 +32,7 @@ from ringlight.fabric.cut import cut
 from ringlight.fabric.frames import LARGEST_MTU_BYTES
 from ringlight.testbed.emulation import calibration
 from ringlight.testbed.emulation.clean import clean
-from ringlight.testbed.emulation.kernel import netlink
+from ringlight.testbed.emulation.kernel import addressing, namespaces, netlink
 from ringlight.testbed.hosts.certificates import make_certificates
 from ringlight.testbed.hosts.cluster import hosts_of
 from ringlight.testbed.lab import Lab, new_lab
@@ -325,10 +325,10 @@ def _tunnelled(lab: Lab) -> Iterator[tuple[int, int]]:
                 with IPRoute() as own:
                     index = netlink.set_up(own, "below")
                     own.link("set", index=index, mtu=LARGEST_MTU_BYTES + 100)
-                    netlink.address(own, index, f"10.79.0.{number}", 24, rto_min_s=0.02)
+                    addressing.address(own, index, f"10.79.0.{number}", 24, rto_min_s=0.02)
                     tunnel = Tunnel(77, f"10.79.0.{number}", f"10.79.0.{3 - number}", 14789)
                     netlink.create_vxlan(own, "eth0", tunnel)
 
-            netlink.in_namespace(end, inside)
+            namespaces.in_namespace(end, inside)
         calibration._set_up(ends)
         yield ends

@@ -25,7 +25,7 @@ import numpy as np
 from benchmarks.harness import need_root, spread
 from ringlight.extensions.optinc.unit import wire
 from ringlight.extensions.optinc.unit.wire import HEADER_BYTES, Form, FrameKind, Hello, Position
-from ringlight.testbed.emulation.kernel import netlink
+from ringlight.testbed.emulation.kernel import namespaces
 from tests.extensions.optinc.integration import averager_rig as rig
 
 BITS = 8
@@ -47,7 +47,7 @@ def _alone(servers: int, size: int, rounds: int) -> dict[str, Any]:
             words = map(str, (rank, servers, size, rounds))
             command = [sys.executable, "-m", "benchmarks.optinc_averager", links.address(rank), *words]
             start = partial(subprocess.Popen, command, cwd=rig.ROOT, stdout=subprocess.PIPE)
-            clients.append(netlink.in_namespace(links.servers[rank], start))
+            clients.append(namespaces.in_namespace(links.servers[rank], start))
             stack.callback(clients[-1].kill)
         spans = [list(map(json.loads, one.communicate(timeout=600)[0].splitlines())) for one in clients]
         status = averager.stop()

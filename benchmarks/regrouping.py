@@ -13,7 +13,8 @@ from typing import Any
 
 from ringlight.fabric.cost import RingJob, predict
 from ringlight.fabric.paths import PacketView
-from ringlight.fabric.placement import Circuit, regroup
+from ringlight.fabric.placement import regroup
+from ringlight.fabric.placement_problem import Circuit
 from ringlight.fabric.topology import Fabric, circuit_cross_connects
 from tests.unit.fabrics import gpu_ports, make_fabric, switch_ports
 

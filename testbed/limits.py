@@ -2,7 +2,7 @@
 
 Sockets of workers have long buffers, an optical switch is told of many links at once, frames wait for a
 processor that is busy, and a GPU has many neighbours. What belongs to a network namespace is set in the labs'
-own (``netlink.configure_namespace``).
+own (``namespaces.configure_namespace``).
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ class ModelSwitch:
     def lit(self) -> set[CrossConnect]:
         """What really has light."""
         with self._lock:
-            wires = [wire for wire in self.device.cross_connects() if not self.device.is_ghost(wire)]
+            wires = [wire for wire in self.device.cross_connects() if not self.device.mirrors.is_ghost(wire)]
             return {CrossConnect(wire.ingress, wire.egress) for wire in wires}
 
     def _accept(self) -> None:

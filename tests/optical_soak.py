@@ -38,9 +38,11 @@ from ringlight.fabric.crossconnect import CrossConnect, Mode
 from ringlight.fabric.optical_drivers import driver_kinds
 from ringlight.fabric.optical_profiles import IDEAL
 from ringlight.fabric.schema import FabricSpec, build_fabric
-from ringlight.testbed.emulation.optical.device import SetAdmin
-from ringlight.testbed.emulation.optical.server import ENDED_S, OpticalSwitchServer, Settings
+from ringlight.testbed.emulation.optical.clients import ENDED_S
+from ringlight.testbed.emulation.optical.commands import SetAdmin
+from ringlight.testbed.emulation.optical.server import OpticalSwitchServer
 from ringlight.testbed.emulation.optical.switch_faults import FaultSpec, Kind
+from ringlight.testbed.emulation.optical.switch_settings import Settings
 from tests.drivers import PROTOCOLS, entry_of
 from tests.unit.test_controller_rules import FakeTables
 

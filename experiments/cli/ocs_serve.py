@@ -68,8 +68,9 @@ def serve(
     from ringlight.fabric.optical_drivers import protocols_of
     from ringlight.fabric.optical_profiles import profiles
     from ringlight.testbed.emulation.optical import alone
-    from ringlight.testbed.emulation.optical.device import Recovery
-    from ringlight.testbed.emulation.optical.server import OpticalSwitchServer, Settings
+    from ringlight.testbed.emulation.optical.commands import Recovery
+    from ringlight.testbed.emulation.optical.server import OpticalSwitchServer
+    from ringlight.testbed.emulation.optical.switch_settings import Settings
 
     if not protocols_of(profile):
         known = ", ".join(name for name in profiles() if protocols_of(name))

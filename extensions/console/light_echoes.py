@@ -209,7 +209,7 @@ def _connection(
 def _socket_at(place: NodePlace) -> socket.socket:
     """A socket of TCP in a GPU's network. Raises OSError."""
     # Here, as most commands of a lab need no netlink.
-    from ringlight.testbed.emulation.kernel.netlink import in_namespace
+    from ringlight.testbed.emulation.kernel.namespaces import in_namespace
 
     assert place.namespace is not None
     descriptor = os.open(place.namespace, os.O_RDONLY | os.O_CLOEXEC)

@@ -135,14 +135,14 @@ class LabNode(Node):  # type: ignore[misc]
             return _states_of(self.lab.run(place, ["ip", "-j", "link"], timeout_s=10.0).stdout)
         if place.namespace is None:
             return _states()
-        from ringlight.testbed.emulation.kernel import netlink
+        from ringlight.testbed.emulation.kernel import namespaces
 
         try:
             descriptor = os.open(place.namespace, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             return {}
         try:
-            return netlink.in_namespace(descriptor, _states)
+            return namespaces.in_namespace(descriptor, _states)
         finally:
             os.close(descriptor)
 

@@ -37,7 +37,7 @@ from ringlight.extensions.fast_path.openflow import (
 from ringlight.extensions.fast_path.table import compile_table
 from ringlight.testbed.devices import Device
 from ringlight.testbed.emulation import openvswitch
-from ringlight.testbed.emulation.kernel import ebpf, netlink
+from ringlight.testbed.emulation.kernel import ebpf, netlink, network_errors
 
 log = logging.getLogger(__name__)
 
@@ -255,7 +255,7 @@ class Carrier(Device):
         new = set(interfaces)
         self._interfaces |= new
         for name in sorted(new):
-            with netlink.failing(f"{name}: fast path"):
+            with network_errors.failing(f"{name}: fast path"):
                 ebpf.attach_ingress(socket.if_nametoindex(name), self._datapath.carry)
         openvswitch.filter_received(new, self._datapath.claim)
 

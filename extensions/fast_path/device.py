@@ -18,7 +18,7 @@ class FastPath:
         Raises EbpfError, BuildError or OSError where this machine cannot do it.
         """
         from ringlight.extensions.fast_path.carrier import Carrier
-        from ringlight.testbed.emulation.nodes import has_kernel_datapath
+        from ringlight.testbed.emulation.bridges import has_kernel_datapath
 
         if has_kernel_datapath():
             return None

@@ -34,7 +34,7 @@ from ringlight.extensions.gnmi.yang_tree import (
     shown,
 )
 from ringlight.fabric.text import parse_json
-from ringlight.testbed.emulation.optical.device import NS, Command, DeviceError, Fault, Ticket
+from ringlight.testbed.emulation.optical.commands import NS, Command, DeviceError, Fault, Ticket
 from ringlight.testbed.emulation.optical.session import Switch
 
 #: A stream looks this often for changes.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from ringlight.extensions.http.http_session import HttpError
-from ringlight.testbed.emulation.optical.device import DeviceError, Fault
+from ringlight.testbed.emulation.optical.commands import DeviceError, Fault
 
 JSON, RESTCONF = "application/yang-data+json", "ietf-restconf"
 

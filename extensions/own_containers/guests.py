@@ -30,15 +30,9 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from ringlight.containers.image import OWN_IMAGE
 from ringlight.testbed.emulation.docker_containers import CONFINED, exit_or_signal, remove_container
+from ringlight.testbed.emulation.docker_hosts import DockerHost, docker_reason
 from ringlight.testbed.emulation.guests import GuestEnd
-from ringlight.testbed.emulation.nodes import (
-    WORKER_UID,
-    DockerHost,
-    WorkerError,
-    WorkerHost,
-    docker_reason,
-    worker_environment,
-)
+from ringlight.testbed.emulation.worker_hosts import WORKER_UID, WorkerError, WorkerHost, worker_environment
 from ringlight.testbed.lab import ENVIRONMENT, NIC
 
 #: Processes and threads of a guest, its /tmp and /dev/shm, and what is kept of what it said, each stream.

@@ -32,7 +32,8 @@ from ringlight.extensions.tl1.tl1_grammar import (
     unquoted,
 )
 from ringlight.fabric.crossconnect import PortState
-from ringlight.testbed.emulation.optical.device import NS, Alarm, DeviceError, Fault, Ticket
+from ringlight.testbed.emulation.optical.commands import NS, DeviceError, Fault, Ticket
+from ringlight.testbed.emulation.optical.monitors import Alarm, alarms_of
 from ringlight.testbed.emulation.optical.session import Conversation, Switch, Work
 
 #: How often a client's view of the alarms is brought up to date while something happens.
@@ -248,7 +249,7 @@ class Tl1Session(Conversation[bytes]):
             self._wake(self._looked_ns + ALARM_NS)
             return b""
         first, self._looked_ns = self._looked_ns is None, now_ns
-        alarms = {(alarm.port, alarm.kind): alarm for alarm in self.device.alarms(now_ns)}
+        alarms = {(alarm.port, alarm.kind): alarm for alarm in alarms_of(self.device, now_ns)}
         before, self._alarms = self._alarms, alarms
         egresses = (wire.egress for wire in self.device.cross_connects())
         if any(self.device.port_state(port, now_ns) is PortState.TUNING for port in egresses):

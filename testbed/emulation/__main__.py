@@ -107,8 +107,8 @@ def _run(chosen: argparse.Namespace) -> int:
         os.environ[ENVIRONMENT] = lab.id
         os.execv(sys.executable, [sys.executable, "-m", "ringlight.testbed.emulation", *sys.argv[1:]])
 
+    from ringlight.testbed.emulation.bridges import ControllerAddress
     from ringlight.testbed.emulation.network import Emulation
-    from ringlight.testbed.emulation.nodes import ControllerAddress
     from ringlight.testbed.emulation.testbed import KeptController, Settings, Stopped, Testbed
     from ringlight.testbed.parts import Parts
 

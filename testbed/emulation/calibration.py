@@ -27,9 +27,9 @@ from pyroute2.iproute import IPRoute
 from ringlight.containers.image import ImageError, image_present, image_tag
 from ringlight.testbed.devices import DeviceKind, Site, device_kinds
 from ringlight.testbed.emulation import openvswitch
+from ringlight.testbed.emulation.bridges import has_kernel_datapath
 from ringlight.testbed.emulation.clean import clean
-from ringlight.testbed.emulation.kernel import netlink
-from ringlight.testbed.emulation.nodes import has_kernel_datapath
+from ringlight.testbed.emulation.kernel import addressing, namespaces, netlink, shaping
 from ringlight.testbed.emulation.optical.datapath import Datapath
 from ringlight.testbed.lab import OVS_LABEL, Lab, new_lab
 from ringlight.testbed.load import ProcessorLoad
@@ -127,26 +127,26 @@ def _calibrated(lab: Lab, say: Callable[[str], None]) -> Measured:
 def _hosts(lab: Lab) -> Iterator[tuple[int, int]]:
     """Two namespaces."""
     with ExitStack() as undo:
-        namespaces = []
+        ends = []
         for name in ("a", "b"):
-            namespaces.append(netlink.create_namespace(lab.namespace(name)))
-            undo.callback(netlink.delete_namespace, lab.namespace(name))
-        yield namespaces[0], namespaces[1]
+            ends.append(namespaces.create_namespace(lab.namespace(name)))
+            undo.callback(namespaces.delete_namespace, lab.namespace(name))
+        yield ends[0], ends[1]
 
 
 def _set_up(ends: tuple[int, int], rate_bps: float = RATE_BPS) -> None:
     for number, end in enumerate(ends, 1):
 
         def inside(number: int = number) -> None:
-            netlink.configure_namespace("reno")
+            namespaces.configure_namespace("reno")
             with IPRoute() as own:
                 index = netlink.set_up(own, "eth0")
                 netlink.set_checksum_offload("eth0", False)
                 netlink.set_burst(own, index)
-                netlink.shape(own, index, rate_bps, 0.02)
-                netlink.address(own, index, f"10.78.0.{number}", 24, rto_min_s=0.02)
+                shaping.shape(own, index, rate_bps, 0.02)
+                addressing.address(own, index, f"10.78.0.{number}", 24, rto_min_s=0.02)
 
-        netlink.in_namespace(end, inside)
+        namespaces.in_namespace(end, inside)
 
 
 @contextmanager
@@ -232,9 +232,9 @@ def _cost(lab: Lab, ends: tuple[int, int]) -> _Way:
         server.settimeout(PATIENCE_S)
         return server
 
-    with netlink.in_namespace(ends[1], listening) as listener:
+    with namespaces.in_namespace(ends[1], listening) as listener:
         to = listener.getsockname()
-        sender = netlink.in_namespace(ends[0], lambda: socket.create_connection(to, PATIENCE_S))
+        sender = namespaces.in_namespace(ends[0], lambda: socket.create_connection(to, PATIENCE_S))
         receiver, _ = listener.accept()
     ended = threading.Event()
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from ringlight.testbed import limits, priority, services
 from ringlight.testbed.emulation import openvswitch
-from ringlight.testbed.emulation.kernel import netlink
+from ringlight.testbed.emulation.kernel import namespaces, netlink
 from ringlight.testbed.lab import BPF_ROOT, CONTAINER_LABEL, ENVIRONMENT, OVS_LABEL, STATE_ROOT, Lab, LabError
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def clean_stale() -> list[str]:
 def clean_leftovers(lab: Lab) -> list[str]:
     """Remove what a former lab of the same id has left, before the lab is built. Return a line for each thing
     removed. Quick if there is nothing to remove."""
-    named = netlink.interfaces_called(lab.prefix) or any(netlink.NETNS_DIR.glob(f"{lab.prefix}*"))
+    named = netlink.interfaces_called(lab.prefix) or any(namespaces.NETNS_DIR.glob(f"{lab.prefix}*"))
     return clean_objects(lab) if named or lab.bpf_dir.exists() else []
 
 
@@ -118,9 +118,9 @@ def clean_objects(lab: Lab) -> list[str]:
     if services.open_vswitch_database_running():
         removed += [f"bridge {name}" for name in openvswitch.remove_labelled(OVS_LABEL, lab.id)]
     removed += [f"interface {name}" for name in netlink.remove_interfaces(lab.prefix, lab.link_group)]
-    if netlink.NETNS_DIR.is_dir():
-        for path in sorted(netlink.NETNS_DIR.glob(f"{lab.prefix}*")):
-            netlink.delete_namespace(path.name)
+    if namespaces.NETNS_DIR.is_dir():
+        for path in sorted(namespaces.NETNS_DIR.glob(f"{lab.prefix}*")):
+            namespaces.delete_namespace(path.name)
             removed.append(f"namespace {path.name}")
     if remove_tree(lab.bpf_dir):
         removed.append(f"BPF pins {lab.bpf_dir}")

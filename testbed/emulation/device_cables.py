@@ -11,7 +11,7 @@ from pyroute2.iproute import IPRoute
 
 from ringlight.fabric.parts import Link, Port
 from ringlight.fabric.topology import Fabric
-from ringlight.testbed.emulation.kernel import netlink
+from ringlight.testbed.emulation.kernel import addressing, netlink, shaping
 
 #: Addresses of all cables, four each; GPUs have 10.82 and O-NICs' agents 10.83.
 NETWORK = ipaddress.ip_network("10.84.0.0/16")
@@ -46,6 +46,6 @@ def set_up(name: str, ip: str, shape: tuple[float, float, int]) -> None:
     rate_bps, queue_s, least_bytes = shape
     with IPRoute() as here:
         index = netlink.index_of(name)
-        netlink.shape(here, index, rate_bps, queue_s, least_queue_bytes=least_bytes)
+        shaping.shape(here, index, rate_bps, queue_s, least_queue_bytes=least_bytes)
         netlink.set_up(here, name)
-        netlink.address(here, index, ip, PREFIX, rto_min_s=None)
+        addressing.address(here, index, ip, PREFIX, rto_min_s=None)

@@ -24,7 +24,8 @@ from ringlight.fabric.parts import Link, Port
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation import openvswitch
 from ringlight.testbed.emulation.agent.http import AgentServer
-from ringlight.testbed.emulation.agent.workers import Worker, Workers
+from ringlight.testbed.emulation.agent.worker import Worker
+from ringlight.testbed.emulation.agent.workers import Workers
 from ringlight.testbed.emulation.buildable import check_impairments
 from ringlight.testbed.emulation.fault_targets import (
     FaultRequest,
@@ -36,11 +37,11 @@ from ringlight.testbed.emulation.fault_targets import (
     read_request,
 )
 from ringlight.testbed.emulation.kernel.build import BuildError
-from ringlight.testbed.emulation.kernel.netlink import NetworkError
+from ringlight.testbed.emulation.kernel.network_errors import NetworkError
 from ringlight.testbed.emulation.network import LabNetwork
-from ringlight.testbed.emulation.nodes import describe
 from ringlight.testbed.emulation.onic.manage import emulate
 from ringlight.testbed.emulation.openvswitch import OpenVSwitchError
+from ringlight.testbed.emulation.worker_hosts import describe
 from ringlight.testbed.faults import Do, FaultReport, State
 from ringlight.testbed.supervision import SupervisionError, Supervisor
 

@@ -26,24 +26,24 @@ from ringlight.fabric.topology import Fabric
 from ringlight.testbed.deaths import ProcessKind
 from ringlight.testbed.devices import Device, NodeProcesses
 from ringlight.testbed.emulation import device_cables, openvswitch
+from ringlight.testbed.emulation.bridges import (
+    RECONNECT_MS,
+    ControllerAddress,
+    PacketSwitch,
+    has_kernel_datapath,
+)
 from ringlight.testbed.emulation.buildable import check_fabric, check_names, check_rates
 from ringlight.testbed.emulation.impairments.end import End, FrameCounts
-from ringlight.testbed.emulation.kernel import netlink, netns
-from ringlight.testbed.emulation.kernel.netlink import NetworkError
+from ringlight.testbed.emulation.kernel import addressing, namespaces, netlink, netns, shaping
+from ringlight.testbed.emulation.kernel.network_errors import NetworkError
 from ringlight.testbed.emulation.nodes import (
-    RECONNECT_MS,
     Cable,
-    ControllerAddress,
     CutCable,
     DeviceNode,
     IdleHost,
     Jack,
     OpticalNode,
-    PacketSwitch,
     ShellLess,
-    WorkerHost,
-    WorkerPlace,
-    has_kernel_datapath,
 )
 from ringlight.testbed.emulation.onic.tables import HOST, HOST_NAME
 from ringlight.testbed.emulation.onic.wiring import (
@@ -53,6 +53,7 @@ from ringlight.testbed.emulation.onic.wiring import (
     standing_light,
 )
 from ringlight.testbed.emulation.windows import LATE_S, WAITING_FRAMES, Windows
+from ringlight.testbed.emulation.worker_hosts import WorkerHost, WorkerPlace
 from ringlight.testbed.lab import INTERFACE_NAME_MAX, NIC, OVS_LABEL, SECOND_NIC, Lab
 from ringlight.testbed.lab_programs import program_kinds, waiting
 from ringlight.testbed.parts import Parts, Tunnel
@@ -279,7 +280,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         """Ready the namespaces of the fabric's devices, and plug in the cables between them."""
         for name in self.fabric.devices:
             self._inside(
-                self._nodes[name], partial(netlink.configure_namespace, self.emulation.congestion_control)
+                self._nodes[name], partial(namespaces.configure_namespace, self.emulation.congestion_control)
             )
         for cable in device_cables.between(self.fabric):
             for end in self._connect(cable):
@@ -292,7 +293,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         shape = emulation.rate_bps(cable.rate_bps), emulation.seconds(cable.queue_s), least
         ip = device_cables.address_of(self.fabric, end)
         assert namespace is not None
-        netlink.in_namespace(namespace, partial(device_cables.set_up, name, ip, shape))
+        namespaces.in_namespace(namespace, partial(device_cables.set_up, name, ip, shape))
 
     def namespace(self, name: str) -> int:
         """Return the id of the process that holds the namespace of a device that is a process."""
@@ -468,18 +469,18 @@ class LabNetwork(Mininet):  # type: ignore[misc]
     def _hold_to(self, port: Port, link: Link) -> None:
         with IPRoute() as here:
             index = netlink.index_of(self._interface(port))
-            netlink.shape(here, index, self.emulation.rate_bps(link.rate_bps), self._queue_s[link])
+            shaping.shape(here, index, self.emulation.rate_bps(link.rate_bps), self._queue_s[link])
 
     def _shape(self, ports: Iterable[Port]) -> None:
         """Ports of packet switches."""
-        shapes: list[tuple[str, float, float, netlink.By]] = []
+        shapes: list[tuple[str, float, float, shaping.By]] = []
         for port in ports:
             link = self.fabric.link_at[port]
             # What leads to a GPU has one destination.
-            by: netlink.By = "src" if link.other(port).node in self.fabric.gpus else "pair"
+            by: shaping.By = "src" if link.other(port).node in self.fabric.gpus else "pair"
             rate_bps = self.emulation.rate_bps(link.rate_bps)
             shapes.append((self._interface(port), rate_bps, self._queue_s[link], by))
-        netlink.shape_shared(shapes, [gpu.ip for gpu in self.fabric.gpus.values()])
+        shaping.shape_shared(shapes, [gpu.ip for gpu in self.fabric.gpus.values()])
 
     # -- faults
 
@@ -656,7 +657,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
             host = cable.intf2.node
             if near.number == 0 and host.namespace is not None:
                 enabled = self._offloads(near.node)
-                netlink.in_namespace(host.namespace, partial(netlink.set_checksum_offload, NIC, enabled))
+                namespaces.in_namespace(host.namespace, partial(netlink.set_checksum_offload, NIC, enabled))
 
     def _most_under_way(self) -> int | None:
         """Window that routes of workers give a connection, bytes; None where workers set it or nobody does.
@@ -668,7 +669,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         if not (self.emulation.bounded and rates) or self._windows is not None:
             return None
         late = math.ceil(max(rate_bps for rate_bps, _ in rates) / 8 * LATE_S)
-        half = min(netlink.queue_bytes(*link) // 2 for link in rates)
+        half = min(shaping.queue_bytes(*link) // 2 for link in rates)
         return max(half, late, WAITING_FRAMES * netlink.FRAME_BYTES)
 
     def _first_segments(self) -> int | None:
@@ -712,7 +713,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
 
     def _inside(self, node: ShellLess, function: Callable[[], T]) -> T:
         """Run ``function`` where the node's interfaces are."""
-        return function() if node.namespace is None else netlink.in_namespace(node.namespace, function)
+        return function() if node.namespace is None else namespaces.in_namespace(node.namespace, function)
 
     # -- workers
 
@@ -746,11 +747,11 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         worker that ends meanwhile no longer needs them."""
 
         def inside() -> None:
-            netlink.know(netlink.index_of(NIC), neighbours)
+            addressing.know(netlink.index_of(NIC), neighbours)
 
         try:
             if (namespace := host.namespace) is not None:
-                netlink.in_namespace(namespace, inside)
+                namespaces.in_namespace(namespace, inside)
         except (NetworkError, OSError) as error:
             log.info("%s is not told of its neighbours: %s", host.name, error)
             return False
@@ -768,7 +769,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         try:
             if (namespace := host.namespace) is None:
                 return False
-            netlink.in_namespace(namespace, lambda: netlink.announce(NIC, gpu.ip, gpu.mac, neighbours))
+            namespaces.in_namespace(namespace, lambda: addressing.announce(NIC, gpu.ip, gpu.mac, neighbours))
         except (NetworkError, OSError, TimeoutError) as error:
             log.info("%s does not announce itself: %s", host.name, error)
             return False
@@ -821,14 +822,14 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         offloads = self._offloads(gpu.name)
 
         def inside() -> None:
-            netlink.configure_namespace(
+            namespaces.configure_namespace(
                 emulation.congestion_control, reordering=REORDERING if standing else None
             )
             with IPRoute() as own:
                 netlink.set_up(own, "lo")
                 index = netlink.index_of(NIC)
                 if not onic:
-                    netlink.shape_shared([(NIC, rate, queue_s, "dst")], hosts)
+                    shaping.shape_shared([(NIC, rate, queue_s, "dst")], hosts)
                     segments = netlink.segments_at(rate) if offloads and self._all_carried else 1
                     netlink.set_burst(own, index, segments)
                 if not offloads:
@@ -836,7 +837,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
                 if own_onic is not None and own_onic.transmitters == "array":
                     netlink.set_burst(own, index)
                 netlink.set_up(own, NIC)
-                netlink.address(
+                addressing.address(
                     own,
                     index,
                     gpu.ip,
@@ -849,7 +850,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
                 )
 
         assert host.namespace is not None
-        netlink.in_namespace(host.namespace, inside)
+        namespaces.in_namespace(host.namespace, inside)
         for second in device_cables.cables_at(self.fabric, gpu.name):
             self._plug_second(host, second)
         if link in self._impaired and not onic:

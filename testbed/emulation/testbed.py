@@ -39,19 +39,14 @@ from ringlight.testbed.emulation.agent.http import AgentServer, make_app
 from ringlight.testbed.emulation.agent.lightpaths import Lightpaths
 from ringlight.testbed.emulation.agent.onics import Onics
 from ringlight.testbed.emulation.agent.workers import Workers
+from ringlight.testbed.emulation.bridges import ControllerAddress
+from ringlight.testbed.emulation.docker_hosts import DockerHost, docker_reason
 from ringlight.testbed.emulation.faults import Faults, Kept, fault_routes
-from ringlight.testbed.emulation.kernel import netlink
-from ringlight.testbed.emulation.kernel.netlink import NetworkError
+from ringlight.testbed.emulation.kernel import namespaces
+from ringlight.testbed.emulation.kernel.network_errors import NetworkError
+from ringlight.testbed.emulation.namespace_hosts import NamespaceHost
 from ringlight.testbed.emulation.network import OPTICAL_DPID, Emulation, LabNetwork
 from ringlight.testbed.emulation.network_watch import NetworkWatch
-from ringlight.testbed.emulation.nodes import (
-    ControllerAddress,
-    DockerHost,
-    NamespaceHost,
-    WorkerHost,
-    WorkerPlace,
-    docker_reason,
-)
 from ringlight.testbed.emulation.onic.wiring import (
     control_ip,
     is_tagged,
@@ -63,6 +58,7 @@ from ringlight.testbed.emulation.optical.far_light import light_plan
 from ringlight.testbed.emulation.optical.lasers import Lasers
 from ringlight.testbed.emulation.others import Others, others_routes
 from ringlight.testbed.emulation.vswitchd import VswitchdWatch
+from ringlight.testbed.emulation.worker_hosts import WorkerHost, WorkerPlace
 from ringlight.testbed.forkserver import ForkServer, Process, start_process
 from ringlight.testbed.freezes import FreezeWatch, Watched
 from ringlight.testbed.lab import Lab
@@ -580,7 +576,7 @@ class Testbed:
         ]
         assert node.namespace is not None
         # A child inherits the namespace of the thread that forks it.
-        return netlink.in_namespace(node.namespace, partial(self._spawn, command, directory / "agent.log"))
+        return namespaces.in_namespace(node.namespace, partial(self._spawn, command, directory / "agent.log"))
 
     def _await_onics(self) -> None:
         """Wait until every agent answers on its management socket."""
@@ -598,7 +594,9 @@ class Testbed:
         def start(command: Sequence[str], log_file: Path, name: str) -> Process:
             assert self.network is not None
             # A child inherits the namespace of the thread that forks it.
-            return netlink.in_namespace(self.network.namespace(name), partial(self._spawn, command, log_file))
+            return namespaces.in_namespace(
+                self.network.namespace(name), partial(self._spawn, command, log_file)
+            )
 
         for node in self._nodes:
             self._keep(node.kind, node.kind, node.starts(start), node.part)

@@ -11,7 +11,7 @@ from ringlight.fabric.frames import ETHERNET_BYTES, IN_PACKET_BYTES
 from ringlight.fabric.parts import Link
 from ringlight.fabric.paths import Hop, NoPathError, Router
 from ringlight.fabric.topology import Fabric, electrical_graph
-from ringlight.testbed.emulation.kernel import netlink
+from ringlight.testbed.emulation.kernel import netlink, shaping
 
 #: What may wait besides what the way takes: so many frames, and so many seconds at its rate, as workers and
 #: the processes that pass frames on are late now and then.
@@ -52,7 +52,7 @@ class Windows:
     ) -> None:
         self._fabric, self._mtu_bytes, self._rate_bps = fabric, mtu_bytes, rate_bps
         self._delay_s = {link: seconds(link.impairments.delay_s) for link in fabric.links}
-        self._queues = {link: netlink.queue_bytes(rate_bps(link.rate_bps), s) for link, s in queue_s.items()}
+        self._queues = {link: shaping.queue_bytes(rate_bps(link.rate_bps), s) for link, s in queue_s.items()}
         self._router = Router(fabric, electrical_graph(fabric, {}))
         self._by_traits = cache(self._of)
 

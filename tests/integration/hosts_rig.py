@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ringlight.containers.image import image_tag
-from ringlight.testbed.emulation.kernel.netlink import in_namespace
+from ringlight.testbed.emulation.kernel.namespaces import in_namespace
 from ringlight.testbed.forkserver import SOCKET
 from ringlight.testbed.hosts.certificates import make_certificates
 from tests.forks import COMMAND, Command

@@ -20,8 +20,8 @@ import pytest
 
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed import services
-from ringlight.testbed.emulation.kernel import netlink
-from ringlight.testbed.emulation.nodes import ControllerAddress
+from ringlight.testbed.emulation.bridges import ControllerAddress
+from ringlight.testbed.emulation.kernel import namespaces
 from ringlight.testbed.emulation.testbed import Settings, Testbed
 from ringlight.testbed.lab import CONTAINER_LABEL, ENVIRONMENT, OVS_LABEL, Lab, new_lab
 
@@ -119,7 +119,7 @@ def socket_inside(lab: Lab, name: str, make: Callable[[], socket.socket]) -> soc
     """What ``make`` returns in one of the lab's namespaces."""
     descriptor = os.open(Path("/run/netns", lab.namespace(name)), os.O_RDONLY)
     try:
-        return netlink.in_namespace(descriptor, make)
+        return namespaces.in_namespace(descriptor, make)
     finally:
         os.close(descriptor)
 

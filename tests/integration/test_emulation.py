@@ -27,9 +27,10 @@ from ringlight.fabric.topology import Fabric
 from ringlight.testbed import services
 from ringlight.testbed.emulation import clean, openvswitch
 from ringlight.testbed.emulation import testbed as emulated
-from ringlight.testbed.emulation.kernel import netlink
+from ringlight.testbed.emulation.bridges import has_kernel_datapath
+from ringlight.testbed.emulation.kernel import namespaces, network_errors, shaping
 from ringlight.testbed.emulation.network import Emulation
-from ringlight.testbed.emulation.nodes import WORKER_UID, has_kernel_datapath
+from ringlight.testbed.emulation.worker_hosts import WORKER_UID
 from ringlight.testbed.lab import Lab, new_lab
 from tests import forks
 from tests.drivers import converge
@@ -599,7 +600,7 @@ def test_killed_outright_it_leaves_what_clean_removes_and_clean_touches_nothing_
     api = docker.APIClient(version="auto")
 
     def remove_foreign() -> None:
-        netlink.delete_namespace(foreign)
+        namespaces.delete_namespace(foreign)
         openvswitch.vsctl("--if-exists", "del-br", foreign)
         with suppress(docker.errors.NotFound):
             api.remove_container(foreign, force=True)
@@ -612,7 +613,7 @@ def test_killed_outright_it_leaves_what_clean_removes_and_clean_touches_nothing_
     process = launch(lab, fabric_file)
     try:
         os.close(netns)
-        netns = netlink.create_namespace(foreign)
+        netns = namespaces.create_namespace(foreign)
         openvswitch.vsctl("add-br", foreign, "--", "set", "bridge", foreign, "datapath_type=netdev")
         until((lab.state_dir / "inventory.json").exists, 20)
         transport = httpx.HTTPTransport(uds=str(lab.state_dir / "agent.sock"))
@@ -643,7 +644,7 @@ def test_killed_outright_it_leaves_what_clean_removes_and_clean_touches_nothing_
         assert traces(lab) == []
         assert clean.clean(lab.id) == []
         assert api.inspect_container(container)["State"]["Running"]
-        assert (netlink.NETNS_DIR / foreign).exists()
+        assert (namespaces.NETNS_DIR / foreign).exists()
         assert foreign in openvswitch.vsctl("list-br").split()
     finally:
         process.kill()
@@ -730,26 +731,27 @@ def test_a_bring_up_that_fails_half_way_is_taken_back(lab: Lab, tmp_path: Path) 
 def test_a_namespace_can_be_removed_after_the_machine_s_first_ip_netns_add() -> None:
     program = """
 import os, subprocess
-from ringlight.testbed.emulation.kernel import netlink
-subprocess.run(["umount", "--lazy", "--recursive", str(netlink.NETNS_DIR)], check=False, capture_output=True)
+from ringlight.testbed.emulation.kernel import namespaces
+umount = ["umount", "--lazy", "--recursive", str(namespaces.NETNS_DIR)]
+subprocess.run(umount, check=False, capture_output=True)
 for name in ("one", "two"):
-    os.close(netlink.create_namespace(f"rlfirst-{name}"))
+    os.close(namespaces.create_namespace(f"rlfirst-{name}"))
 subprocess.run(["ip", "netns", "add", "rlfirst-three"], check=True)
-assert len([*netlink.NETNS_DIR.glob("rlfirst-*")]) == 3
+assert len([*namespaces.NETNS_DIR.glob("rlfirst-*")]) == 3
 for name in ("one", "two", "three"):
-    netlink.delete_namespace(f"rlfirst-{name}")
-assert not [*netlink.NETNS_DIR.glob("rlfirst-*")]
+    namespaces.delete_namespace(f"rlfirst-{name}")
+assert not [*namespaces.NETNS_DIR.glob("rlfirst-*")]
 """
     # In a mount namespace of its own, where /run/netns is as on a fresh machine.
     command = ["unshare", "--mount", "--propagation", "private", sys.executable, "-c", program]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     finally:
-        for path in netlink.NETNS_DIR.glob("rlfirst-*"):
+        for path in namespaces.NETNS_DIR.glob("rlfirst-*"):
             path.unlink()
     assert done.returncode == 0, done.stderr
 
 
 def test_a_port_that_is_not_there_is_named_when_it_is_shaped() -> None:
-    with pytest.raises(netlink.NetworkError, match=r"the rate of 1 port cannot be set: .*rlgone-1"):
-        netlink.shape_shared([("rlgone-1", 1e7, 0.01, "src")], ["10.82.0.1"])
+    with pytest.raises(network_errors.NetworkError, match=r"the rate of 1 port cannot be set: .*rlgone-1"):
+        shaping.shape_shared([("rlgone-1", 1e7, 0.01, "src")], ["10.82.0.1"])

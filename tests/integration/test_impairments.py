@@ -17,7 +17,7 @@ from pyroute2.iproute import IPRoute
 
 from ringlight.fabric.impairments import Impairments
 from ringlight.testbed.emulation.impairments.end import End
-from ringlight.testbed.emulation.kernel import netlink
+from ringlight.testbed.emulation.kernel import namespaces, netlink
 
 pytestmark = pytest.mark.root
 
@@ -33,11 +33,11 @@ class Cable:
 
     def __init__(self) -> None:
         self.names = [f"imp{secrets.token_hex(3)}{side}" for side in "ab"]
-        self.spaces = [netlink.create_namespace(name) for name in self.names]
+        self.spaces = [namespaces.create_namespace(name) for name in self.names]
         with IPRoute() as root:
             netlink.create_veth(root, "e0", "e0", namespace=self.spaces[0], peer_namespace=self.spaces[1])
         for number, space in enumerate(self.spaces):
-            netlink.in_namespace(space, lambda number=number: self._set_up(number))  # type: ignore[misc]
+            namespaces.in_namespace(space, lambda number=number: self._set_up(number))  # type: ignore[misc]
 
     @staticmethod
     def _set_up(number: int) -> None:
@@ -54,12 +54,12 @@ class Cable:
             found.settimeout(2)
             return found
 
-        return netlink.in_namespace(self.spaces[number], made)
+        return namespaces.in_namespace(self.spaces[number], made)
 
     def close(self) -> None:
         for name, space in zip(self.names, self.spaces, strict=True):
             os.close(space)
-            netlink.delete_namespace(name)
+            namespaces.delete_namespace(name)
 
 
 @pytest.fixture(scope="module")
@@ -141,8 +141,8 @@ def test_nothing_is_left_when_it_ends(cable: Cable) -> None:
     def interfaces() -> list[str]:
         return [name for _, name in socket.if_nameindex()]
 
-    assert "impline0" in netlink.in_namespace(space, interfaces)
+    assert "impline0" in namespaces.in_namespace(space, interfaces)
     assert not sent(cable, 10)
     found.close()
-    assert "impline0" not in netlink.in_namespace(space, interfaces)
+    assert "impline0" not in namespaces.in_namespace(space, interfaces)
     assert len(sent(cable, 10)) == 10

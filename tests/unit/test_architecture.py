@@ -436,7 +436,10 @@ OF_KINDS = (
     *("containers.worker.reducers", "experiments.papers", "extensions"),
 )
 #: Where rings are collectives, and what is divided is a layer.
-OF_COLLECTIVES = ("fabric.placement", "fabric.schedules", "workloads", "extensions.models")
+OF_COLLECTIVES = (
+    *("fabric.placement", "fabric.placement_heuristic", "fabric.placement_exact"),
+    *("fabric.placement_problem", "fabric.schedules", "workloads", "extensions.models"),
+)
 #: So many conditionals on a kind are left elsewhere. It only ever falls.
 MOST_ON_KINDS = 9
 

@@ -32,7 +32,7 @@ from ringlight.testbed import deaths, services, supervision
 from ringlight.testbed.deaths import Death, DeathLog, Deaths, ProcessKind
 from ringlight.testbed.descriptors import too_few
 from ringlight.testbed.emulation import testbed as emulated
-from ringlight.testbed.emulation.nodes import docker_reason
+from ringlight.testbed.emulation.docker_hosts import docker_reason
 from ringlight.testbed.emulation.vswitchd import VswitchdWatch
 from ringlight.testbed.lab import Lab
 from ringlight.testbed.processes import Addresses, check_ready

@@ -39,7 +39,7 @@ from ringlight.fabric.planes.divided.lightpaths import setting_of
 from ringlight.fabric.planes.divided.planes import Lightpath
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import Fabric
-from ringlight.testbed.emulation.optical.device import Rewire
+from ringlight.testbed.emulation.optical.commands import Rewire
 from tests.lights import light_context
 from tests.scpi_switch import ScpiSwitch
 from tests.standing_agent import StandingAgent

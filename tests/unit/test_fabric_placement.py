@@ -15,11 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize
 
-from ringlight.fabric import placement
+from ringlight.fabric import placement, placement_exact, placement_heuristic
 from ringlight.fabric.cost import RingJob, predict
 from ringlight.fabric.parts import Port
 from ringlight.fabric.paths import PacketView
-from ringlight.fabric.placement import Circuit, Move, Regrouping, regroup
+from ringlight.fabric.placement import Move, Regrouping, regroup
+from ringlight.fabric.placement_problem import Circuit
 from ringlight.fabric.topology import Fabric, circuit_cross_connects
 from tests.unit.fabrics import circuits, gpu_ports, make_fabric, six_gpu_fabric, switch_ports
 
@@ -237,15 +238,15 @@ def check_with_copper(
 
 
 @settings(max_examples=100)
-@given(problems(), st.sampled_from([0, placement.FEW_PLACEMENTS]))
+@given(problems(), st.sampled_from([0, placement_exact.FEW_PLACEMENTS]))
 def test_an_exact_answer_needs_no_good_start(
     problem: tuple[Fabric, list[Circuit], list[RingJob], list[str]], few: int
 ) -> None:
     fabric, lit, jobs, movable = problem
     best = brute_force(fabric, lit, jobs, movable)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(placement, "FEW_PLACEMENTS", few)
-        patch.setattr(placement, "_search", lambda problem: placement._stay(problem))
+        patch.setattr(placement_exact, "FEW_PLACEMENTS", few)
+        patch.setattr(placement, "search", lambda problem: placement_heuristic.stay_of(problem))
         try:
             result = regroup(fabric, lit, jobs, movable=movable)
         except ValueError:
@@ -255,15 +256,15 @@ def test_an_exact_answer_needs_no_good_start(
 
 
 @settings(max_examples=100)
-@given(st.integers(1, placement.FEW_SWITCHES), st.data())
+@given(st.integers(1, placement_heuristic.FEW_SWITCHES), st.data())
 def test_bins_are_matched_alike_by_trying_and_by_the_solver(count: int, data: st.DataObject) -> None:
     row = st.lists(st.integers(-5, 9), min_size=count, max_size=count)
     cost = np.array(data.draw(st.lists(row, min_size=count, max_size=count)), dtype=np.float64)
     sums = []
-    for few in (0, placement.FEW_SWITCHES):
+    for few in (0, placement_heuristic.FEW_SWITCHES):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(placement, "FEW_SWITCHES", few)
-            columns = placement._matching(cost)
+            patch.setattr(placement_heuristic, "FEW_SWITCHES", few)
+            columns = placement_heuristic.matching(cost)
         assert sorted(columns.tolist()) == list(range(count))
         sums.append(cost[np.arange(count), columns].sum())
     assert sums[0] == sums[1]
@@ -288,7 +289,7 @@ def test_the_heuristic_alone_keeps_the_promises(
 ) -> None:
     fabric, lit, jobs, movable = problem
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(placement, "FEW_PLACEMENTS", 0)
+        patch.setattr(placement_exact, "FEW_PLACEMENTS", 0)
         patch.setattr(placement, "EXACT_CHOICES", 0)
         try:
             result = regroup(fabric, lit, jobs, movable=movable)
@@ -357,7 +358,7 @@ def test_both_edges_of_a_pair_count() -> None:
     lit = list(zip(gpu_ports(fabric, "ocs0"), switch_ports(fabric, "ocs0"), strict=True))
     jobs = [RingJob("trio", ("g0", "g1", "g2"), 0.8e6), RingJob("pair", ("g3", "g4"), 1e6)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(placement, "_search", lambda problem: placement._stay(problem))
+        patch.setattr(placement, "search", lambda problem: placement_heuristic.stay_of(problem))
         result = regroup(fabric, lit, jobs)
     assert result.crossing_bytes_after == 1.6e6
     assert len(result.moved) == 2
@@ -455,6 +456,6 @@ def test_matching_costs_as_little_as_scipys(count: int) -> None:
     for most in (1, 3, 100):
         cost = -numbers.integers(0, most + 1, (count, count)).astype(float)
         cost[numbers.random((count, count)) < 0.3] = 1000.0
-        columns = placement._matching(cost)
+        columns = placement_heuristic.matching(cost)
         assert sorted(columns) == list(range(count))
         assert cost[range(count), columns].sum() == cost[optimize.linear_sum_assignment(cost)].sum()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ringlight.testbed.emulation.nodes import program_is_readable
+from ringlight.testbed.emulation.namespace_hosts import program_is_readable
 from ringlight.testbed.forkserver import SOCKET, Forked, ForkServer, Process, forking, prepare, start_process
 
 PROGRAM = """

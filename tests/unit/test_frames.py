@@ -21,9 +21,9 @@ from ringlight.fabric.frames import (
 )
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import Fabric
-from ringlight.testbed.emulation.kernel import netlink
+from ringlight.testbed.emulation.bridges import ControllerAddress
+from ringlight.testbed.emulation.kernel import netlink, shaping
 from ringlight.testbed.emulation.network import Emulation, LabNetwork
-from ringlight.testbed.emulation.nodes import ControllerAddress
 from ringlight.testbed.lab import Lab
 
 MINI = Path(__file__).resolve().parents[1] / "data" / "mini.yaml"
@@ -125,7 +125,7 @@ def test_the_lab_is_built_with_them() -> None:
         ControllerAddress("127.0.0.1", 6653),
     )
     assert network.frames.mtu_bytes == SMALLEST_MTU_BYTES
-    assert netlink.queue_bytes(10e6, network._queue_s[network.fabric.links[2]]) == 2 * netlink.FRAME_BYTES
+    assert shaping.queue_bytes(10e6, network._queue_s[network.fabric.links[2]]) == 2 * netlink.FRAME_BYTES
 
 
 def window(fabric: Fabric, scale: float, *, bounded: bool = True) -> int | None:
@@ -137,4 +137,4 @@ def test_routes_of_workers_have_a_window_of_half_a_queue_only_where_light_is_ask
     assert window(fabric("4 Gbit/s", "1 s", "1 s"), 40) is None
     grid = {"rows": 2, "columns": 2, "gpu": "x", "rate": "4 Gbit/s", "queue": "1 s", "wavelengths": 4}
     light = build_fabric(FabricSpec.model_validate({"grids": {"n": grid}}))
-    assert window(light, 40) == netlink.queue_bytes(4e9 / 40, 1.0) // 2
+    assert window(light, 40) == shaping.queue_bytes(4e9 / 40, 1.0) // 2

@@ -20,9 +20,10 @@ from ringlight.testbed import lab, processes
 from ringlight.testbed.emulation import clean, testbed
 from ringlight.testbed.emulation.agent.files import make_worker_directory, parse_event, read_from, write_whole
 from ringlight.testbed.emulation.buildable import check_fabric, check_names, check_rates
-from ringlight.testbed.emulation.kernel import netlink
+from ringlight.testbed.emulation.kernel import shaping
+from ringlight.testbed.emulation.namespace_hosts import readable_by_others
 from ringlight.testbed.emulation.network import Emulation
-from ringlight.testbed.emulation.nodes import Outcome, describe, readable_by_others
+from ringlight.testbed.emulation.worker_hosts import Outcome, describe
 from ringlight.testbed.lab import Lab, LabError
 from ringlight.testbed.processes import Addresses, LabProcesses
 
@@ -99,9 +100,9 @@ def test_what_another_removes_at_the_same_time_is_no_error(tmp_path: Path) -> No
 
 
 def test_a_bucket_holds_one_frame_and_the_timer_lateness() -> None:
-    assert netlink.bucket_bytes(100e6) == 9014 + 2500
-    assert netlink.queue_bytes(100e6, 0.02) == 250_000
-    assert netlink.queue_bytes(1e6, 0.001) == 2 * 9014, "two frames at least"
+    assert shaping.bucket_bytes(100e6) == 9014 + 2500
+    assert shaping.queue_bytes(100e6, 0.02) == 250_000
+    assert shaping.queue_bytes(1e6, 0.001) == 2 * 9014, "two frames at least"
 
 
 def test_scaling_keeps_the_ratio_of_rate_and_time() -> None:

@@ -17,8 +17,8 @@ from ringlight.fabric.impairments import Impairments
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.testbed import devices
 from ringlight.testbed.devices import Device, Site
+from ringlight.testbed.emulation.bridges import ControllerAddress, PacketSwitch
 from ringlight.testbed.emulation.network import Emulation, LabNetwork
-from ringlight.testbed.emulation.nodes import ControllerAddress, PacketSwitch
 from ringlight.testbed.lab import Lab
 
 FABRIC = {

@@ -17,16 +17,10 @@ from ringlight.fabric.optical_drivers import DriverKind, driver_kinds, protocols
 from ringlight.fabric.optical_profiles import PIEZO, profiles
 from ringlight.testbed.emulation.optical import alone
 from ringlight.testbed.emulation.optical.alone import checked, example, is_loopback, read_served
-from ringlight.testbed.emulation.optical.device import (
-    NS,
-    Admin,
-    Recovery,
-    Stored,
-    TunedEgress,
-)
+from ringlight.testbed.emulation.optical.commands import NS, Admin, Recovery, Stored, TunedEgress
 from ringlight.testbed.emulation.optical.recovery import ModelledPaths, booted
-from ringlight.testbed.emulation.optical.server import Settings
 from ringlight.testbed.emulation.optical.session import protocol_named
+from ringlight.testbed.emulation.optical.switch_settings import Settings
 from tests.drivers import PROTOCOLS
 
 LIT = {(1, None): TunedEgress(9, 5 * NS), (2, None): TunedEgress(10, 900 * NS)}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ringlight.fabric.crossconnect import CrossConnect, PortState, check_matching
 from ringlight.fabric.optical_profiles import IDEAL, LCOS, MEMS, PIEZO, profiles
-from ringlight.testbed.emulation.optical.device import (
+from ringlight.testbed.emulation.optical.commands import (
     NS,
     Admin,
     Clear,
@@ -22,7 +22,6 @@ from ringlight.testbed.emulation.optical.device import (
     Fault,
     Gate,
     Light,
-    OpticalDevice,
     Rewire,
     SetAdmin,
     SetLabel,
@@ -31,8 +30,10 @@ from ringlight.testbed.emulation.optical.device import (
     TunedEgress,
     Wire,
 )
+from ringlight.testbed.emulation.optical.device import OpticalDevice
+from ringlight.testbed.emulation.optical.light_paths import apply_effects
+from ringlight.testbed.emulation.optical.monitors import alarms_of, power_dbm
 from ringlight.testbed.emulation.optical.recovery import ModelledPaths
-from ringlight.testbed.emulation.optical.server import apply_effects
 
 SIZE = 8
 LATER = 10 * NS
@@ -142,12 +143,12 @@ def test_the_profile_times_the_light() -> None:
     # The switch is tuned before the far receiver has trained.
     assert light.ready_ns - ticket.tuned_ns == pytest.approx(MEMS.retrain_s * NS)
     assert device.port_state(1, ticket.tuned_ns - 1) is PortState.TUNING
-    assert device.power_dbm(9, ticket.tuned_ns - 1) == MEMS.dark_dbm
+    assert power_dbm(device, 9, ticket.tuned_ns - 1) == MEMS.dark_dbm
     assert device.port_state(9, ticket.tuned_ns) is PortState.TUNED
-    assert device.power_dbm(9, ticket.tuned_ns) == pytest.approx(
-        -device.insertion_loss_db(1, 9), abs=MEMS.repeatability_db
+    assert power_dbm(device, 9, ticket.tuned_ns) == pytest.approx(
+        -device.mirrors.insertion_loss_db(1, 9), abs=MEMS.repeatability_db
     )
-    assert MEMS.loss_min_db <= device.insertion_loss_db(1, 9) <= MEMS.loss_max_db
+    assert MEMS.loss_min_db <= device.mirrors.insertion_loss_db(1, 9) <= MEMS.loss_max_db
 
 
 def test_light_that_was_taken_away_late_comes_back_late() -> None:
@@ -167,7 +168,7 @@ def test_light_that_was_taken_away_late_comes_back_late() -> None:
     assert NS <= late <= NS + time.monotonic_ns() - began
     device.put_off(late)
     assert paths.cross_connects()[1, None].ready_ns == light.ready_ns + late
-    assert device.since_ns(Wire(1, 10)) == light.ready_ns + late
+    assert device.mirrors.since_ns(Wire(1, 10)) == light.ready_ns + late
     assert ticket.tuned_ns == tuned + late
     assert device.port_state(10, tuned + late - 1) is PortState.TUNING
     # What darkens nothing is as late as it is.
@@ -217,7 +218,7 @@ def test_a_disabled_port_blocks_light_but_keeps_what_was_meant() -> None:
     assert effects == [Gate(9, Admin.DISABLED)]
     assert pairs(device) == {1: 9}
     assert device.port_state(1, 2 * LATER) is device.port_state(9, 2 * LATER) is PortState.BLOCKED
-    assert device.power_dbm(9, 2 * LATER) == MEMS.dark_dbm
+    assert power_dbm(device, 9, 2 * LATER) == MEMS.dark_dbm
     ticket, effects = do(device, SetAdmin((9,), enabled=True), 2 * LATER)
     # Dark first, then open: light must not flash through before it is tuned anew.
     assert [type(effect) for effect in effects] == [Light, Gate]
@@ -240,16 +241,16 @@ def test_loss_of_signal() -> None:
     device = ideal()
     for faceplate in range(1, SIZE + 1):
         device.receive(faceplate, light=True)
-    assert device.alarms(0) == []
+    assert alarms_of(device, 0) == []
     do(device, Rewire(((1, 9),)))
     device.receive(1, light=False)
-    assert {(alarm.port, alarm.kind) for alarm in device.alarms(0)} == {(1, "LOS"), (9, "LOS")}
+    assert {(alarm.port, alarm.kind) for alarm in alarms_of(device, 0)} == {(1, "LOS"), (9, "LOS")}
     device.receive(1, light=True)
-    assert device.alarms(0) == []
+    assert alarms_of(device, 0) == []
     device.unplugged(4)
-    assert [(alarm.port, alarm.reason) for alarm in device.alarms(0)] == [(4, "nothing is plugged in")]
+    assert [(alarm.port, alarm.reason) for alarm in alarms_of(device, 0)] == [(4, "nothing is plugged in")]
     device.fail(3)
-    assert (3, "FAILED") in {(alarm.port, alarm.kind) for alarm in device.alarms(0)}
+    assert (3, "FAILED") in {(alarm.port, alarm.kind) for alarm in alarms_of(device, 0)}
 
 
 def test_a_restarted_device_is_the_same_device() -> None:
@@ -268,7 +269,7 @@ def test_a_restarted_device_is_the_same_device() -> None:
         assert [again.port_state(p, now) for p in range(1, 17)] == [
             device.port_state(p, now) for p in range(1, 17)
         ]
-        assert again.power_dbm(9, now) == device.power_dbm(9, now)
+        assert power_dbm(again, 9, now) == power_dbm(device, 9, now)
     assert (again.admin(3), again.label(1)) == (Admin.DISABLED, "g0")
     refused(again, Rewire(((2, 9),)), Fault.CONFLICT, 9)
 
@@ -396,12 +397,12 @@ def test_a_disabled_port_blocks_all_its_wavelengths_and_finds_them_again() -> No
 def test_power_at_an_egress_with_several_wavelengths() -> None:
     device = OpticalDevice(SIZE, LCOS, wavelengths=4)
     do(device, Rewire(((1, 9, 0), (2, 9, 1))))
-    assert device.power_dbm(9, LATER) == LCOS.dark_dbm
+    assert power_dbm(device, 9, LATER) == LCOS.dark_dbm
     device.receive(2, True)
-    read = device.power_dbm(9, LATER)
+    read = power_dbm(device, 9, LATER)
     worst = LCOS.loss_max_db + LCOS.repeatability_db
     assert -worst <= read <= -(LCOS.loss_min_db - LCOS.repeatability_db)
-    assert not [alarm for alarm in device.alarms(LATER) if alarm.port == 9]
+    assert not [alarm for alarm in alarms_of(device, LATER) if alarm.port == 9]
 
 
 @given(data=st.data())

@@ -26,18 +26,19 @@ from ringlight.controller.optical.errors import (
 from ringlight.controller.optical.registry import make_driver
 from ringlight.fabric.crossconnect import CrossConnect, Mode, PortState, check_matching
 from ringlight.fabric.optical_profiles import IDEAL, MEMS, Profile
-from ringlight.testbed.emulation.optical.device import (
+from ringlight.testbed.emulation.optical.commands import (
     Admin,
     Dark,
     Gate,
     Light,
-    OpticalDevice,
     Rewire,
     SetAdmin,
     SetLabel,
     Wire,
 )
+from ringlight.testbed.emulation.optical.device import OpticalDevice
 from ringlight.testbed.emulation.optical.faulty_session import FaultySession
+from ringlight.testbed.emulation.optical.monitors import alarms_of, power_dbm
 from ringlight.testbed.emulation.optical.session import Switch, protocol_named
 from ringlight.testbed.emulation.optical.switch_faults import (
     MAX_FAULTS,
@@ -159,7 +160,7 @@ def test_slow_and_never_tuned_light() -> None:
     bench.say(":oxc:swit:conn:add (@2),(@10)")
     bench.work(10**6 * S)
     assert bench.device.port_state(10, bench.now_ns) is PortState.TUNING
-    assert bench.device.power_dbm(10, bench.now_ns) == IDEAL.dark_dbm
+    assert power_dbm(bench.device, 10, bench.now_ns) == IDEAL.dark_dbm
     bench.clear(never)
     assert bench.device.port_state(10, bench.now_ns) is PortState.TUNED
 
@@ -181,12 +182,12 @@ def test_a_ghost_is_shown_and_dark_until_the_fault_is_cleared() -> None:
     bench.say(":oxc:swit:conn:add (@2),(@10)")
     assert bench.say(":oxc:swit:conn:stat?") == b"(@1,2),(@9,10)\n"
     assert [effect.ingress for effect in bench.effects if isinstance(effect, Light)] == [2]
-    assert bench.device.is_ghost(Wire(1, 9))
+    assert bench.device.mirrors.is_ghost(Wire(1, 9))
     assert bench.device.wires().keys() == {(2, None)}
-    assert [alarm.port for alarm in bench.device.alarms(0) if alarm.kind == "LOS"] == [9]
+    assert [alarm.port for alarm in alarms_of(bench.device, 0) if alarm.kind == "LOS"] == [9]
     bench.clear(ghost)
     assert isinstance(bench.effects[-1], Light)
-    assert not bench.device.is_ghost(Wire(1, 9))
+    assert not bench.device.mirrors.is_ghost(Wire(1, 9))
     # One that is gone by then does not come back.
     ghost = bench.inject("ghost")
     bench.say(":oxc:swit:conn:add (@3),(@11)")

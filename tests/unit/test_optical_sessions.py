@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import selectors
 import socket
 import time
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from ringlight.fabric.optical_profiles import IDEAL
+from ringlight.testbed.emulation.optical import clients, switch_settings
 from ringlight.testbed.emulation.optical import server as serving
 from ringlight.testbed.emulation.optical.__main__ import main
 from ringlight.testbed.emulation.optical.device import OpticalDevice
@@ -57,7 +59,7 @@ def test_bad_arguments_are_named(
 def server() -> Iterator[serving.OpticalSwitchServer]:
     """One that nobody has started; what it is asked waits."""
     at = ("127.0.0.1", 0)
-    made = serving.OpticalSwitchServer(serving.Settings("ocs0", 4, IDEAL, at, netns=None, pins=None))
+    made = serving.OpticalSwitchServer(switch_settings.Settings("ocs0", 4, IDEAL, at, netns=None, pins=None))
     yield made
     made._close()
 
@@ -100,20 +102,20 @@ class Farewell:
 
 def test_a_session_that_is_over_is_closed_when_all_is_sent() -> None:
     ours, theirs = socket.socketpair()
-    client = serving._Client(theirs, Farewell(), bytearray(), 0.0)
-    served = serving.OpticalSwitchServer.__new__(serving.OpticalSwitchServer)
-    with ours, serving.selectors.DefaultSelector() as selector:
-        served._clients, served._selector = {theirs: client}, selector
-        served._listen_for(client, serving.selectors.EVENT_READ)
+    client = clients.Client(theirs, Farewell(), bytearray(), 0.0)
+    with ours, selectors.DefaultSelector() as selector:
+        served = clients.Clients(selector, 60.0, 0.0)
+        served._clients[theirs] = client
+        served._listen_for(client, selectors.EVENT_READ)
         served._write(client)
-        assert served._clients
+        assert list(served) == [client]
         ours.sendall(b"x")
         served._read(client)
         client.unread += client.session.advance(0)
         served._write(client)
         assert ours.recv(10) == b"bye"
         assert ours.recv(10) == b""
-        assert not served._clients
+        assert not list(served)
 
 
 # Clients that hold a place
@@ -142,14 +144,14 @@ class Caller:
 def test_half_open_clients_shut_nobody_out(server: serving.OpticalSwitchServer) -> None:
     known = Caller(server)
     assert known.ask().startswith(b"Polatis")
-    half_open = [Caller(server) for _ in range(serving.MAX_CLIENTS + 6)]
+    half_open = [Caller(server) for _ in range(clients.MAX_CLIENTS + 6)]
     half_open[-1].socket.sendall(b":oxc:swit")
     newcomer = Caller(server)
     assert newcomer.ask().startswith(b"Polatis")
     # Who was answered stays, however long it has been silent beside them.
     assert known.ask().startswith(b"Polatis")
     assert half_open[0].socket.recv(10) == b""
-    assert len(server._clients) == serving.MAX_CLIENTS
+    assert server.clients == clients.MAX_CLIENTS
     for caller in (known, newcomer, *half_open):
         caller.socket.close()
 
@@ -157,15 +159,15 @@ def test_half_open_clients_shut_nobody_out(server: serving.OpticalSwitchServer) 
 def test_the_client_that_was_silent_longest_gives_way(
     server: serving.OpticalSwitchServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serving, "MAX_CLIENTS", 3)
+    monkeypatch.setattr(clients, "MAX_CLIENTS", 3)
     callers = [Caller(server) for _ in range(3)]
     for caller in callers:
         assert caller.ask()
     # They have just spoken: none of them gives way.
     late = Caller(server)
     assert late.socket.recv(10) == b""
-    for client in server._clients.values():
-        client.heard_s -= serving.YIELD_S
+    for client in server._clients:
+        client.heard_s -= clients.YIELD_S
     assert callers[0].ask()
     later = Caller(server)
     assert later.ask().startswith(b"Polatis")
@@ -181,16 +183,16 @@ def test_silence_is_borne_for_minutes_and_less_before_a_first_answer(
 ) -> None:
     callers = [Caller(server), Caller(server)]
     callers[0].ask()
-    answered, half_open = server._clients.values()
-    assert 60 <= server._patience_s(answered) <= 600
-    assert server._patience_s(half_open) <= 60
-    half_open.heard_s -= server._patience_s(half_open) + 1
-    answered.heard_s -= server._patience_s(half_open) + 1
-    server._expire()
-    assert list(server._clients.values()) == [answered]
-    answered.heard_s -= server._patience_s(answered)
-    server._expire()
-    assert not server._clients
+    answered, half_open = server._clients
+    assert 60 <= server._clients._patience_s(answered) <= 600
+    assert server._clients._patience_s(half_open) <= 60
+    half_open.heard_s -= server._clients._patience_s(half_open) + 1
+    answered.heard_s -= server._clients._patience_s(half_open) + 1
+    server._clients.expire()
+    assert list(server._clients) == [answered]
+    answered.heard_s -= server._clients._patience_s(answered)
+    server._clients.expire()
+    assert not list(server._clients)
     for caller in callers:
         caller.socket.close()
 
@@ -201,10 +203,10 @@ def test_bytes_that_came_while_the_switch_stood_still_are_no_silence(
     callers = [Caller(server), Caller(server)]
     assert all(caller.ask() for caller in callers)
     callers[0].socket.sendall(b"*idn?\n")
-    for client in server._clients.values():
-        client.heard_s -= server._patience_s(client) + 1
+    for client in server._clients:
+        client.heard_s -= server._clients._patience_s(client) + 1
     # As a turn goes on whose look at the sockets was before the bytes came.
-    server._expire()
+    server._clients.expire()
     server._work()
     assert callers[0].socket.recv(4096).startswith(b"Polatis")
     assert callers[1].socket.recv(10) == b""

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ringlight.controller.circuits.drift import Policy
-from ringlight.testbed.emulation.optical import server
+from ringlight.testbed.emulation.optical import clients
 from ringlight.testbed.emulation.optical.switch_faults import FaultSpec, Kind
 from tests import optical_soak
 from tests.optical_soak import KINDS, Emulated, Soak, soak
@@ -49,7 +49,7 @@ def test_what_is_not_mended_is_noticed(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_client_that_has_gone_is_not_waited_for_when_its_reply_cannot_come(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "ENDED_S", 0.3)
+    monkeypatch.setattr(clients, "ENDED_S", 0.3)
     switch = Emulated("ocs0", "scpi", 1)
     try:
         switch.inject(FaultSpec(Kind.NEVER_TUNES))

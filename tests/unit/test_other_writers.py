@@ -19,7 +19,7 @@ from ringlight.fabric.parts import Port
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import circuit_cross_connects
 from ringlight.testbed.emulation import openvswitch
-from ringlight.testbed.emulation.kernel import netlink
+from ringlight.testbed.emulation.kernel import addressing
 from ringlight.testbed.emulation.network import LabNetwork
 from ringlight.testbed.emulation.others import Others
 from ringlight.testbed.lab import Lab
@@ -203,7 +203,7 @@ def test_os_ken_reads_what_a_host_announces(operation: int, to_ip: str) -> None:
     from os_ken.lib.packet import arp, ethernet, packet
 
     own, other = "02:00:00:00:00:01", "ff:ff:ff:ff:ff:ff" if operation == 1 else "02:00:00:00:00:07"
-    read = packet.Packet(netlink.arp_frame(operation, own, "10.82.0.1", other, to_ip))
+    read = packet.Packet(addressing.arp_frame(operation, own, "10.82.0.1", other, to_ip))
     frame, said = read.get_protocol(ethernet.ethernet), read.get_protocol(arp.arp)
     assert (frame.dst, frame.src, frame.ethertype) == (other, own, 0x0806)
     assert (said.opcode, said.src_mac, said.src_ip, said.dst_ip) == (operation, own, "10.82.0.1", to_ip)

@@ -16,7 +16,8 @@ from ringlight.fabric.parts import Port
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.deaths import DeathLog, Deaths
 from ringlight.testbed.emulation.agent.refusals import AgentError
-from ringlight.testbed.emulation.agent.workers import WorkerRequest, Workers
+from ringlight.testbed.emulation.agent.worker_requests import WorkerRequest
+from ringlight.testbed.emulation.agent.workers import Workers
 from ringlight.testbed.emulation.parts import pulse as pulses
 from ringlight.testbed.emulation.parts.door import Door
 from ringlight.testbed.emulation.parts.front import OtherPart, WorkersOfAll

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from ringlight.fabric.crossconnect import CrossConnect, check_matching
 from ringlight.fabric.optical_profiles import IDEAL, MEMS, Profile
-from ringlight.testbed.emulation.optical.device import NS, OpticalDevice
+from ringlight.testbed.emulation.optical.commands import NS
+from ringlight.testbed.emulation.optical.device import OpticalDevice
 from ringlight.testbed.emulation.optical.scpi import (
     MAX_MESSAGE_BYTES,
     ScpiError,

@@ -22,8 +22,9 @@ from ringlight.controller.packets import stats
 from ringlight.controller.packets.stats import Statistics
 from ringlight.controller.server_agent import AgentClient
 from ringlight.fabric.parts import Port
-from ringlight.testbed.emulation.agent.workers import Worker, Workers
-from ringlight.testbed.emulation.nodes import Outcome, WorkerPlace
+from ringlight.testbed.emulation.agent.worker import Worker
+from ringlight.testbed.emulation.agent.workers import Workers
+from ringlight.testbed.emulation.worker_hosts import Outcome, WorkerPlace
 from tests.unit.test_controller_circuits import FABRIC
 
 
@@ -70,7 +71,7 @@ def test_a_worker_whose_end_cannot_be_told_hides_no_other_death(tmp_path: Path) 
     second = _dead(tmp_path, "second", lambda: Outcome(0, None, False, None, ""))
     try:
         for worker in (first, second):
-            workers._workers[worker.place.id] = worker
+            workers._roster._workers[worker.place.id] = worker
             workers._wake()
             _wait(worker.exited.is_set)
         assert first.outcome == Outcome(None, None, False, "internal error: Resource ID was not provided", "")
@@ -78,7 +79,7 @@ def test_a_worker_whose_end_cannot_be_told_hides_no_other_death(tmp_path: Path) 
     finally:
         for worker in (first, second):
             os.close(worker.host.pidfd or -1)
-        workers._workers.clear()
+        workers._roster._workers.clear()
         workers.close()
 
 

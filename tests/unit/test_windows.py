@@ -14,9 +14,9 @@ from ringlight.experiments.backends.emulation.linktest import parts, seconds_of
 from ringlight.experiments.language.expand import load
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import Fabric
-from ringlight.testbed.emulation.kernel import netlink
+from ringlight.testbed.emulation.bridges import ControllerAddress
+from ringlight.testbed.emulation.kernel import shaping
 from ringlight.testbed.emulation.network import Emulation, LabNetwork
-from ringlight.testbed.emulation.nodes import ControllerAddress
 from ringlight.testbed.emulation.windows import window_bytes
 from ringlight.testbed.lab import Lab
 from tests.unit.test_cli import ROOT
@@ -205,8 +205,8 @@ def packet(payload: int, flags: int = 0x10, options: int = 12, protocol: int = 6
 
 
 @pytest.mark.parametrize("by", ["src", "dst", "pair"])
-def test_acknowledgements_go_first_and_payload_keeps_its_turn(by: netlink.By) -> None:
-    turns, program = netlink._turns(["10.1.0.1", "10.1.0.2", "10.1.0.3"], by)
+def test_acknowledgements_go_first_and_payload_keeps_its_turn(by: shaping.By) -> None:
+    turns, program = shaping._turns(["10.1.0.1", "10.1.0.2", "10.1.0.3"], by)
     own = 0x10003 + {"src": 1, "dst": 2, "pair": 1 * 3 + 2}[by]
     assert turns == (9 if by == "pair" else 3)
     assert classified(program, packet(0)) == classified(program, packet(0, options=24)) == 0x10002

@@ -22,14 +22,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ringlight.fabric.optical_profiles import PortNames
-from ringlight.testbed.emulation.optical.device import (
-    Admin,
-    DeviceError,
-    OpticalDevice,
-    Rewire,
-    Ticket,
-    Wire,
-)
+from ringlight.testbed.emulation.optical.commands import Admin, DeviceError, Rewire, Ticket, Wire
+from ringlight.testbed.emulation.optical.device import OpticalDevice
+from ringlight.testbed.emulation.optical.monitors import power_dbm
 from ringlight.testbed.emulation.optical.session import Switch
 
 PORTS_PER_MODULE = 8
@@ -194,7 +189,7 @@ class CalientCircuits:
 
     def power(self, port: int, now_ns: int) -> str:
         """Return the power at the monitor of a device's port in dBm as text, ``NONE`` without light."""
-        power = self._device.power_dbm(port, now_ns)
+        power = power_dbm(self._device, port, now_ns)
         return f"{power:.2f}" if power >= self._device.profile.los_dbm else "NONE"
 
     def by_port(self) -> dict[int, list[CalientCircuit]]:
@@ -313,10 +308,10 @@ class CalientCircuits:
         ports = [port for wire in circuit.wires(self._size) for port in (wire.ingress, wire.egress)]
         if any(self._device.admin(port) is not Admin.ENABLED for port in ports):
             return FAILED
-        if not all(self._device.is_tuned(wire, now_ns) for wire in circuit.wires(self._size)):
+        if not all(self._device.mirrors.is_tuned(wire, now_ns) for wire in circuit.wires(self._size)):
             return TUNING
         dark = any(
-            self._device.power_dbm(into, now_ns) < self._device.profile.los_dbm
+            power_dbm(self._device, into, now_ns) < self._device.profile.los_dbm
             for into, _ in circuit.halves()
         )
         return FAILED if dark and not circuit.nolight else IN_SERVICE

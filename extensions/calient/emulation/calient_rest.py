@@ -58,14 +58,7 @@ from ringlight.extensions.http.http_session import (
     basic_login,
 )
 from ringlight.fabric.text import parse_json
-from ringlight.testbed.emulation.optical.device import (
-    NS,
-    Admin,
-    Command,
-    SetAdmin,
-    SetLabel,
-    Wire,
-)
+from ringlight.testbed.emulation.optical.commands import NS, Admin, Command, SetAdmin, SetLabel, Wire
 from ringlight.testbed.emulation.optical.session import ManagementProtocol, Switch
 
 REST_VERSION = "1.0"
@@ -306,12 +299,12 @@ class CalientRestSession(HttpSession):
             ends = (into, self._device.size + out)
             inp, outp = (self._circuits.power(port, now_ns) for port in ends)
             wire = Wire(*ends)
-            lossy = circuit.active and self._device.is_tuned(wire, now_ns)
+            lossy = circuit.active and self._device.mirrors.is_tuned(wire, now_ns)
             row[f"half{number}"] = {
                 "conn": circuit.conn if number == 1 else replace(circuit, source=into, destination=out).conn,
                 "inp": inp,
                 "outp": outp,
-                "loss": f"{self._device.loss_db(wire):.2f}"
+                "loss": f"{self._device.mirrors.loss_db(wire):.2f}"
                 if lossy and "NONE" not in (inp, outp)
                 else "NONE",
                 "alarm": "LOS" if circuit.active and inp == "NONE" else "CL",

@@ -39,7 +39,7 @@ from ringlight.extensions.calient.emulation.calient_circuits import (
 )
 from ringlight.extensions.tl1.tl1_grammar import Command
 from ringlight.extensions.tl1.tl1_session import DONE, Answer, Denial, Handler, Tl1Session, Wait
-from ringlight.testbed.emulation.optical.device import Admin, Ticket
+from ringlight.testbed.emulation.optical.commands import Admin, Ticket
 from ringlight.testbed.emulation.optical.session import ManagementProtocol, Switch
 
 PAGE_ROWS = 64

@@ -30,10 +30,9 @@ from ringlight.extensions.gnmi.yang_tree import (
     shown,
 )
 from ringlight.fabric.crossconnect import PortState
-from ringlight.testbed.emulation.optical.device import (
+from ringlight.testbed.emulation.optical.commands import (
     Admin,
     Command,
-    OpticalDevice,
     Recovery,
     Rewire,
     SetAdmin,
@@ -41,6 +40,8 @@ from ringlight.testbed.emulation.optical.device import (
     SetRecovery,
     Wire,
 )
+from ringlight.testbed.emulation.optical.device import OpticalDevice
+from ringlight.testbed.emulation.optical.monitors import power_dbm
 from ringlight.testbed.emulation.optical.session import Switch
 
 VERSION = "0.8.0"
@@ -159,7 +160,7 @@ def _port(device: OpticalDevice, port: int, now_ns: int) -> dict[str, Any]:
         "group": "inputs" if ingress else "outputs",
         "index": port,
         "status": str(status),
-        "input-optical-power" if ingress else "output-optical-power": device.power_dbm(port, now_ns),
+        "input-optical-power" if ingress else "output-optical-power": power_dbm(device, port, now_ns),
         "connection": connection,
         "counters": none,
     }
@@ -188,7 +189,7 @@ def _status(device: OpticalDevice, wire: Wire, now_ns: int) -> dict[str, Any]:
             return {"status": "FAILED", "status-reason": f"{port_name(port)} has failed"}
         if device.admin(port) is Admin.DISABLED:
             return {"status": "FAILED", "status-reason": f"{port_name(port)} is disabled"}
-    return {"status": "CONNECTED" if device.is_tuned(wire, now_ns) else "PENDING_CONNECTION"}
+    return {"status": "CONNECTED" if device.mirrors.is_tuned(wire, now_ns) else "PENDING_CONNECTION"}
 
 
 # Changing

@@ -56,7 +56,7 @@ from ringlight.extensions.http.restconf_errors import (
 )
 from ringlight.extensions.polatis.emulation.xml_body import XmlError, local_name, namespace, parse_xml
 from ringlight.fabric.text import parse_json
-from ringlight.testbed.emulation.optical.device import (
+from ringlight.testbed.emulation.optical.commands import (
     Command,
     Recovery,
     Rewire,
@@ -65,6 +65,7 @@ from ringlight.testbed.emulation.optical.device import (
     SetRecovery,
     Wire,
 )
+from ringlight.testbed.emulation.optical.monitors import alarms_of, power_dbm
 from ringlight.testbed.emulation.optical.session import VERSION, ManagementProtocol, Switch
 
 OPTICAL, POLATIS = "optical-switch", "polatis-switch"
@@ -283,14 +284,14 @@ class PolatisRestconfSession(HttpSession):
                 self._ports = device.ports_revision, document, _tag(document)
             return self._ports[1]
         if top == "opm-power":
-            powers = [(port, device.power_dbm(port, now_ns)) for port in ports]
+            powers = [(port, power_dbm(device, port, now_ns)) for port in ports]
             return {"port": [{"port-id": port, "power": f"{power:.2f}"} for port, power in powers]}
         if top == "system-config":
             volatile = device.recovery is Recovery.REMOVE
             return {"startup-mode": "MODE_VOLATILE" if volatile else "MODE_PRESERVE"}
         alarms = [
             {"alarm-type": alarm.kind, "alarm-message": f"port {alarm.port}: {alarm.reason}"}
-            for alarm in device.alarms(now_ns)
+            for alarm in alarms_of(device, now_ns)
         ]
         return {"alarm": alarms} if alarms else {}
 

@@ -38,8 +38,7 @@ from ringlight.extensions.tl1.tl1_session import (
     Wait,
     values,
 )
-from ringlight.testbed.emulation.optical.device import (
-    MAX_LABEL_BYTES,
+from ringlight.testbed.emulation.optical.commands import (
     NS,
     Admin,
     Clear,
@@ -51,6 +50,8 @@ from ringlight.testbed.emulation.optical.device import (
     Ticket,
     Wire,
 )
+from ringlight.testbed.emulation.optical.device import MAX_LABEL_BYTES
+from ringlight.testbed.emulation.optical.monitors import power_dbm
 from ringlight.testbed.emulation.optical.session import VERSION, ManagementProtocol
 
 #: Longest silence that a client may set, minutes.
@@ -70,7 +71,7 @@ class PolatisTl1Session(Tl1Session):
             "OPR-PORT-SHUTTER": self._shutter(False),
             "RLS-PORT-SHUTTER": self._shutter(True),
             "RTRV-PORT-SHUTTER": self._of_each(lambda port, _: shutter[device.admin(port)]),
-            "RTRV-PORT-POWER": self._of_each(lambda port, now_ns: f"{device.power_dbm(port, now_ns):.1f}"),
+            "RTRV-PORT-POWER": self._of_each(lambda port, now_ns: f"{power_dbm(device, port, now_ns):.1f}"),
             "RTRV-PORT-PMON": self._of_each(lambda *_: "1550.0,0.0,4"),
             "RTRV-PORT-LABEL": self._of_each(lambda port, _: device.label(port).replace('"', "'")),
             "ED-PORT-LABEL": lambda command, now_ns: self._label(

@@ -44,7 +44,7 @@ from ringlight.extensions.sonic.emulation.sonic_tree import (
     model_value,
     tree,
 )
-from ringlight.testbed.emulation.optical.device import DeviceError
+from ringlight.testbed.emulation.optical.commands import DeviceError
 from ringlight.testbed.emulation.optical.session import ManagementProtocol
 
 _NATIVE = ("", "sonic-db", "sonic_db")

@@ -48,16 +48,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ringlight.extensions.gnmi.yang_tree import Entries, Path, Step, TreeError, flatten, shown
-from ringlight.testbed.emulation.optical.device import (
+from ringlight.testbed.emulation.optical.commands import (
     Admin,
     Command,
-    OpticalDevice,
     Rewire,
     SetAdmin,
     SetLabel,
     Together,
     Wire,
 )
+from ringlight.testbed.emulation.optical.device import OpticalDevice
 
 CONFIG, STATES = "sonic-ocs", "sonic-ocs-states"
 #: Revision of the models.
@@ -222,7 +222,7 @@ def _statuses(device: OpticalDevice, now_ns: int) -> dict[int, str]:
     for wire in device.cross_connects():
         if admin[wire.ingress] is admin[wire.egress] is Admin.ENABLED:
             statuses[wire.ingress] = statuses[wire.egress] = (
-                "tuned" if device.is_tuned(wire, now_ns) else "tuning"
+                "tuned" if device.mirrors.is_tuned(wire, now_ns) else "tuning"
             )
     return statuses
 
@@ -282,7 +282,7 @@ def _factory_losses(device: OpticalDevice, path: Path) -> Entries:
             "cross_connect_id": name,
             "temperature_C": TEMPERATURE_C,
             "frequency_THz": FREQUENCY_THZ,
-            "loss_dB": f"{device.insertion_loss_db(wire.ingress, wire.egress):.2f}",
+            "loss_dB": f"{device.mirrors.insertion_loss_db(wire.ingress, wire.egress):.2f}",
             "accuracy_dB": ACCURACY_DB,
         }
     return entries

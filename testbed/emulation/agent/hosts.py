@@ -15,10 +15,13 @@ from weakref import WeakSet
 
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation.agent.refusals import AgentError
-from ringlight.testbed.emulation.kernel.netlink import NETNS_DIR, NetworkError
+from ringlight.testbed.emulation.docker_hosts import DockerHost
+from ringlight.testbed.emulation.kernel.namespaces import NETNS_DIR
+from ringlight.testbed.emulation.kernel.network_errors import NetworkError
 from ringlight.testbed.emulation.network import LabNetwork
-from ringlight.testbed.emulation.nodes import DockerHost, IdleHost, WorkerHost
+from ringlight.testbed.emulation.nodes import IdleHost
 from ringlight.testbed.emulation.openvswitch import OpenVSwitchError
+from ringlight.testbed.emulation.worker_hosts import WorkerHost
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from ringlight.controller.web.serving import HttpServer
 from ringlight.testbed.emulation.agent.lightpaths import Lightpaths
 from ringlight.testbed.emulation.agent.onics import Onics
 from ringlight.testbed.emulation.agent.refusals import AgentError
-from ringlight.testbed.emulation.agent.workers import Digest, Name, SpareRequest, WorkerRequest
+from ringlight.testbed.emulation.agent.worker_requests import Digest, Name, SpareRequest, WorkerRequest
 from ringlight.testbed.emulation.onic.tables import PeerLight, Transmitter
 
 #: Bodies, bytes: of a packed workload, and any other, such as the specs of all workers of a large job.

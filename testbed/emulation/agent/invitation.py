@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ringlight.fabric.guests import guest_kinds
 from ringlight.testbed.emulation.guests import Guest, GuestPlan
-from ringlight.testbed.emulation.nodes import WorkerHost
+from ringlight.testbed.emulation.worker_hosts import WorkerHost
 
 
 def invite(plan: GuestPlan, host: WorkerHost, peers: Sequence[str], image: str | None) -> Guest:

@@ -21,10 +21,10 @@ from typing import TypeVar
 from pyroute2.iproute import IPRoute
 
 from ringlight.fabric.impairments import Impairments
-from ringlight.testbed.emulation.kernel import ebpf, netlink
+from ringlight.testbed.emulation.kernel import ebpf, namespaces, netlink, network_errors
 from ringlight.testbed.emulation.kernel.build import build_object, build_program
-from ringlight.testbed.emulation.kernel.netlink import NetworkError
 from ringlight.testbed.emulation.kernel.netns import set_ipv6_off
+from ringlight.testbed.emulation.kernel.network_errors import NetworkError
 from ringlight.testbed.emulation.kernel.survival import ALL, POWERS, survival
 
 SOURCE = Path(__file__).with_name("impaired.c")
@@ -132,7 +132,7 @@ class End:
                 os.close(descriptor)
 
     def _inside(self, function: Callable[[], T]) -> T:
-        return function() if self._namespace is None else netlink.in_namespace(self._namespace, function)
+        return function() if self._namespace is None else namespaces.in_namespace(self._namespace, function)
 
     def _find(self) -> int:
         return netlink.index_of(self._interface)
@@ -167,7 +167,7 @@ class End:
         set_ipv6_off(self._line)
         with IPRoute() as here:
             index = netlink.index_of(self._line)
-            with netlink.failing(self._line):
+            with network_errors.failing(self._line):
                 # A frame of the link, with its tag, and the stamp.
                 mtu = netlink.FRAME_BYTES + STAMP_BYTES + 4
                 here.link("set", index=index, mtu=mtu, txqlen=WAITING, state="up")

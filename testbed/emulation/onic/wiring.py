@@ -37,9 +37,9 @@ from pyroute2.iproute import IPRoute
 
 from ringlight.fabric.parts import Gpu, Port
 from ringlight.fabric.topology import Fabric, channels
-from ringlight.testbed.emulation.kernel import netlink
-from ringlight.testbed.emulation.kernel.netlink import NetworkError, failing
+from ringlight.testbed.emulation.kernel import addressing, namespaces, netlink, shaping
 from ringlight.testbed.emulation.kernel.netns import set_ipv6_off
+from ringlight.testbed.emulation.kernel.network_errors import NetworkError, failing
 from ringlight.testbed.emulation.nodes import ShellLess
 from ringlight.testbed.emulation.onic.datapath import OnicDatapath
 from ringlight.testbed.emulation.onic.tables import CONTROL, HOST, HOST_NAME, QUEUE
@@ -82,7 +82,7 @@ class Standing:
 
     @property
     def queues(self) -> dict[str, int]:
-        """The class of the first queue of each peer, see :func:`netlink.shape_peers`."""
+        """The class of the first queue of each peer, see :func:`shaping.shape_peers`."""
         return {ip: 1 + number * self.most for number, ip in enumerate(self.peers)}
 
 
@@ -93,7 +93,7 @@ class OnicNode(ShellLess):
         self.lab = lab
         self.gpu = gpu
         self.netns = netns
-        self.namespace = netlink.create_namespace(netns)
+        self.namespace = namespaces.create_namespace(netns)
         self.pins = pins
         self.datapath: OnicDatapath | None = None
         super().__init__(name, **params)
@@ -118,7 +118,7 @@ class OnicNode(ShellLess):
             raise NetworkError(f"O-NIC of {self.gpu.name}: {error.strerror or error}") from None
 
         def inside() -> None:
-            netlink.configure_namespace()
+            namespaces.configure_namespace()
             with IPRoute() as here:
                 netlink.set_up(here, "lo")
                 for number, (rate_bps, queue_s) in enumerate(ports):
@@ -128,17 +128,17 @@ class OnicNode(ShellLess):
                     self._plug(datapath, number, netlink.set_up(here, f"p{number}"))
                 if standing is not None:
                     netlink.create_veth(here, QUEUE_NAME, QUEUED_NAME)
-                    netlink.shape_peers(QUEUE_NAME, standing.rate_bps, len(standing.peers), standing.most)
+                    shaping.shape_peers(QUEUE_NAME, standing.rate_bps, len(standing.peers), standing.most)
                     queue, queued = (netlink.set_up(here, name) for name in (QUEUE_NAME, QUEUED_NAME))
                     self._plug(datapath, QUEUE, queue, queued)
                 index = netlink.set_up(here, CONTROL_NAME)
                 self._plug(datapath, CONTROL, index)
                 neighbours = [(control_ip(gpu), control_mac(gpu)) for gpu in agents]
                 ip = control_ip(self.gpu)
-                netlink.address(here, index, ip, CONTROL_PREFIX, rto_min_s=None, neighbours=neighbours)
+                addressing.address(here, index, ip, CONTROL_PREFIX, rto_min_s=None, neighbours=neighbours)
 
         assert self.namespace is not None
-        netlink.in_namespace(self.namespace, inside)
+        namespaces.in_namespace(self.namespace, inside)
 
     def plug_host(self) -> None:
         """The worker's NIC has been plugged in as ``host``: bring it up and let it send."""
@@ -152,7 +152,7 @@ class OnicNode(ShellLess):
                 netlink.set_up(here, HOST_NAME)
 
         assert self.namespace is not None
-        netlink.in_namespace(self.namespace, inside)
+        namespaces.in_namespace(self.namespace, inside)
 
     def _plug(self, datapath: OnicDatapath, port: int, index: int, comes_in: int | None = None) -> None:
         try:
@@ -168,16 +168,16 @@ class OnicNode(ShellLess):
         if self.namespace is not None:
             os.close(self.namespace)
             self.namespace = None
-            netlink.delete_namespace(self.netns)
+            namespaces.delete_namespace(self.netns)
         super().terminate()
 
 
 def _shape(here: IPRoute, index: int, rate_bps: float, queue_s: float, wavelengths: int | None) -> None:
     """A fibre port of one tunable laser, or of so many transmitters at once."""
     if wavelengths is None:
-        netlink.shape(here, index, rate_bps, queue_s, least_queue_bytes=PORT_QUEUE_BYTES)
+        shaping.shape(here, index, rate_bps, queue_s, least_queue_bytes=PORT_QUEUE_BYTES)
     else:
-        netlink.shape_wavelengths(
+        shaping.shape_wavelengths(
             *(here, index, rate_bps, queue_s, wavelengths), least_queue_bytes=PORT_QUEUE_BYTES
         )
 
@@ -188,7 +188,7 @@ class ControlNetwork:
     def __init__(self, lab: Lab) -> None:
         self._lab = lab
         self._netns = lab.namespace("control")
-        self._namespace: int | None = netlink.create_namespace(self._netns)
+        self._namespace: int | None = namespaces.create_namespace(self._netns)
 
     def join(self, onics: Sequence[OnicNode]) -> None:
         """Make the bridge with a port for each O-NIC, whose ``ctl`` it makes too. Raises NetworkError."""
@@ -219,13 +219,13 @@ class ControlNetwork:
                         for mac in (onic.gpu.mac, control_mac(onic.gpu)):
                             here.fdb("add", ifindex=port, lladdr=mac, state=_NUD_NOARP, flags=_NTF_MASTER)
 
-        netlink.in_namespace(namespace, inside)
+        namespaces.in_namespace(namespace, inside)
 
     def close(self) -> None:
         if self._namespace is not None:
             os.close(self._namespace)
             self._namespace = None
-            netlink.delete_namespace(self._netns)
+            namespaces.delete_namespace(self._netns)
 
 
 def onic_directory(state: Path, gpu: str) -> Path:

@@ -14,11 +14,12 @@ from ringlight.controller.web.access import is_loopback, read_tokens
 from ringlight.fabric.optical_profiles import profiles
 from ringlight.testbed.emulation.kernel.build import BuildError
 from ringlight.testbed.emulation.optical.alone import read_address, read_users
+from ringlight.testbed.emulation.optical.commands import Recovery
 from ringlight.testbed.emulation.optical.datapath import MAX_SELECTIVE_PORTS
-from ringlight.testbed.emulation.optical.device import Recovery
 from ringlight.testbed.emulation.optical.far_light import LightPlan
-from ringlight.testbed.emulation.optical.server import IDLE_TIMEOUT_S, OpticalSwitchServer, Settings
+from ringlight.testbed.emulation.optical.server import OpticalSwitchServer
 from ringlight.testbed.emulation.optical.session import protocol_named
+from ringlight.testbed.emulation.optical.switch_settings import IDLE_TIMEOUT_S, Settings
 
 
 def _address(text: str) -> tuple[str, int]:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from ringlight.controller.web.access import is_loopback
 from ringlight.fabric.optical_drivers import driver_kinds, protocols_of
-from ringlight.testbed.emulation.optical.server import Settings
 from ringlight.testbed.emulation.optical.session import protocol_named
+from ringlight.testbed.emulation.optical.switch_settings import Settings
 
 #: A file of users, bytes.
 _USERS_BYTES = 1 << 16

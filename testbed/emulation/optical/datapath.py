@@ -17,7 +17,7 @@ from typing import Any
 from ringlight.testbed.emulation.kernel import ebpf
 from ringlight.testbed.emulation.kernel.build import build_object
 from ringlight.testbed.emulation.kernel.survival import POWERS, survival
-from ringlight.testbed.emulation.optical.device import Admin, Recovery, Spot, Stored, TunedEgress
+from ringlight.testbed.emulation.optical.commands import Admin, Recovery, Spot, Stored, TunedEgress
 
 #: The program of a switch that passes every colour alike, of one that tells wavelengths apart by the lasers
 #: plugged into it, and of one that does by the light itself.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from ringlight.testbed.emulation.optical.device import Ticket
+from ringlight.testbed.emulation.optical.commands import Ticket
 from ringlight.testbed.emulation.optical.session import Session
 from ringlight.testbed.emulation.optical.switch_faults import Faults, Injected, Kind
 

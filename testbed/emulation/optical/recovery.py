@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ringlight.fabric.optical_profiles import Profile
-from ringlight.testbed.emulation.optical.device import NS, Admin, Recovery, Spot, Stored, TunedEgress
+from ringlight.testbed.emulation.optical.commands import NS, Admin, Recovery, Spot, Stored, TunedEgress
 
 #: Raise when the file's shape changes: a switch never goes on from a file that it would misread.
 LAYOUT = 1

@@ -20,8 +20,10 @@ from ringlight.controller.web.api_page import add_api_page
 from ringlight.controller.web.bounds import BoundedBodies
 from ringlight.controller.web.refusals import add_input_handlers, errors, failure
 from ringlight.fabric.crossconnect import PortState
+from ringlight.testbed.emulation.optical.commands import NS, DeviceError, Effect, Wire
 from ringlight.testbed.emulation.optical.datapath import Counters, Datapath
-from ringlight.testbed.emulation.optical.device import NS, DeviceError, Effect, OpticalDevice, Wire
+from ringlight.testbed.emulation.optical.device import OpticalDevice
+from ringlight.testbed.emulation.optical.monitors import alarms_of, power_dbm
 from ringlight.testbed.emulation.optical.recovery import ModelledPaths
 from ringlight.testbed.emulation.optical.switch_faults import (
     SECONDS,
@@ -259,7 +261,7 @@ def _add_reading(app: FastAPI, switch: Inside) -> None:
 
     @app.get("/v1/alarms", tags=["switch"])
     def get_alarms() -> list[AlarmDocument]:
-        alarms = switch.ask(lambda: device.alarms(switch.now_ns))
+        alarms = switch.ask(lambda: alarms_of(device, switch.now_ns))
         return [AlarmDocument.model_validate(vars(alarm)) for alarm in alarms]
 
     @app.get("/v1/counters", tags=["switch"])
@@ -340,12 +342,12 @@ def _switch(switch: Inside) -> SwitchDocument:
         clients=switch.clients,
         cross_connects=len(device.cross_connects()),
         faults=len(switch.faults.all()),
-        mirror_moves=device.moves.total(),
+        mirror_moves=device.mirrors.moves.total(),
     )
 
 
 def _port(device: OpticalDevice, port: int, now_ns: int) -> PortDocument:
-    power = device.power_dbm(port, now_ns)
+    power = power_dbm(device, port, now_ns)
     ingress = port <= device.size
     return PortDocument(
         port=port,
@@ -358,7 +360,7 @@ def _port(device: OpticalDevice, port: int, now_ns: int) -> PortDocument:
         power_dbm=round(power, 2),
         light=power >= device.profile.los_dbm,
         peers=device.peers(port),
-        mirror_moves=device.moves[port],
+        mirror_moves=device.mirrors.moves[port],
     )
 
 
@@ -378,7 +380,7 @@ def _circuits(switch: Inside) -> list[CircuitDocument]:
             lit=wire in ready,
             tuned=wire in ready and ready[wire] <= switch.now_ns,
             ready_s=ready[wire] / NS if wire in ready else None,
-            loss_db=round(device.loss_db(wire), 3) if wire in reported else None,
+            loss_db=round(device.mirrors.loss_db(wire), 3) if wire in reported else None,
         )
         for wire in sorted(reported | ready.keys(), key=lambda wire: (wire.ingress, wire.wavelength or 0))
     ]
@@ -392,9 +394,11 @@ def _counters(switch: Inside) -> CountersDocument:
         counters = paths.counters(port) if isinstance(paths, Datapath) else Counters()
         packets = {name: getattr(counters, name) for name in names}
         documents.append(
-            PortCounters(port=port, mirror_moves=device.moves[port], dark_s=counters.dark_s, **packets)
+            PortCounters(
+                port=port, mirror_moves=device.mirrors.moves[port], dark_s=counters.dark_s, **packets
+            )
         )
-    return CountersDocument(mirror_moves=device.moves.total(), ports=documents)
+    return CountersDocument(mirror_moves=device.mirrors.moves.total(), ports=documents)
 
 
 #: Errors of the switch's own thread, and how they are told; None: by their text.

@@ -40,19 +40,20 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ringlight.testbed.emulation.optical.device import (
+from ringlight.testbed.emulation.optical.commands import (
     Admin,
     Clear,
     Command,
     DeviceError,
     Fault,
-    OpticalDevice,
     Pairs,
     Rewire,
     SetAdmin,
     Ticket,
     Wire,
 )
+from ringlight.testbed.emulation.optical.device import OpticalDevice
+from ringlight.testbed.emulation.optical.monitors import power_dbm
 from ringlight.testbed.emulation.optical.session import (
     VERSION,
     Conversation,
@@ -294,7 +295,7 @@ class ScpiSession(Conversation[bytes]):
         ports = parse_ports(parameters)
         if len(ports) > MAX_POWER_PORTS:
             raise ScpiError(-223, f"more than {MAX_POWER_PORTS} ports")
-        return f"({','.join(f'{self._device.power_dbm(port, now_ns):.1f}' for port in ports)})"
+        return f"({','.join(f'{power_dbm(self._device, port, now_ns):.1f}' for port in ports)})"
 
     def _error(self, parameters: str, now_ns: int) -> str:
         return str(self._errors.popleft()) if self._errors else '0,"No error"'

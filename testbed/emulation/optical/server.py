@@ -8,146 +8,51 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import os
 import queue
-import re
 import selectors
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ringlight.controller.web.listening import listen
-from ringlight.fabric.optical_profiles import Profile
-from ringlight.testbed.emulation.kernel.netns import Link, LinkWatcher, entered, set_up
-from ringlight.testbed.emulation.optical.datapath import Datapath, Selective, remove_pins
-from ringlight.testbed.emulation.optical.device import (
+from ringlight.testbed.emulation.optical.clients import MAX_CLIENTS, Clients
+from ringlight.testbed.emulation.optical.commands import (
     NS,
     Admin,
     Dark,
     Effect,
-    Gate,
-    Light,
-    OpticalDevice,
     Recovery,
-    SetLabel,
     SetRecovery,
     Stored,
 )
-from ringlight.testbed.emulation.optical.far_light import FarLight, LightPlan
+from ringlight.testbed.emulation.optical.datapath import remove_pins
+from ringlight.testbed.emulation.optical.device import OpticalDevice
+from ringlight.testbed.emulation.optical.faceplate import Faceplate
+from ringlight.testbed.emulation.optical.far_light import FarLight
 from ringlight.testbed.emulation.optical.faulty_session import FaultySession
-from ringlight.testbed.emulation.optical.lasers import Lasers
+from ringlight.testbed.emulation.optical.light_paths import LightPaths, apply_effects, open_datapath
 from ringlight.testbed.emulation.optical.recovery import ModelledPaths, booted
 from ringlight.testbed.emulation.optical.rest_thread import RestThread
 from ringlight.testbed.emulation.optical.session import ManagementProtocol, Switch, protocol_named, recall
 from ringlight.testbed.emulation.optical.switch_faults import Faults, FaultSpec, Kind
+from ringlight.testbed.emulation.optical.switch_settings import Settings
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
 log = logging.getLogger(__name__)
 
-MAX_CLIENTS = 64
-#: Silence after which a client is dropped, seconds, unless another is set; and of one that was never answered
-#: or has not logged in.
-IDLE_TIMEOUT_S = 300.0
-HALF_OPEN_S = 60.0
-#: A client that was answered gives way to a newcomer after so much silence, seconds.
-YIELD_S = 10.0
-#: A client that does not read its replies is dropped when this much waits for it.
-MAX_UNREAD_BYTES = 1 << 22
-#: A client that says no more gets replies for so long yet, seconds, and the dark time of a new cross-connect:
-#: it may have gone, which cannot be told from here.
-ENDED_S = 10.0
 #: Longest that nothing is looked at, seconds.
 LONGEST_S = 3600.0
 #: Longest that another thread waits for the switch to come to it, seconds.
 ASK_S = 5.0
 Answer = TypeVar("Answer")
-#: Light paths, and what a device remembers of them over a restart.
-LightPaths = Datapath | ModelledPaths
-_FACEPLATE = re.compile(r"p([1-9]\d{0,4})")
-
-
-@dataclass(frozen=True)
-class Settings:
-    """``listen``: host and port of the SCPI server, None for none; ``netns``: namespace of the faceplate
-    interfaces; ``pins``: directory in bpffs of the switch alone, None for one that moves no packets: light
-    comes in at all of its ports, and it remembers in ``folder`` what it was told.
-
-    ``serve``: other management protocols, each with its host and port; ``users``: passwords by user, for
-    those with a login. ``rest``: host and port of the switch's own REST (:mod:`.rest`), ``rest_tokens``: the
-    name of each token that it takes, None where none is needed. ``recovery``: what a start does to light
-    that stood, None for what it was last told.
-
-    Of a WSS: ``wavelengths``, where the ``lasers`` of the lab are pinned, and which is plugged into each
-    faceplate port; without ``lasers`` the light itself tells its colour (802.1Q tag channel + 1). ``light``:
-    of the lab around it; without it every fibre brings full light and every receiver gets enough.
-    """
-
-    name: str
-    size: int
-    profile: Profile
-    listen: tuple[str, int] | None = None
-    netns: str | None = None
-    pins: Path | None = None
-    seed: int = 0
-    failed_ports: tuple[int, ...] = ()
-    idle_timeout_s: float = IDLE_TIMEOUT_S
-    wavelengths: int = 0
-    lasers: Path | None = None
-    laser_of_port: Mapping[int, int] = field(default_factory=dict)
-    light: LightPlan | None = None
-    serve: tuple[tuple[str, tuple[str, int]], ...] = ()
-    users: Mapping[str, str] = field(default_factory=dict)
-    rest: tuple[str, int] | None = None
-    rest_tokens: Mapping[str, str] | None = None
-    folder: Path | None = None
-    recovery: Recovery | None = None
-
-
-def apply_effects(datapath: LightPaths, effects: Iterable[Effect], decided_ns: int | None = None) -> int:
-    """Make the kernel do what the device decided, at ``decided_ns`` if that is known. Return the delay in
-    nanoseconds.
-
-    A process that is held up between decision and effect takes light away late. The light that replaces it is
-    then delayed by the same time, because the device decides how long ports are dark, not the machine.
-    """
-    late_ns = 0
-    for effect in effects:
-        match effect:
-            case Light(ingress, egress, ready_ns, wavelength, loss_db):
-                datapath.connect(ingress, egress, ready_ns + late_ns, wavelength, loss_db)
-            case Dark(ingress, wavelength):
-                datapath.disconnect(ingress, wavelength)
-                if decided_ns is not None:
-                    late_ns = max(late_ns, time.monotonic_ns() - decided_ns)
-            case Gate(port, admin):
-                datapath.set_admin(port, admin)
-            case SetLabel(port, label):
-                datapath.set_label(port, label)
-            case SetRecovery(recovery):
-                datapath.set_recovery(recovery)
-    return late_ns
-
-
-def _open_datapath(settings: Settings, pins: Path) -> Datapath:
-    ports = 2 * settings.size
-    if settings.lasers is None:
-        tagged = Selective(settings.wavelengths) if settings.wavelengths else None
-        return Datapath.open(pins, settings.name, ports, tagged)
-    lasers = Lasers.open(settings.lasers)
-    try:
-        selective = Selective(settings.wavelengths, lasers.descriptor, settings.laser_of_port)
-        return Datapath.open(pins, settings.name, ports, selective)
-    finally:
-        lasers.close()
 
 
 def _listener(name: str, where: tuple[str, int]) -> socket.socket:
@@ -167,88 +72,11 @@ def _shown(listener: socket.socket) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-class Faceplate:
-    """The interfaces ``p1``, ``p2``, … of the device's namespace, armed as they come and go."""
-
-    def __init__(self, settings: Settings, datapath: Datapath, device: OpticalDevice) -> None:
-        self._size, self._netns = settings.size, settings.netns
-        self._datapath, self._device = datapath, device
-        self._armed: dict[int, Link] = {}
-        # What a device before this one has armed, so that what vanished meanwhile is noticed.
-        self._stale = datapath.plugged()
-        self._watcher = LinkWatcher(settings.netns)
-
-    def fileno(self) -> int:
-        return self._watcher.fileno()
-
-    def close(self) -> None:
-        self._watcher.close()
-
-    def refresh(self) -> None:
-        """Takes in the link events that have arrived."""
-        present: dict[int, Link] = {}
-        for link in self._watcher.changed().values():
-            match = _FACEPLATE.fullmatch(link.name)
-            if match and int(match[1]) <= self._size:
-                present[int(match[1])] = link
-        for port, link in list(self._armed.items()):
-            if port not in present or present[port].ifindex != link.ifindex:
-                self._unplug(port, link.ifindex)
-        for port, link in present.items():
-            before = self._armed.get(port)
-            if before == link or (before is None and not self._plug(port, link)):
-                continue
-            self._armed[port] = link
-            self._device.receive(port, link.carrier)
-        for ifindex, port in self._stale.items():
-            if all(link.ifindex != ifindex for link in self._armed.values()):
-                self._datapath.unplug(ifindex, port, self._size + port)
-        self._stale = {}
-
-    def _plug(self, port: int, link: Link) -> bool:
-        try:
-            with entered(self._netns):
-                changed = self._datapath.plug(link.ifindex, port, self._size + port)
-                if not link.up and not link.held:
-                    set_up(link)
-        except OSError as error:
-            # It can vanish between the event and now; another event will tell.
-            log.warning("port %d: cannot arm %s: %s", port, link.name, error)
-            return False
-        log.info("port %d: %s is plugged in%s", port, link.name, "" if changed else " as before")
-        return True
-
-    def _unplug(self, port: int, ifindex: int) -> None:
-        self._datapath.unplug(ifindex, port, self._size + port)
-        self._device.unplugged(port)
-        del self._armed[port]
-        log.info("port %d: unplugged", port)
-
-
-@dataclass
-class _Client:
-    """``answered``: whether it has asked something and got an answer."""
-
-    connection: socket.socket
-    session: FaultySession
-    unread: bytearray
-    heard_s: float
-    events: int = 0
-    ended: bool = False
-    spoke: bool = False
-    answered: bool = False
-
-    @property
-    def half_open(self) -> bool:
-        return not (self.answered and self.session.established)
-
-
 class OpticalSwitchServer:
     """One emulated optical switch. :meth:`run` serves until :meth:`stop` or a stop signal."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._clients: dict[socket.socket, _Client] = {}
         served = settings.serve
         if settings.listen is not None:
             served = (("scpi", settings.listen), *served)
@@ -259,7 +87,7 @@ class OpticalSwitchServer:
             held = undo.enter_context(contextlib.ExitStack())
             datapath = None
             if settings.pins is not None:
-                datapath = _open_datapath(settings, settings.pins)
+                datapath = open_datapath(settings, settings.pins)
                 if not datapath.resumed:
                     # A first start that fails leaves nothing; a restart that fails leaves the light alone.
                     undo.callback(remove_pins, settings.pins)
@@ -320,6 +148,10 @@ class OpticalSwitchServer:
         self._wake_out.setblocking(False)
         #: Its data is what is called when there is something to read.
         self._selector = selectors.DefaultSelector()
+        profile = settings.profile
+        self._clients = Clients(
+            self._selector, settings.idle_timeout_s, profile.dark_s + profile.dark_jitter_s
+        )
         for listener in self._listeners:
             self._selector.register(listener, selectors.EVENT_READ, partial(self._accept, listener))
         self._selector.register(self._wake_in, selectors.EVENT_READ, self._answer)
@@ -339,7 +171,11 @@ class OpticalSwitchServer:
             return effects
         wires = self.device.cross_connects()
         gone = before.cross_connects.keys() - {wire.spot for wire in wires}
-        return [*effects, *(Dark(*spot) for spot in gone), *(self.device.light_of(wire) for wire in wires)]
+        return [
+            *effects,
+            *(Dark(*spot) for spot in gone),
+            *(self.device.mirrors.light_of(wire) for wire in wires),
+        ]
 
     @property
     def addresses(self) -> dict[str, str]:
@@ -430,8 +266,7 @@ class OpticalSwitchServer:
             self._close()
 
     def _close(self) -> None:
-        for client in list(self._clients.values()):
-            self._drop(client)
+        self._clients.close()
         while not self._asked.empty():
             self._asked.get()[1].cancel()
         self._held.close()
@@ -440,7 +275,7 @@ class OpticalSwitchServer:
         for key, events in self._selector.select(self._wait_s()):
             if events & selectors.EVENT_READ:
                 key.data()
-        self._expire()
+        self._clients.expire()
         self._work()
 
     def _begin_rest(self) -> None:
@@ -455,16 +290,10 @@ class OpticalSwitchServer:
         return create_app(self, self._settings.rest_tokens, [host])
 
     def _wait_s(self) -> float | None:
-        times = [
-            self.device.next_ns,
-            self.faults.next_ns,
-            *(client.session.next_ns for client in self._clients.values()),
-        ]
+        times = [self.device.next_ns, self.faults.next_ns, *self._clients.next_times_ns()]
         due = [due_ns for due_ns in times if due_ns is not None]
         limits = [(min(due) - time.monotonic_ns()) / NS] if due else []
-        limits += [
-            client.heard_s + self._patience_s(client) - time.monotonic() for client in self._clients.values()
-        ]
+        limits += [expiry_s - time.monotonic() for expiry_s in self._clients.expiries_s()]
         # The kernel takes no more than some weeks.
         return max(0.0, min(*limits, LONGEST_S)) if limits else None
 
@@ -475,16 +304,12 @@ class OpticalSwitchServer:
             # Effects reach the kernel before any reply that speaks of them reaches a client.
             self.apply(self.faults.advance(now_ns), now_ns)
             self.device.put_off(self.apply(self.device.advance(now_ns), now_ns))
-            for client in self._clients.values():
-                reply = client.session.advance(now_ns)
-                client.answered |= client.spoke and bool(reply)
-                client.unread += reply
+            self._clients.advance(now_ns)
             due = [due_ns for due_ns in (self.device.next_ns, self.faults.next_ns) if due_ns is not None]
             if not due or min(due) > now_ns:
                 break
         self._note()
-        for client in list(self._clients.values()):
-            self._write(client)
+        self._clients.write()
 
     def _note(self) -> None:
         """Store what clients have set besides light, before they are told that it is set."""
@@ -510,113 +335,7 @@ class OpticalSwitchServer:
         return late_ns
 
     def _accept(self, listener: socket.socket) -> None:
-        try:
-            connection, _ = listener.accept()
-        except OSError as error:
-            log.warning("accept: %s", error)
-            return
-        if len(self._clients) >= MAX_CLIENTS and not self._make_room():
-            log.warning("%d clients, and none that is silent: a newcomer is turned away", len(self._clients))
-            connection.close()
-            return
-        connection.setblocking(False)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         name, protocol = self._listeners[listener]
-        session = FaultySession(protocol.session(self._switch), name, self.faults)
-        client = _Client(connection, session, bytearray(), time.monotonic())
-        self._clients[connection] = client
-        self._listen_for(client, selectors.EVENT_READ)
-
-    def _make_room(self) -> bool:
-        """Drops whoever was silent longest, of those that are half open if there are any; whether somebody
-        was."""
-        clients = list(self._clients.values())
-        silent = [client for client in clients if client.half_open]
-        if not silent:
-            since_s = time.monotonic() - YIELD_S
-            silent = [client for client in clients if client.session.idle and client.heard_s <= since_s]
-        if not silent:
-            return False
-        log.warning("%d clients: the one that was silent longest gives way to a newcomer", len(clients))
-        self._drop(min(silent, key=lambda client: client.heard_s))
-        return True
-
-    def _read(self, client: _Client) -> None:
-        try:
-            data = client.connection.recv(1 << 16)
-        except BlockingIOError:
-            return
-        except OSError:
-            self._drop(client)
-            return
-        client.heard_s = time.monotonic()
-        if data:
-            client.spoke = True
-            client.session.feed(data)
-        else:
-            client.ended = True
-
-    def _write(self, client: _Client) -> None:
-        if client.connection not in self._clients:
-            return
-        if client.unread:
-            try:
-                sent = client.connection.send(client.unread)
-                del client.unread[:sent]
-            except BlockingIOError:
-                pass
-            except OSError:
-                self._drop(client)
-                return
-        # A client that has said all it wants to say still gets its replies.
-        if (client.session.over or (client.ended and client.session.idle)) and not client.unread:
-            self._drop(client)
-            return
-        if len(client.unread) > MAX_UNREAD_BYTES:
-            log.warning("a client does not read its replies and is dropped")
-            self._drop(client)
-            return
-        events = 0
-        if client.session.wants_bytes and not client.ended and not client.session.over:
-            events |= selectors.EVENT_READ
-        if client.unread:
-            events |= selectors.EVENT_WRITE
-        self._listen_for(client, events)
-
-    def _listen_for(self, client: _Client, events: int) -> None:
-        if events == client.events:
-            return
-        if not events:
-            self._selector.unregister(client.connection)
-        elif client.events:
-            self._selector.modify(client.connection, events, partial(self._read, client))
-        else:
-            self._selector.register(client.connection, events, partial(self._read, client))
-        client.events = events
-
-    def _expire(self) -> None:
-        """Drop whoever has been silent too long. What came while this process stood still is heard first."""
-        for client in [client for client in self._clients.values() if self._has_expired(client)]:
-            if client.events & selectors.EVENT_READ:
-                self._read(client)
-            if client.connection in self._clients and self._has_expired(client):
-                log.info("a client was idle for %g s and is dropped", self._patience_s(client))
-                self._drop(client)
-
-    def _has_expired(self, client: _Client) -> bool:
-        return client.heard_s + self._patience_s(client) < time.monotonic()
-
-    def _patience_s(self, client: _Client) -> float:
-        """Longest silence of a client."""
-        limit_s = self._settings.idle_timeout_s
-        if client.ended:
-            profile = self._settings.profile
-            return min(limit_s, ENDED_S + profile.dark_s + profile.dark_jitter_s)
-        if client.half_open:
-            return min(limit_s, HALF_OPEN_S)
-        return math.inf if client.session.keeps_time else limit_s
-
-    def _drop(self, client: _Client) -> None:
-        self._clients.pop(client.connection, None)
-        self._listen_for(client, 0)
-        client.connection.close()
+        self._clients.accept(
+            listener, lambda: FaultySession(protocol.session(self._switch), name, self.faults)
+        )

@@ -37,16 +37,8 @@ from enum import StrEnum
 from itertools import count
 from typing import Protocol
 
-from ringlight.testbed.emulation.optical.device import (
-    NS,
-    Admin,
-    Effect,
-    Mishap,
-    OpticalDevice,
-    Rewire,
-    Ticket,
-    Wire,
-)
+from ringlight.testbed.emulation.optical.commands import NS, Admin, Effect, Mishap, Rewire, Ticket, Wire
+from ringlight.testbed.emulation.optical.device import OpticalDevice
 
 #: Most faults at a time.
 MAX_FAULTS = 64
@@ -213,10 +205,10 @@ class Faults:
                 gone.stuck.append(ticket)
         for ticket in gone.stuck:
             for wire in ticket.made:
-                if self._device.is_ghost(wire) or not self._device.is_tuned(wire, now_ns):
+                if self._device.mirrors.is_ghost(wire) or not self._device.mirrors.is_tuned(wire, now_ns):
                     effects += self._device.realign(now_ns, wire)
             # Whose reply waits for the light has it now.
-            ticket.tuned_ns = min(ticket.tuned_ns, self._device.tuned_ns(ticket.made, now_ns))
+            ticket.tuned_ns = min(ticket.tuned_ns, self._device.mirrors.tuned_ns(ticket.made, now_ns))
         self._watched = [(fault, ticket) for fault, ticket in self._watched if fault is not gone]
         self._writers = [fault for fault in self._writers if fault is not gone]
         self._vanishing = [other for other in self._vanishing if other.fault is not gone]
@@ -297,13 +289,15 @@ class Faults:
             elif fault.spec.kind is Kind.VANISH:
                 at_ns = ticket.tuned_ns + fault.delay_ns
                 for wire in ticket.made:
-                    self._vanishing.append(_Vanishing(fault, wire, at_ns, self._device.since_ns(wire)))
+                    self._vanishing.append(
+                        _Vanishing(fault, wire, at_ns, self._device.mirrors.since_ns(wire))
+                    )
             else:
                 fault.stuck.append(ticket)
         due = [vanishing for vanishing in self._vanishing if vanishing.at_ns <= now_ns]
         self._vanishing = [vanishing for vanishing in self._vanishing if vanishing.at_ns > now_ns]
         for vanishing in due:
-            if self._device.since_ns(vanishing.wire) == vanishing.since_ns:
+            if self._device.mirrors.since_ns(vanishing.wire) == vanishing.since_ns:
                 effects += self._device.lose(vanishing.wire)
         return effects
 

@@ -21,7 +21,8 @@ from ringlight.controller.web.client import http_client
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation.agent.http import STATES
 from ringlight.testbed.emulation.agent.refusals import AgentError
-from ringlight.testbed.emulation.agent.workers import SpareRequest, WorkerRequest, Workers
+from ringlight.testbed.emulation.agent.worker_requests import SpareRequest, WorkerRequest
+from ringlight.testbed.emulation.agent.workers import Workers
 from ringlight.testbed.emulation.parts.pulse import Pulse
 
 Answer = TypeVar("Answer")
@@ -328,9 +329,9 @@ class WorkersOfAll:
             return 0
         path = f"{STATES}{job}/{newest}"
         owner = next(part for part, iteration in iterations.items() if iteration == newest)
-        data = self._own.state(job, newest) if owner is None else owner.fetch(path)
+        data = self._own.states.content(job, newest) if owner is None else owner.fetch(path)
         if owner is not None:
-            self._own.take_state(job, newest, data)
+            self._own.states.take(job, newest, data)
         self._everywhere(lambda o: o is owner or o.ask("PUT", path, data=data, timeout_s=60.0))
         return newest
 

@@ -21,7 +21,8 @@ from ringlight.fabric.topology import Fabric
 from ringlight.testbed.deaths import FILE, Death, DeathLog, Deaths
 from ringlight.testbed.emulation.agent.http import STATES
 from ringlight.testbed.emulation.agent.refusals import AgentError
-from ringlight.testbed.emulation.agent.workers import Name, Workers
+from ringlight.testbed.emulation.agent.worker_requests import Name
+from ringlight.testbed.emulation.agent.workers import Workers
 from ringlight.testbed.emulation.parts.door import Door
 from ringlight.testbed.emulation.parts.elsewhere import Elsewhere
 from ringlight.testbed.emulation.parts.front import ANSWER_S, OtherPart, WorkersOfAll
@@ -201,11 +202,11 @@ class Joint:
 
         @router.get(STATES + "{job}/{iteration}")
         def state(job: Annotated[str, Name], iteration: int) -> Response:
-            return Response(workers.state(job, iteration), media_type="application/octet-stream")
+            return Response(workers.states.content(job, iteration), media_type="application/octet-stream")
 
         @router.put(STATES + "{job}/{iteration}")
         async def take(job: Annotated[str, Name], iteration: int, request: Request) -> dict[str, Any]:
-            workers.take_state(job, iteration, await request.body())
+            workers.states.take(job, iteration, await request.body())
             return {"job": job, "iteration": iteration}
 
         @router.get("/v1/inventory")

@@ -44,7 +44,8 @@ from ringlight.extensions.calient.emulation.calient_rest import COOKIE_S, Cookie
 from ringlight.fabric.crossconnect import CrossConnect as XC
 from ringlight.fabric.crossconnect import CrossConnectState, Mode
 from ringlight.fabric.optical_profiles import IDEAL, MEMS
-from ringlight.testbed.emulation.optical.device import NS, Admin, OpticalDevice, Rewire
+from ringlight.testbed.emulation.optical.commands import NS, Admin, Rewire
+from ringlight.testbed.emulation.optical.device import OpticalDevice
 from ringlight.testbed.emulation.optical.session import Switch
 from tests.drivers import converge
 from tests.http_script import Asked, Script, answer

@@ -24,7 +24,8 @@ from ringlight.extensions.calient.emulation.calient_tl1 import PAGE_ROWS, Calien
 from ringlight.fabric.crossconnect import CrossConnect as XC
 from ringlight.fabric.crossconnect import CrossConnectState, Mode, PortState
 from ringlight.fabric.optical_profiles import IDEAL, MEMS, Profile
-from ringlight.testbed.emulation.optical.device import NS, OpticalDevice, Rewire, SetAdmin
+from ringlight.testbed.emulation.optical.commands import NS, Rewire, SetAdmin
+from ringlight.testbed.emulation.optical.device import OpticalDevice
 from ringlight.testbed.emulation.optical.session import Switch
 from tests.drivers import converge
 from tests.optical_model import ModelSwitch

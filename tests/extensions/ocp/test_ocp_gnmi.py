@@ -57,7 +57,8 @@ from ringlight.extensions.ocp.ocp_gnmi import (
 from ringlight.fabric.crossconnect import CrossConnect as XC
 from ringlight.fabric.crossconnect import CrossConnectState, Mode, PortState
 from ringlight.fabric.optical_profiles import IDEAL, MEMS
-from ringlight.testbed.emulation.optical.device import OpticalDevice, Rewire, SetAdmin
+from ringlight.testbed.emulation.optical.commands import Rewire, SetAdmin
+from ringlight.testbed.emulation.optical.device import OpticalDevice
 from ringlight.testbed.emulation.optical.session import Switch
 from tests.drivers import converge
 from tests.optical_model import ModelSwitch
@@ -550,16 +551,16 @@ def test_pygnmi_reads(client: Any) -> None:
 
 def test_pygnmi_swaps_in_one_set_and_what_stays_is_untouched(client: Any, switch: ModelSwitch) -> None:
     client.set(update=[entry("a", 1, 17), entry("b", 2, 18), entry("c", 3, 19)])
-    since = switch.device._lit[3, None]
+    since = switch.device.mirrors._lit[3, None]
     client.set(delete=[entry("a", 0, 0)[0]], update=[entry("b", 2, 17), entry("d", 1, 18), entry("c", 3, 19)])
     assert switch.cross_connects() == {XC(2, 17), XC(1, 18), XC(3, 19)}
-    assert switch.device._lit[3, None] is since
+    assert switch.device.mirrors._lit[3, None] is since
     # Another name for the same light: nothing moves.
     client.set(delete=[entry("c", 0, 0)[0]], update=[entry("e", 3, 19)])
-    assert switch.device._lit[3, None] is since
+    assert switch.device.mirrors._lit[3, None] is since
     client.set(replace=[("/connections", {"port-connection": [entry("e", 3, 19)[1]]})])
     assert switch.cross_connects() == {XC(3, 19)}
-    assert switch.device._lit[3, None] is since
+    assert switch.device.mirrors._lit[3, None] is since
     client.set(delete=["/connections/port-connection[name=nobody]"])
     client.set(delete=["/connections"])
     assert switch.cross_connects() == set()

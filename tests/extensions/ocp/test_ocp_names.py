@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from ringlight.extensions.ocp.emulation.ocp_tree import Names
 from ringlight.fabric.optical_profiles import PIEZO
-from ringlight.testbed.emulation.optical.device import NS, OpticalDevice, Recovery, Stored, TunedEgress, Wire
+from ringlight.testbed.emulation.optical.commands import NS, Recovery, Stored, TunedEgress, Wire
+from ringlight.testbed.emulation.optical.device import OpticalDevice
 from ringlight.testbed.emulation.optical.recovery import booted
 
 LIT = {(1, None): TunedEgress(9, 5 * NS), (2, None): TunedEgress(10, 900 * NS)}

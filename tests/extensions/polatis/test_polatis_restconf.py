@@ -42,7 +42,8 @@ from ringlight.extensions.polatis.polatis_restconf import (
 from ringlight.fabric.crossconnect import CrossConnect as XC
 from ringlight.fabric.crossconnect import Mode, PortState
 from ringlight.fabric.optical_profiles import IDEAL, MEMS
-from ringlight.testbed.emulation.optical.device import NS, Admin, OpticalDevice, Rewire
+from ringlight.testbed.emulation.optical.commands import NS, Admin, Rewire
+from ringlight.testbed.emulation.optical.device import OpticalDevice
 from ringlight.testbed.emulation.optical.session import Switch
 from tests.drivers import converge
 from tests.http_script import Asked, Script, answer
@@ -388,7 +389,7 @@ def test_writes_wait_for_each_other_and_keep_what_stands() -> None:
     device = OpticalDevice(16, MEMS)
     first, second = Polatis(device), Polatis(device)
     first.status("PUT", f"{PAIRS}/pair=9", {"pair": [{"ingress": 9, "egress": 25}]})
-    lit = device._lit[9, None]
+    lit = device.mirrors._lit[9, None]
     first.send("PUT", f"{PAIRS}/pair=1", {"pair": [{"ingress": 1, "egress": 17}]})
     second.send("PUT", f"{PAIRS}/pair=2", {"pair": [{"ingress": 2, "egress": 18}]})
     now_ns = first.now_ns
@@ -401,7 +402,7 @@ def test_writes_wait_for_each_other_and_keep_what_stands() -> None:
         assert now_ns < NS
     assert all(said.startswith(b"HTTP/1.1 201 ") for said in answers.values())
     assert first.pairs() == {9: 25, 1: 17, 2: 18}
-    assert device._lit[9, None] is lit, "what stands is not touched"
+    assert device.mirrors._lit[9, None] is lit, "what stands is not touched"
 
 
 def optional(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
@@ -610,8 +611,8 @@ def test_what_vanishes_after_a_while_is_noticed(switch: ModelSwitch, monkeypatch
 
     def forget() -> None:
         with switch._lock:
-            switch.device._lit.clear()
-            switch.device._feeder.clear()
+            switch.device.mirrors._lit.clear()
+            switch.device.mirrors._feeder.clear()
 
     timer = threading.Timer(0.2, forget)
     timer.start()

@@ -17,7 +17,8 @@ from ringlight.extensions.tl1.tl1_session import ALARM_NS
 from ringlight.fabric.crossconnect import CrossConnect as XC
 from ringlight.fabric.crossconnect import Mode, PortState
 from ringlight.fabric.optical_profiles import IDEAL, MEMS
-from ringlight.testbed.emulation.optical.device import NS, OpticalDevice
+from ringlight.testbed.emulation.optical.commands import NS
+from ringlight.testbed.emulation.optical.device import OpticalDevice
 from ringlight.testbed.emulation.optical.session import MAX_BACKLOG, Switch
 from tests.drivers import converge
 from tests.optical_model import ModelSwitch

@@ -32,7 +32,8 @@ from ringlight.extensions.sonic.sonic_rest import parse_bulk
 from ringlight.fabric.crossconnect import CrossConnect as XC
 from ringlight.fabric.crossconnect import CrossConnectState, Mode, PortState
 from ringlight.fabric.optical_profiles import IDEAL, profiles
-from ringlight.testbed.emulation.optical.device import NS, OpticalDevice, Rewire, SetAdmin, SetLabel, Together
+from ringlight.testbed.emulation.optical.commands import NS, Rewire, SetAdmin, SetLabel, Together
+from ringlight.testbed.emulation.optical.device import OpticalDevice
 from ringlight.testbed.emulation.optical.session import Switch
 from tests.drivers import converge
 from tests.http_script import Asked, Script, answer
@@ -361,7 +362,8 @@ def test_what_the_maker_measured_is_read() -> None:
         paths = [XC(a, SIZE + b) for a in range(1, 5) for b in range(1, 5)]
         loss_db = driver.factory_loss_db(paths)
         assert loss_db == {
-            path: round(lossy.device.insertion_loss_db(path.ingress, path.egress), 2) for path in paths
+            path: round(lossy.device.mirrors.insertion_loss_db(path.ingress, path.egress), 2)
+            for path in paths
         }
         driver.close()
 

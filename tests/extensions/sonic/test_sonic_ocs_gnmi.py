@@ -105,12 +105,12 @@ def test_the_databases(client: Any, switch: ModelSwitch) -> None:
     assert value == {"loss_dB": "0.00", "accuracy_dB": "0.10"}
     assert len(told(client.get(path=[loss]))[0]) == SIZE * SIZE
     # In one Set: deletions, replacements, updates, and light moves once.
-    moves = sum(switch.device.moves.values())
+    moves = sum(switch.device.mirrors.moves.values())
     client.set(
         delete=[f"{DB}/1A-1B"], update=[(f"{DB}/1A-2B", {}), (f"{DB}/3A-1B", fields("3A-1B")["3A-1B"])]
     )
     assert switch.cross_connects() == {XC(1, 10), XC(2, 13), XC(3, 9)}
-    assert sum(switch.device.moves.values()) == moves + 2
+    assert sum(switch.device.mirrors.moves.values()) == moves + 2
     client.set(replace=[(DB, fields("8A-8B"))])
     assert switch.cross_connects() == {XC(8, 16)}
     port = "sonic-db:/CONFIG_DB/localhost/OCS_PORT/8A"

@@ -15,7 +15,8 @@ from ringlight.controller.optical.base import OpticalSwitchDriver
 from ringlight.controller.optical.registry import make_driver
 from ringlight.fabric.crossconnect import CrossConnect, Mode
 from ringlight.fabric.optical_profiles import IDEAL
-from ringlight.testbed.emulation.optical.device import NS, OpticalDevice
+from ringlight.testbed.emulation.optical.commands import NS
+from ringlight.testbed.emulation.optical.device import OpticalDevice
 from ringlight.testbed.emulation.optical.session import Switch
 from tests.extensions.tl1.dialects import DIALECTS
 

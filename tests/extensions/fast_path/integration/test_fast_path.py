@@ -31,9 +31,9 @@ from ringlight.experiments.client import Api
 from ringlight.experiments.language.expand import load
 from ringlight.extensions.fast_path.carrier import Carrier
 from ringlight.testbed.emulation import openvswitch
+from ringlight.testbed.emulation.bridges import has_kernel_datapath
 from ringlight.testbed.emulation.kernel import netlink
 from ringlight.testbed.emulation.kernel.netns import entered
-from ringlight.testbed.emulation.nodes import has_kernel_datapath
 from ringlight.testbed.lab import OVS_LABEL, new_lab
 from ringlight.testbed.processes import Addresses
 from tests.fault_client import FaultClient

@@ -38,7 +38,7 @@ from ringlight.extensions.optinc.reducing import Averaging, UnitPlace
 from ringlight.extensions.optinc.unit import wire
 from ringlight.extensions.optinc.unit.averaging import Coding, goal, mean_of_means
 from ringlight.fabric.whole_numbers import blocks
-from ringlight.testbed.emulation.kernel import netlink
+from ringlight.testbed.emulation.kernel import addressing, namespaces, netlink, shaping
 from ringlight.testbed.forkserver import Process, start_process
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -250,7 +250,7 @@ def started(command: Sequence[str], namespace: int | None, output: BinaryIO) -> 
             return start_process(command, os.environ, output, errors=errors, directory=ROOT)
 
     # A server that forks it may first have to import all.
-    return start() if namespace is None else netlink.in_namespace(namespace, start, 60.0)
+    return start() if namespace is None else namespaces.in_namespace(namespace, start, 60.0)
 
 
 @dataclass(frozen=True)
@@ -274,7 +274,7 @@ class Links:
                 counted = here.get_links(ifname=f"s{rank}")[0].get("stats64")
                 return int(counted["tx_bytes"]), int(counted["rx_bytes"])
 
-        return netlink.in_namespace(self.servers[rank], read)
+        return namespaces.in_namespace(self.servers[rank], read)
 
 
 @contextmanager
@@ -284,10 +284,10 @@ def links(ranks: int, rate_bps: float | None) -> Iterator[Links]:
     with ExitStack() as stack:
         ends = []
         for name in names:
-            ends.append(netlink.create_namespace(name))
-            stack.callback(netlink.delete_namespace, name)
+            ends.append(namespaces.create_namespace(name))
+            stack.callback(namespaces.delete_namespace, name)
             stack.callback(os.close, ends[-1])
-            netlink.in_namespace(ends[-1], netlink.configure_namespace)
+            namespaces.in_namespace(ends[-1], namespaces.configure_namespace)
         found = Links(ends[0], tuple(ends[1:]))
         for rank, server in enumerate(found.servers):
 
@@ -299,15 +299,15 @@ def links(ranks: int, rate_bps: float | None) -> Iterator[Links]:
                 def work() -> None:
                     with IPRoute() as here:
                         index = netlink.set_up(here, name)
-                        netlink.address(here, index, address, 24, rto_min_s=None)
+                        addressing.address(here, index, address, 24, rto_min_s=None)
                         if rate_bps is not None:
-                            netlink.shape(here, index, rate_bps, QUEUE_S)
+                            shaping.shape(here, index, rate_bps, QUEUE_S)
 
                 return work
 
-            netlink.in_namespace(found.averager, connect)
-            netlink.in_namespace(found.averager, set_up(f"a{rank}", found.address(rank)))
-            netlink.in_namespace(server, set_up(f"s{rank}", f"10.7.{rank}.2"))
+            namespaces.in_namespace(found.averager, connect)
+            namespaces.in_namespace(found.averager, set_up(f"a{rank}", found.address(rank)))
+            namespaces.in_namespace(server, set_up(f"s{rank}", f"10.7.{rank}.2"))
         yield found
 
 
