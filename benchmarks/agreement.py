@@ -22,6 +22,7 @@ from ringlight.experiments.backends.protocol import BackendError
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.text import ScenarioError, parse_yaml, read_text
 from ringlight.experiments.record.writing import write_whole
+from ringlight.experiments.runner.command import load_checked
 from ringlight.experiments.runner.progress import Reporter
 from ringlight.extensions.crosscheck.command import run_crosscheck
 
@@ -63,7 +64,7 @@ def checked(path: Path, iterations: int, runtime: str, parent: Path) -> dict[str
     ):
         try:
             _, found = run_crosscheck(
-                path,
+                load_checked(path, auto=True),
                 EmulationBackend(runtime),
                 SimulationBackend(),
                 parent,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import ssl
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +15,8 @@ from ringlight.testbed.certificates import trusting
 
 #: Seconds that one call may take; a regroup or a job is a resource to watch, not a long call.
 CALL_TIMEOUT_S = 30.0
+#: Seconds that a regroup may take.
+REGROUP_S = 120.0
 #: What httpx raises where no answer comes: also for a host name that cannot be one.
 _NO_ANSWER = (httpx.HTTPError, httpx.InvalidURL, UnicodeError)
 
@@ -190,3 +193,18 @@ def _check(answer: httpx.Response) -> None:
     else:
         detail = answer.text.strip().partition("\n")[0] or answer.reason_phrase
     raise ApiError(answer.status_code, " ".join(detail.split()), document)
+
+
+def regrouped(api: Api, jobs: list[str] | None, dry_run: bool) -> dict[str, Any]:
+    """Have the controller regroup jobs (None: all). Return the document of the regroup, when it has ended.
+
+    Raises ApiError if it is refused, TimeoutError if it has not ended after REGROUP_S seconds.
+    """
+    document: dict[str, Any] = api.post("/v1/regroup", {"jobs": jobs, "dry_run": dry_run})
+    deadline = time.monotonic() + REGROUP_S
+    while document["state"] == "APPLYING":
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{document['id']} was not done after {REGROUP_S:g} s")
+        time.sleep(0.05)
+        document = api.get(f"/v1/regroup/{document['id']}")
+    return document

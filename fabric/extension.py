@@ -117,6 +117,9 @@ class Extension:
     papers: Mapping[str, str] = field(default_factory=dict)
     #: Modules with kinds of records of a run (``experiments.record.events.Record``), without an object.
     events: tuple[str, ...] = ()
+    #: By ``CLASS.METHOD``, functions that scripts call as methods of ``Study``, ``Runs`` or ``Lab``,
+    #: which is their first argument.
+    methods: Mapping[str, str] = field(default_factory=dict)
     #: By the key of a scenario's section ``jobs``, objects that make a run's jobs
     #: (``experiments.language.job_sources.JobSource``).
     jobs: Mapping[str, str] = field(default_factory=dict)

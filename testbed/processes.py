@@ -28,6 +28,7 @@ from ringlight.testbed.forkserver import Process, start_process
 from ringlight.testbed.freezes import FreezeWatch, Watched
 from ringlight.testbed.lab import ENVIRONMENT, STATE_ROOT, Lab, LabError, new_lab
 from ringlight.testbed.lab_programs import ProgramOptions
+from ringlight.testbed.packages import check_packages
 from ringlight.testbed.parts import log_of_part
 from ringlight.testbed.supervision import ended
 
@@ -77,6 +78,7 @@ def check_ready(runtime: str, addresses: Addresses, programs: Sequence[ProgramOp
 
     ``programs``: what is to run next to the controller.
     """
+    check_packages()
     try:
         services.check_privileges()
         _check_services(runtime)

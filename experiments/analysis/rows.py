@@ -96,6 +96,19 @@ def frame(rows: Sequence[Row]) -> pd.DataFrame:
     return pd.DataFrame(lines, columns=columns)
 
 
+def polars_frame(rows: Sequence[Row]) -> Any:
+    """Return rows as a polars data frame, as in rows.csv. Raises ScenarioError if polars is not installed.
+
+    Values are numbers where all are; else their texts.
+    """
+    try:
+        import polars
+    except ImportError:
+        raise ScenarioError("polars is not installed; install it with: pip install polars") from None
+    columns, lines = _table(rows)
+    return polars.DataFrame(lines, schema=columns, orient="row", strict=False, infer_schema_length=None)
+
+
 def write_parquet(rows: Sequence[Row], path: Path) -> None:
     """Write rows to a Parquet file.
 
@@ -147,3 +160,20 @@ def lines(rows: Iterable[Row], metric: str, along: Sequence[str]) -> list[list[R
 def where(rows: Iterable[Row], **fields: Any) -> list[Row]:
     """Return the rows whose fields have the wanted values, in order."""
     return [row for row in rows if all(getattr(row, name) == value for name, value in fields.items())]
+
+
+def only_value(rows: Iterable[Row], metric: str, **fields: Any) -> Value:
+    """Return the value of the only row of a metric whose fields have these values.
+
+    Raises LookupError listing the rows that there are, unless exactly one row matches.
+    """
+    rows = list(rows)
+    of_metric = [row for row in rows if row.metric == metric]
+    matches = where(of_metric, **fields)
+    if len(matches) == 1:
+        return matches[0].value
+    if not of_metric:
+        known = ", ".join(sorted({row.metric for row in rows}))
+        raise LookupError(f"there is no metric {metric}; there are {known}")
+    among = "; ".join(f"{row.arm or '-'}, {row.subject}, repeat {row.repeat}" for row in of_metric)
+    raise LookupError(f"{len(matches)} rows of {metric} are as asked; there are: {among}")

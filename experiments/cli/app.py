@@ -31,7 +31,6 @@ app = typer.Typer(
     name="ringlight",
     help="SDN control plane, emulator and testbed for optical interconnects in distributed training.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -41,9 +40,9 @@ app = typer.Typer(
 def add_commands() -> None:
     """Add all commands, those of extensions last, once. Raises ExtensionError if one cannot be used."""
     # Here, as commands that build labs have flags of extensions, of which one may be broken.
-    from ringlight.experiments.cli import experiments, hosts, inspection, machine, rest, workload
+    from ringlight.experiments.cli import examples, experiments, hosts, inspection, machine, rest, workload
 
-    for module in (experiments, workload, machine, inspection, hosts, rest):
+    for module in (experiments, examples, workload, machine, inspection, hosts, rest):
         module.register(app)
     for installed in extensions():
         if installed.extension.commands:
@@ -109,6 +108,14 @@ def main() -> None:
         what = error.filename or "what this command prints"
         say(lacking or f"{what}: cannot be written: {error.strerror}")
         _discard_output()
+        code = 1
+    except ModuleNotFoundError as error:
+        from ringlight.experiments.cli.extras import advice
+
+        line = advice(error)
+        if line is None:
+            raise
+        say(line)
         code = 1
     except Exception as error:
         if type(error).__module__.partition(".")[0] not in _FORESEEN:

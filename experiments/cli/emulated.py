@@ -14,6 +14,7 @@ from ringlight.experiments.cli import options
 from ringlight.experiments.cli.common import fail, say
 from ringlight.testbed.forkserver import forking
 from ringlight.testbed.lab_programs import ProgramOptions, waiting
+from ringlight.testbed.packages import check_packages
 from ringlight.testbed.preloaded import lab_modules
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def emulation(
     """
     if dask is None:
         refuse_hosts(context)
+        check_packages()
         # It imports what labs are made of while this process imports its own and reads the scenario.
         with forking(lab_modules()):
             from ringlight.experiments.backends.emulation.backend import EmulationBackend

@@ -18,6 +18,7 @@ from ringlight.experiments.cli.common import Column, answer, echo, fail, listing
 from ringlight.experiments.cli.emulated import refuse_hosts, standing
 from ringlight.experiments.cli.labs import processes_of_lab
 from ringlight.testbed.forkserver import forking
+from ringlight.testbed.packages import check_packages
 from ringlight.testbed.preloaded import TESTBED
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,6 +44,7 @@ def up(
         answer(facts, as_json, lambda _: echo(message))
         return
     refuse_hosts(context)
+    check_packages()
     with forking(TESTBED) as brief:
         from ringlight.experiments.record.writing import writing
 

@@ -395,13 +395,12 @@ def regroup(
 ) -> None:
     """Move GPUs so that the least traffic crosses between packet switches; jobs may be running."""
     with connection() as api:
-        reply = api.post("/v1/regroup", {"jobs": jobs or None, "dry_run": dry_run})
-        deadline = time.monotonic() + 120.0
-        while reply["state"] == "APPLYING":
-            if time.monotonic() > deadline:
-                fail(f"{reply['id']} was not done after 120 s")
-            time.sleep(0.05)
-            reply = api.get(f"/v1/regroup/{reply['id']}")
+        from ringlight.experiments.client import regrouped
+
+        try:
+            reply = regrouped(api, jobs or None, dry_run)
+        except TimeoutError as error:
+            fail(str(error))
     answer(reply, as_json, _write_regroup)
     if reply["state"] == "FAILED":
         fail(f"{reply['id']}: {reply['error']}")

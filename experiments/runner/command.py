@@ -19,9 +19,9 @@ from ringlight.experiments.analysis.result import analyse, document, label_of, r
 from ringlight.experiments.analysis.rows import Row, as_csv, from_json
 from ringlight.experiments.backends.protocol import Backend, RemoteBackend
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
-from ringlight.experiments.language.expand import Experiment, ScaleFor, load
+from ringlight.experiments.language.expand import Experiment, ScaleFor, parse
 from ringlight.experiments.language.plan import ChosenScale
-from ringlight.experiments.language.text import ScenarioError, read_text
+from ringlight.experiments.language.text import SCENARIO_BYTES, ScenarioError, read_text
 from ringlight.experiments.papers import papers
 from ringlight.experiments.record.events import read_records
 from ringlight.experiments.record.folder import (
@@ -68,29 +68,55 @@ def load_checked(
 
     ``repeat`` and ``sets``: number of repeats and values in place of the file's; else those of the run folder
     ``resume``. ``scale_for``: chooses the scale if the file leaves it to the machine, and with ``auto`` also
-    if the file states no scale. ``most_gpus``: is passed to :func:`load`. Raises ScenarioError.
+    if the file states no scale. ``most_gpus``: is passed to :func:`parse`. Raises ScenarioError.
     """
     before: Mapping[str, Any] = {}
     if resume is not None:
         before = environment_of(resume)
         repeat = before.get("repeat") if repeat is None else repeat
         sets = sets or before.get("sets") or ()
-    units = {name: experiment.unit for name, experiment in metrics().items()}
     chosen = None if resume is None else chosen_scale(before)
-    experiment = load(
-        scenario,
+    return parse_checked(
+        read_text(scenario, SCENARIO_BYTES),
+        str(scenario),
+        repeat,
+        sets,
+        scale_for=scale_for if chosen is None else lambda _: chosen,
+        auto=auto or chosen is not None,
+        most_gpus=most_gpus,
+    )
+
+
+def parse_checked(
+    text: str,
+    path: str,
+    repeat: int | None = None,
+    sets: Sequence[str] = (),
+    *,
+    scale_for: ScaleFor = scale_here,
+    auto: bool = False,
+    most_gpus: float = math.inf,
+) -> Experiment:
+    """Return the experiment of the text of a scenario file, as :func:`load_checked`.
+
+    ``path``: name of the text in errors; paths in it are relative to its folder. Raises ScenarioError.
+    """
+    units = {name: experiment.unit for name, experiment in metrics().items()}
+    experiment = parse(
+        text,
+        path,
         repeat=repeat,
         sets=sets,
         metrics=units,
         parts=sections_known,
-        scale_for=scale_for if chosen is None else lambda _: chosen,
-        auto=auto or chosen is not None,
+        scale_for=scale_for,
+        auto=auto,
         most_gpus=most_gpus,
     )
     model = experiment.spec.paper.model if experiment.spec.paper is not None else None
     if model is not None and model not in papers():
         raise ScenarioError(
-            f"{scenario}: paper.model: there is no model {model}; there are {', '.join(papers())}"
+            f"{path}: paper.model: there is no model {model}; there are {', '.join(papers())}"
         )
     return experiment
 
@@ -106,24 +132,27 @@ def carry_out_experiment(
     suffix: str = "",
     processes: int | None = None,
     dask: str | None = None,
-    executor: str | None = None,
+    executor: str | Executor | None = None,
     reporter: Reporter | None = None,
     watched: bool = False,
     facts: Mapping[str, Any] | None = None,
     again: Sequence[str] = (),
     at: Callable[[ChosenScale], Experiment] | None = None,
+    many: float = MANY,
     early: Callable[[dict[str, Any]], None] | None = None,
 ) -> tuple[Done, dict[str, Any]]:
     """Make an experiment's runs, then its result and report. Return the outcome with the folder, and
     result.json's object.
 
+    ``executor``: ``NAME:ADDRESS`` of an installed executor, or an executor, which stays the caller's.
     ``resume``: an unfinished folder, in which finished runs stay. ``watched``: is passed to :func:`finish`.
     ``facts``: further facts for environment.json, which are there before the first run. ``again``: the
     command that resumes runs that come from no file of the user. ``early`` is called with the result before
     the report is drawn, which takes longer.
 
     If the machine does not carry the scale that was chosen for it, all runs are made again at a larger scale,
-    in another folder. ``at``: returns the experiment at that scale. Raises ScenarioError, BackendError,
+    in another folder. ``at``: returns the experiment at that scale. ``many``: number of simulated runs from
+    which on they are spread over this machine's processors. Raises ScenarioError, BackendError,
     WriteError and what the backend raises.
     """
     progress = reporter or Reporter()
@@ -136,7 +165,7 @@ def carry_out_experiment(
                 backend, mtu_bytes=min(plan.setting.frames.mtu_bytes for plan in experiment.plans)
             )
         chosen = choose(experiment, fitted, arms, points)
-        spread = _pool(len(chosen.plans), fitted, processes, dask, executor)
+        spread = _pool(len(chosen.plans) >= many, fitted, processes, dask, executor)
         fitted.check_ready()
         with ExitStack() as opened:
             # Before the run folder is made, so that an executor that cannot be had leaves none behind.
@@ -218,7 +247,11 @@ def _resumable(
 
 
 def _pool(
-    runs: int, backend: Backend, processes: int | None, dask: str | None, executor: str | None
+    are_many: bool,
+    backend: Backend,
+    processes: int | None,
+    dask: str | None,
+    executor: str | Executor | None,
 ) -> AbstractContextManager[Executor] | None:
     options = [option for option in (processes, dask, executor) if option is not None]
     if not isinstance(backend, SimulationBackend):
@@ -229,9 +262,11 @@ def _pool(
         raise ScenarioError("--processes, --dask, --executor: give one of them")
     if dask is not None:
         return dask_executor(dask)
-    if executor is not None:
+    if isinstance(executor, str):
         return by_entry_point(executor)
-    return local(processes) if processes is not None or runs >= MANY else None
+    if executor is not None:
+        return nullcontext(executor)
+    return local(processes) if processes is not None or are_many else None
 
 
 def check_resumed(path: Path, experiment: Experiment, backend: Backend) -> None:

@@ -2,4 +2,8 @@
 
 from ringlight.fabric.extension import Extension
 
-EXTENSION = Extension(name="bench", commands="cli:register")
+EXTENSION = Extension(
+    name="bench",
+    commands="cli:register",
+    methods={"Lab.bench": "fixture_lab:bench", "Lab.slow_links": "fixture_lab:slow"},
+)

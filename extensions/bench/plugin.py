@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from ringlight.extensions.bench.fixture_lab import Labs, RinglightLab, Wanted
+    from ringlight.experiments.scripting.lab import Lab
+    from ringlight.extensions.bench.fixture_lab import Labs, Wanted
 
 #: Keywords of the marker ``ringlight``.
 _KEYWORDS = ("arm", "lab", "runtime", "slowed")
@@ -65,8 +66,10 @@ def pytest_runtest_makereport(
     """Add the lab's measurements and slow links to the report of a failure. Return the report."""
     report = yield
     lab: Any = getattr(item, "funcargs", {}).get("ringlight_lab")
-    if report.when == "call" and report.failed and hasattr(lab, "told"):
-        report.sections.append((f"ringlight lab {lab.id}", lab.told()))
+    if report.when == "call" and report.failed and lab is not None:
+        from ringlight.extensions.bench.fixture_lab import told
+
+        report.sections.append((f"ringlight lab {lab.id}", told(lab)))
     return report
 
 
@@ -125,9 +128,10 @@ def _ringlight_labs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Labs]:
 @pytest.fixture
 def ringlight_lab(
     request: pytest.FixtureRequest, ringlight_scenario: Any, _ringlight_labs: Labs
-) -> Iterator[RinglightLab]:
+) -> Iterator[Lab]:
     """Yield a lab of the scenario, up and its links measured; removed whatever happens."""
-    from ringlight.extensions.bench.fixture_lab import wanted, why_not
+    from ringlight.experiments.scripting.lab import why_not
+    from ringlight.extensions.bench.fixture_lab import wanted
 
     kept, words = _marked(request)
     with _in_one_line():

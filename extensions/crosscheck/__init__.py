@@ -2,4 +2,6 @@
 
 from ringlight.fabric.extension import Extension
 
-EXTENSION = Extension(name="crosscheck", commands="cli:register")
+EXTENSION = Extension(
+    name="crosscheck", commands="cli:register", methods={"Study.crosscheck": "script:crosscheck"}
+)

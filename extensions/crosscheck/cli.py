@@ -58,6 +58,7 @@ def crosscheck(
     Exit code 1 when an iteration or an all-reduce of any job differs by more than the limit. With --random
     all experiments are predicted, and the predictions' hash is printed, before the first is emulated.
     """
+    from ringlight.experiments.runner.command import load_checked
     from ringlight.experiments.runner.progress import Reporter
     from ringlight.extensions.crosscheck.blind import run_blind
     from ringlight.extensions.crosscheck.command import run_crosscheck, show
@@ -87,8 +88,9 @@ def crosscheck(
         names = ("arm", "iterations", "runtime", "rest", "openflow", "dask", *OVER_HOSTS)
         refuse(context, names, "without effect on a run made before (--emulated)")
     with emulation(lab, context, dask, (), over) as backend:
+        experiment = load_checked(scenario, scale_for=options.machine(lab), auto=True)
         folder, document = run_crosscheck(
-            scenario,
+            experiment,
             backend,
             simulation_of(mtu, latency),
             runs,
@@ -97,7 +99,6 @@ def crosscheck(
             iterations=iterations,
             emulated=emulated,
             limit_percent=limit,
-            scale_for=options.machine(lab),
         )
     answer(document, as_json, lambda document: show(document, folder))
     if not document["within_limit"]:

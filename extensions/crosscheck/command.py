@@ -14,15 +14,14 @@ from ringlight.experiments.analysis.result import read_result
 from ringlight.experiments.backends.protocol import Backend
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.cli.common import echo, table
-from ringlight.experiments.language.expand import Experiment, ScaleFor, parse
+from ringlight.experiments.language.expand import Experiment, parse
 from ringlight.experiments.language.text import ScenarioError, parse_yaml
 from ringlight.experiments.record.events import LinkRate, LinkRateDisturbed, read_records
 from ringlight.experiments.record.folder import experiment_of, new_folder, read_json
 from ringlight.experiments.record.runs import runs_of
 from ringlight.experiments.record.writing import write_json, write_whole, writing
-from ringlight.experiments.runner.command import carry_out_experiment, finish, load_checked
+from ringlight.experiments.runner.command import carry_out_experiment, finish
 from ringlight.experiments.runner.experiment import choose
-from ringlight.experiments.runner.machine import scale_here
 from ringlight.experiments.runner.progress import Reporter
 from ringlight.extensions.crosscheck.page import render, title_of
 from ringlight.extensions.crosscheck.sides import Side, crosscheck
@@ -77,7 +76,7 @@ def trimmed(experiment: Experiment, arms: Collection[str], iterations: int | Non
 
 
 def run_crosscheck(
-    path: Path,
+    experiment: Experiment,
     emulation: Backend,
     simulation: SimulationBackend,
     parent: Path,
@@ -87,15 +86,12 @@ def run_crosscheck(
     iterations: int | None = None,
     emulated: Path | None = None,
     limit_percent: float,
-    scale_for: ScaleFor = scale_here,
 ) -> tuple[Path, dict[str, Any]]:
     """Simulate, emulate unless there is a run, compare. Return the folder and the object of crosscheck.json.
 
     ``arms`` and ``iterations`` shorten the runs that are still to be made, so they exclude ``emulated``.
-    ``scale_for``: function that chooses the scale if the file states none. Raises ScenarioError for wrong
-    input, BackendError and similar errors if the emulation failed.
+    Raises ScenarioError for wrong input, BackendError and similar errors if the emulation failed.
     """
-    experiment = load_checked(path, scale_for=scale_for, auto=True)
     if emulated is not None:
         experiment = _experiment_of(emulated, experiment, reporter)
     else:
@@ -104,7 +100,9 @@ def run_crosscheck(
     refused = {**choose(experiment, simulation).refused, **choose(experiment, emulation).refused}
     both = [arm for arm in experiment.arms if arm not in refused]
     if not both:
-        raise ScenarioError(f"{path}: there is no arm that both the emulation and the simulation can run")
+        raise ScenarioError(
+            f"{experiment.path}: there is no arm that both the emulation and the simulation can run"
+        )
     if emulated is None:
         # Before a simulation that may take its time.
         emulation.check_ready()

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from ringlight import experiments
+import ringlight as rl
 from ringlight.experiments.analysis.rows import Row, from_json, where
 from ringlight.experiments.backends.emulation.backend import EmulationBackend
 from ringlight.experiments.backends.protocol import BackendError
@@ -32,7 +32,7 @@ from ringlight.experiments.record.events import PortRate, Record, RunEnded, RunF
 from ringlight.experiments.record.folder import RunFolder, read_json, read_port_rates
 from ringlight.experiments.record.version import code_version
 from ringlight.experiments.runner import command, experiment
-from ringlight.experiments.runner.command import finish
+from ringlight.experiments.runner.command import backend_named, carry_out_experiment, finish, load_checked
 from ringlight.experiments.runner.executors import by_entry_point, dask, processes
 from ringlight.experiments.runner.experiment import carry_out, choose, one_alone, runs_in
 from ringlight.experiments.runner.progress import Reporter
@@ -218,14 +218,15 @@ def test_nobody_waits_for_work_that_nobody_wants() -> None:
 def test_from_python_with_repeats(tmp_path: Path) -> None:
     file = tmp_path / "swept.yaml"
     file.write_text(swept("jobs: {red: {ranks: [g0, g1]}}\n").text)
-    results = experiments.run(experiments.load(file, repeat=2), runs=tmp_path / "runs")
+    results = rl.load(file).simulate(repeat=2, runs=tmp_path / "runs", quiet=True)
     assert not results.failures
     jct = where(results.rows, subject="job red", metric="jct")
     assert [row.repeat for row in jct] == [1, 2, None]
     # Drawn anew, it still has both.
     assert finish(results.path)["complete"]
+    emulation = backend_named("emulation")
     with pytest.raises(ScenarioError, match="only a simulation is spread"):
-        experiments.run(file, "emulation", runs=tmp_path / "runs", processes=2)
+        carry_out_experiment(load_checked(file), emulation, tmp_path / "runs", processes=2)
 
 
 def test_wrong_executors_are_one_line() -> None:

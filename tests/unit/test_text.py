@@ -106,7 +106,7 @@ def test_commands_print_by_what_makes_controls_visible() -> None:
     folder = Path(__file__).resolve().parents[2] / "experiments"
     wrong = re.compile(r"\b(typer\.(echo|secho)|print)\(|std(out|err)\.write\((?!f?\"[^\"]*\{visible)")
     # The trainer may import no command, and makes its own lines visible.
-    known = {"cli/common.py", "cli/machine.py", "testing/fixture_lab.py", "onn/command.py"}
+    known = {"cli/common.py", "cli/machine.py"}
     found = {
         str(path.relative_to(folder))
         for path in folder.rglob("*.py")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,14 +16,14 @@ import pytest
 
 from ringlight.experiments.analysis.rows import Row
 from ringlight.experiments.backends.protocol import BackendError
+from ringlight.experiments.language.plan import RunPlan
+from ringlight.experiments.scripting.lab import Lab
+from ringlight.experiments.scripting.runs import Figures
 from ringlight.extensions.bench import fixture_lab as testing
 from ringlight.extensions.bench.fixture_lab import (
     Bench,
-    Figures,
     Labs,
-    RinglightLab,
     ScenarioError,
-    Wanted,
     wanted,
 )
 from ringlight.extensions.bench.measuring import Measured
@@ -64,7 +66,7 @@ def root(monkeypatch: pytest.MonkeyPatch) -> None:
     """Root on a machine that has all programs, on which everything runs and Docker lacks the image."""
     monkeypatch.setattr("os.geteuid", lambda: 0)
     monkeypatch.setattr(services, "_CAPABILITIES", {})  # whoever runs this
-    monkeypatch.setattr(testing.shutil, "which", lambda program, path: f"/usr/bin/{program}")
+    monkeypatch.setattr(shutil, "which", lambda program, path: f"/usr/bin/{program}")
     for name in ("open_vswitch_running", "docker_running"):
         monkeypatch.setattr(services, name, lambda: True)
     monkeypatch.setattr(processes, "image_present", lambda: False)
@@ -97,7 +99,7 @@ def test_each_lack_of_the_machine_is_said_with_its_remedy(
     assert "ringlight: Docker is not running; start it with: ringlight setup" in outcome(pytester)
     monkeypatch.setattr(services, "open_vswitch_running", lambda: False)
     assert "ringlight: Open vSwitch is not running; start it" in outcome(pytester)
-    monkeypatch.setattr(testing.shutil, "which", lambda program, path: None)
+    monkeypatch.setattr(shutil, "which", lambda program, path: None)
     assert "ringlight: mnexec is not installed; run: apt-get install mininet" in outcome(pytester)
 
 
@@ -192,10 +194,10 @@ class Opened:
 def test_a_lab_is_kept_for_the_same_and_never_when_broken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(testing, "_opened", lambda asked, logs: Opened())
+    monkeypatch.setattr(testing, "open_lab", lambda *_: Opened())
     labs = Labs(lambda: tmp_path)
     one = wanted(str(MINI), tmp_path / "t.py", tmp_path)
-    other = Wanted(one.experiment, one.plans, one.runtime, ("other",))
+    other = replace(one, key=("other",))
     first = labs.take(one)
     labs.give_back(keep=True)
     assert labs.take(one) is first
@@ -216,16 +218,16 @@ def test_a_test_that_closes_its_lab_leaves_the_next_another(
     asked = wanted(str(MINI), tmp_path / "t.py", tmp_path)
     closed: list[str] = []
 
-    def opened(asked: Wanted, logs: Path) -> RinglightLab:
+    def opened(_experiment: object, plans: Sequence[RunPlan], _runtime: str, logs: Path) -> Lab:
         lab, api = (SimpleNamespace(close=partial(closed.append, name)) for name in ("lab", "api"))
-        fabric = asked.plans[0].setting.fabric
-        return RinglightLab(lab, asked.experiment, asked.plans, [], fabric, cast("Any", api), "", logs, "x1")
+        fabric = plans[0].setting.fabric
+        return Lab("x1", fabric, cast("Any", api), "", logs, tuple(plans), _lab=lab)
 
-    monkeypatch.setattr(testing, "_opened", opened)
+    monkeypatch.setattr(testing, "open_lab", opened)
     labs = Labs(lambda: tmp_path)
     first = labs.take(asked)
     first.close()
-    with pytest.raises(BackendError, match="lab x1 was closed by the test"):
+    with pytest.raises(BackendError, match="lab x1 was closed"):
         first.slow_links()
     labs.give_back(keep=True)
     second = labs.take(asked)

@@ -31,7 +31,7 @@ from ringlight.experiments.record.events import (
     read_records,
 )
 from ringlight.experiments.record.runs import runs_of
-from ringlight.experiments.runner.command import carry_out_experiment
+from ringlight.experiments.runner.command import carry_out_experiment, load_checked
 from ringlight.experiments.runner.progress import Reporter
 from ringlight.extensions.crosscheck.command import compared, run_crosscheck, side, trimmed, write
 from ringlight.extensions.crosscheck.sides import Side, crosscheck
@@ -337,7 +337,7 @@ def test_of_an_experiment_without_arms_there_is_one() -> None:
 
 def check(path: Path, tmp_path: Path, emulated: Path) -> tuple[Path, dict[str, Any]]:
     return run_crosscheck(
-        path,
+        load_checked(path, auto=True),
         EmulationBackend(),
         SimulationBackend(),
         tmp_path / "new",

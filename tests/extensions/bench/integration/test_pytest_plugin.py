@@ -51,7 +51,7 @@ def test_the_same_lab(ringlight_lab):
     assert ringlight_lab.id == Path("figures").read_text()
     found = ringlight_lab.run()
     assert found.value("state", subject="job train") == "SUCCEEDED"
-    assert ringlight_lab.api.get("/v1/health")["status"] == "ok"
+    assert ringlight_lab.rest.get("/v1/health")["status"] == "ok"
 
 
 @pytest.mark.ringlight(FABRIC, runtime="namespace", slowed={"g2": 0.5})
