@@ -46,6 +46,9 @@ from tests.unit.test_controller_rules import FakeTables
 log = logging.getLogger(__name__)
 
 SIZE = 12
+#: Of the protocol of each switch: all that can be served here. There are three switches or more, as a change is
+#: of up to three.
+SWITCHES = PROTOCOLS * -(-3 // len(PROTOCOLS))
 #: What is injected, with its seconds where the usual ones would only take time.
 KINDS: dict[Kind, float | None] = {
     **dict.fromkeys(Kind),
@@ -396,7 +399,7 @@ def soak(
     operations: int,
     seed: int = 1,
     rate: float = 0.05,
-    protocols: Sequence[str] = PROTOCOLS,
+    protocols: Sequence[str] = SWITCHES,
     settle_every: int = 500,
     tell: Callable[[int], None] = lambda _: None,
 ) -> Report:

@@ -54,7 +54,7 @@ def test_what_fails_is_run_once_more(
             return 0
         what = step[: step.index("tests/unit") + 1] if "tests/unit" in step else step
         # Without plug-ins that these tests do not use: they cost each pytest two seconds.
-        lean = ("-p", "no:schemathesis", "-p", "no:hypothesispytest")
+        lean = ("-p", "no:schemathesis", "-p", "no:hypothesispytest", "-p", "no:ringlight")
         done = subprocess.run(
             [sys.executable, "-m", *what, *lean], cwd=tmp_path, check=False, capture_output=True, timeout=60
         )
@@ -165,7 +165,7 @@ def test_the_long_form_runs_fuzz_tests_alone_and_over_again(tmp_path: Path, wron
     (tmp_path / "conftest.py").write_text((Path(__file__).parents[1] / "conftest.py").read_text())
     (tmp_path / "test_it.py").write_text(FUZZ.format(wrong=wrong))
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:schemathesis", "-p", "no:cacheprovider"]
-    command += ["--fuzz", "0.03"]
+    command += ["-p", "no:ringlight", "--fuzz", "0.03"]
     done = subprocess.run(command, cwd=tmp_path, check=False, capture_output=True, text=True, timeout=60)
     assert done.returncode == code, done.stdout
     assert "test_other" not in done.stdout

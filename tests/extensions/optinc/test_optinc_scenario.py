@@ -153,6 +153,8 @@ def packets_only() -> dict[str, Any]:
          "fabric.averagers.avg0.network: no trained weights for 16 bits on 4 ports"),
         (scenario(one_level(), events=[{"when": "start", "do": "cut", "target": "link g0:1 avg0:1"}]),
          "the link at g0:1 is a cable of averager avg0, which stays as it is"),
+        (scenario(one_level(), events=[{"when": {"at": "1 s"}, "do": "kill", "target": "averager avg9"}]),
+         "events.1.target: there is no averager avg9"),
         (scenario({"interconnect": {"kind": "ideal", "gpus": 4, "gpu": "g", "rate": "1 Gbit/s"}}),
          "the fabric has no averagers"),
     ],
