@@ -102,7 +102,7 @@ def copied(names: Collection[str]) -> Iterator[Path]:
             target = Path(folder, path)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source, target, follow_symlinks=False)
-        for page in (*Path(folder).glob("*.md"), *Path(folder, "docs").glob("*.md")):
+        for page in (page for place in (".", "docs", "scenarios") for page in Path(folder, place).glob("*.md")):
             page.write_text(without_links(page))
         # Some tests ask git what belongs to the tree.
         subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
