@@ -46,8 +46,8 @@ from tests.unit.test_controller_rules import FakeTables
 log = logging.getLogger(__name__)
 
 SIZE = 12
-#: Of the protocol of each switch: all that can be served here. There are three switches or more, as a change is
-#: of up to three.
+#: The protocol of each switch: all that can be served here, and as a change is of up to three switches, some
+#: of them again where there are fewer.
 SWITCHES = PROTOCOLS * -(-3 // len(PROTOCOLS))
 #: What is injected, with its seconds where the usual ones would only take time.
 KINDS: dict[Kind, float | None] = {
