@@ -9,13 +9,11 @@ import numpy as np
 import pytest
 import yaml
 
-from ringlight.experiments.analysis.metrics import Context, rows_of
 from ringlight.experiments.analysis.prediction import predict_jobs
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.expand import parse
 from ringlight.experiments.language.plan import RunPlan
 from ringlight.experiments.language.text import ScenarioError
-from ringlight.experiments.record.events import WorkerDone
 from ringlight.experiments.record.runs import Run, runs_of
 from ringlight.experiments.runner.experiment import one_alone
 from ringlight.fabric.collectives import all_reduce
@@ -169,24 +167,3 @@ def test_light_that_is_asked_for_step_by_step_is_refused(fabric: dict[str, Any],
     named = f"whole numbers go over packet switches and circuits; {light} is neither"
     with pytest.raises(ScenarioError, match=named):
         plans_of(raw)
-
-
-@pytest.mark.parametrize(
-    ("collective", "sent", "even"), [("ring-bits-8", 1.6875, 1.5), ("ring", 1.6875 / 4, None)]
-)
-def test_what_is_sent_over_payload_is_given_as_the_paper_counts_too(
-    collective: str, sent: float, even: float | None
-) -> None:
-    """Workers send sums of 10 bits and means of 8, and nothing else."""
-    (plan,) = plans_of(scenario(FOUR, collective, jobs={"train": {"ranks": RANKS}}))
-    records = list(one_alone(SimulationBackend(), plan)[0])
-    values = plan.jobs[0].loop.gradient_bytes / 4
-    count = round(plan.jobs[0].iterations * values * 0.75 * (10 + 8) / 8)
-    wire = {"eth0": [count + 1000, count + 2000]}
-    more = {"t": max(record.t for record in records), "run": plan.name, "job": "train"}
-    done = [WorkerDone(**more, rank=rank, bytes_sent=count - rank, wire_bytes=wire) for rank in range(4)]
-    (run,) = runs_of([*records, *done], [plan])
-    rows = {row.metric: row.value for row in rows_of(Context(run, "measured")) if row.subject == "job train"}
-    assert rows["sent_over_payload"] == pytest.approx(sent, rel=1e-6)
-    assert rows.get("sent_over_payload_even") == (None if even is None else pytest.approx(even, rel=1e-6))
-    assert rows["wire_over_payload"] == pytest.approx(sent * (count + 2000) / count)
