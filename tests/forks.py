@@ -15,6 +15,7 @@ from typing import IO, TextIO
 
 import pytest
 
+from ringlight.fabric.extension import extensions
 from ringlight.testbed.forkserver import SOCKET, ForkServer, Process, start_process
 from ringlight.testbed.preloaded import lab_modules
 
@@ -22,7 +23,8 @@ ROOT = Path(__file__).resolve().parents[1]
 COMMAND = [sys.executable, "-m", "ringlight.experiments.cli.app"]
 MODULES = (
     *lab_modules(),
-    "ringlight.extensions.optinc.reducing",
+    # what workers import of extensions
+    *(f"{item.package}.{name}" for item in extensions() for name in item.extension.worker),
     "ringlight.containers.worker.reference",
     "ringlight.experiments.cli.app",
     "ringlight.experiments.runner.command",

@@ -12,7 +12,9 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -35,9 +37,7 @@ from ringlight.experiments.language.plan import ChosenScale, JobPlan, RunPlan
 from ringlight.experiments.language.text import parse_yaml
 from ringlight.experiments.record.events import Record, RunFailed
 from ringlight.experiments.runner.experiment import one_alone
-from ringlight.extensions.optinc.averaging import averaging_of
 from ringlight.fabric.keys import plugged
-from ringlight.fabric.schedules import parse_collective
 from ringlight.fabric.topology import Fabric
 from ringlight.workloads.traffic import sent
 from tests.lights import light_context
@@ -116,7 +116,14 @@ def document_of(experiment: Experiment, records: Mapping[str, list[Record]]) -> 
         }
         for plan in experiment.plans
     }
-    return {"fabrics": _digest(said["fabrics"]), "arms": arms}
+    return {"fabrics": _digest(_filled(said["fabrics"])), "arms": arms}
+
+
+def _filled(fabrics: Mapping[str, Mapping[str, Any]]) -> Any:
+    """Fabrics without lists that hold nothing, as an extension adds one of its own to every fabric."""
+    return {
+        name: {key: value for key, value in part.items() if value != []} for name, part in fabrics.items()
+    }
 
 
 def _figures(experiment: Experiment, records: list[Record]) -> dict[str, Any]:
@@ -157,10 +164,15 @@ def _lights(fabric: Fabric, job: JobPlan, request: Mapping[str, Any]) -> Iterato
             yield plane.kind, str(error)
         else:
             yield plane.kind, _planned(provider, light)
-    if job.training is not None and parse_collective(job.training.collective).stepless:
-        found = averaging_of(fabric, job.ranks)
-        names = [one.name for one in found.first]
-        yield "averagers", [names, found.servers, [str(hop) for hop in found.hops]]
+    for more in _of_extensions():
+        yield from more(fabric, job)
+
+
+@cache
+def _of_extensions() -> list[Callable[[Fabric, JobPlan], Iterator[tuple[str, Any]]]]:
+    """Functions ``planned`` of the modules ``matrix`` among the tests of extensions: more of a job."""
+    files = sorted(ROOT.glob("tests/extensions/*/matrix.py"))
+    return [import_module(f"tests.extensions.{file.parent.name}.matrix").planned for file in files]
 
 
 def _planned(provider: Provider[Any], light: Any) -> dict[str, Any]:

@@ -49,6 +49,9 @@ from tests.unit.test_controller_rules import FakeTables
 log = logging.getLogger(__name__)
 
 SIZE = 12
+#: The protocol of each switch: all that can be served here, and as a change is of up to three switches, some
+#: of them again where there are fewer.
+SWITCHES = PROTOCOLS * -(-3 // len(PROTOCOLS))
 #: What is injected, with its seconds where the usual ones would only take time.
 KINDS: dict[Kind, float | None] = {
     **dict.fromkeys(Kind),
@@ -399,7 +402,7 @@ def soak(
     operations: int,
     seed: int = 1,
     rate: float = 0.05,
-    protocols: Sequence[str] = PROTOCOLS,
+    protocols: Sequence[str] = SWITCHES,
     settle_every: int = 500,
     tell: Callable[[int], None] = lambda _: None,
 ) -> Report:

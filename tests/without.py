@@ -6,24 +6,31 @@
 
 With an extension go its folder, its tests, and what ``tests/extensions/NAME/files.txt`` lists: its scenarios,
 golden files and pages, a glob each line. Links of other pages to what is gone become words.
+
+A copy belongs to the process that made it, which removes it; the next one removes that of a killed process.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ringlight.fabric.extension import extensions
+from ringlight.testbed.forkserver import dying_with_starter
 
 ROOT = Path(__file__).resolve().parents[1]
 _OF_EXTENSIONS = Path("tests/extensions")
+#: How folders of copies begin.
+_PREFIX = "ringlight-without-"
 #: File with an extension's globs, in the folder of its tests.
 _LIST = "files.txt"
 _STEPS = (
@@ -87,34 +94,61 @@ def without_links(page: Path) -> str:
 
 
 @contextmanager
+def owned_folder() -> Iterator[Path]:
+    """Yield a new folder, which is removed at the end, and those of processes that have ended before.
+
+    The process holds a lock on it for as long as it lives. Folders without a lock are left over, unless they
+    are empty: one that was just made is locked before anything is in it.
+    """
+    for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        # Another user's cannot be opened or removed, and another process may be removing it.
+        with suppress(OSError), _locked(left):
+            if any(left.iterdir()):
+                shutil.rmtree(left)
+    with tempfile.TemporaryDirectory(prefix=_PREFIX) as name, _locked(Path(name)):
+        yield Path(name)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold a folder's lock. Raises BlockingIOError if another process does."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
 def copied(names: Collection[str]) -> Iterator[Path]:
     """Yield a copy of the tree without these extensions, which is removed at the end."""
     gone = {Path("extensions", name) for name in names} | {_OF_EXTENSIONS / name for name in names}
     gone.update(path for name in names for path in files_of(name))
-    listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    tracked = subprocess.run(listing, cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    with tempfile.TemporaryDirectory(prefix="ringlight-without-") as folder:
-        for text in filter(None, tracked.split("\0")):
-            path = Path(text)
-            source = ROOT / path
-            if gone.intersection((path, *path.parents)) or not (source.exists() or source.is_symlink()):
-                continue
-            target = Path(folder, path)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(source, target, follow_symlinks=False)
-        for page in (*Path(folder).glob("*.md"), *Path(folder, "docs").glob("*.md")):
+    with owned_folder() as folder:
+        # Some tests ask git what belongs to the tree. It knows so without a repository there, too.
+        git = ["git", f"--git-dir={folder / '.git'}"]
+        subprocess.run([*git, "init", "-q"], cwd=folder, check=True)
+        listing = [*git, f"--work-tree={ROOT}", "ls-files", "-z", "--others", "--exclude-standard"]
+        listed = subprocess.run(listing, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+        for path in map(Path, filter(None, listed.split("\0"))):
+            if gone.isdisjoint((path, *path.parents)):
+                target = folder / path
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(ROOT / path, target, follow_symlinks=False)
+        for page in (page for place in (".", "docs", "scenarios") for page in (folder / place).glob("*.md")):
             page.write_text(without_links(page))
-        # Some tests ask git what belongs to the tree.
-        subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
         subprocess.run(["git", "add", "-A"], cwd=folder, check=True)
-        yield Path(folder)
+        yield folder
 
 
 def run(folder: Path, words: Collection[str]) -> int:
     """Run ``python -m`` with these words in a copy. Return its exit code."""
     environment = {**os.environ, "PYTHONPATH": f"{folder / 'src'}{os.pathsep}{folder}"}
     print("$", *words, flush=True)  # noqa: T201
-    return subprocess.run([sys.executable, "-m", *words], cwd=folder, env=environment, check=False).returncode
+    # By force, as nothing else ends pytest for certain.
+    command = [*dying_with_starter(signal.SIGKILL), sys.executable, "-m", *words]
+    return subprocess.run(command, cwd=folder, env=environment, check=False).returncode
 
 
 def main(words: list[str]) -> int:

@@ -97,6 +97,8 @@ def _end_on_hosts(lab: str | None, dask: str) -> list[str]:
 def test(context: typer.Context) -> None:
     """Run the whole test suite: ruff, mypy, pytest with integration tests. Arguments go to pytest alone.
 
+    The core's unit tests run in a copy of the tree without any extension, those of extensions in the tree.
+
     With --core: ruff, mypy and the unit tests in a copy of the tree without any extension.
     Without root nothing of the machine is set up, and tests that need it are skipped.
     """

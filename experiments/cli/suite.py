@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 #: So many tests that fail next to other tests are run once more, alone. More of them are no accident.
 MOST_AGAIN = 3
@@ -19,6 +20,23 @@ _TESTS_FAILED = 1
 #: Runs ``python -m`` with these words, and gives its exit code. ``aside``: what it says is shown when it has
 #: ended, and of what ended well only the last line.
 Run = Callable[..., int]
+
+_PYTEST = ("pytest",)
+#: In a copy of the tree without any extension; the plug-in of this tree is an extension's.
+OF_CORE = ("tests.without", "--", "pytest", "-p", "no:ringlight")
+#: Unit tests of whatever is in the tree, which are run with all extensions, too, in files of these names.
+OF_ALL = (
+    *("architecture", "benchmarks", "compare", "docs_figures", "extension", "fabric_schema", "golden"),
+    *("language", "language_mistakes", "matrix", "optical_faults", "optical_registry", "optical_soak"),
+    *("pages", "paper_pages", "prediction", "testbed_switches"),
+)
+
+
+class _Step(NamedTuple):
+    """The ``command`` of a step, of pytest or another, and the words after it."""
+
+    command: tuple[str, ...]
+    words: tuple[str, ...] = ()
 
 
 def whole(run: Run, cache: Path, say: Callable[[str], None]) -> int:
@@ -36,34 +54,43 @@ def whole(run: Run, cache: Path, say: Callable[[str], None]) -> int:
     # Each file's tests in one process, in the file's order: what a test meets is as without xdist.
     in_order = ("--dist", "loadfile", "--no-loadscope-reorder")
     # An extension's tests that build labs or switches are in a folder of their own beside its unit tests.
-    unit_tests = ("tests/unit", "tests/extensions", "--ignore-glob=*/integration")
+    of_all = (f"tests/unit/test_{name}.py" for name in OF_ALL)
+    with_extensions = (*of_all, "tests/extensions", "--ignore-glob=*/integration")
+    # One process more than there are processors, as some tests wait.
+    many = ("-n", str((os.cpu_count() or 1) + 1), *in_order)
     of_extensions = sorted(str(folder) for folder in Path("tests/extensions").glob("*/integration"))
     other_tests = ("tests/integration", "tests/conformance", *of_extensions)
     # What runs at the same time; the first of them is shown as it goes.
-    stages: tuple[tuple[tuple[str, ...], ...], ...] = (
+    stages: tuple[tuple[_Step, ...], ...] = (
         # Collecting compiles what all later processes import; at once, each of them would compile it anew.
-        (("mypy",), ("pytest", "--collect-only")),
-        (
-            # One process more than there are processors, as some tests wait. Only `labs` builds labs.
-            ("pytest", *unit_tests, "-n", str((os.cpu_count() or 1) + 1), *in_order),
-            ("pytest", *other_tests, "-m", "labs"),
-            ("pytest", *other_tests, "-m", "drivers"),
-        ),
+        (_Step(("mypy",)), _Step(_PYTEST, ("--collect-only",))),
+        # The core must do without extensions, so there its own tests are run. Only `labs` builds labs.
+        (_Step(OF_CORE, ("tests/unit", *many)), _Step(_PYTEST, (*other_tests, "-m", "labs"))),
+        (_Step(_PYTEST, (*with_extensions, *many)), _Step(_PYTEST, (*other_tests, "-m", "drivers"))),
         # They wait, too: four side by side, each with labs of its own. Six keep two processors so busy that
         # what waits for another process does so for half a minute.
-        (("pytest", *other_tests, "-m", "not alone and not labs and not drivers", "-n", "4", *in_order),),
-        (("pytest", *other_tests, "-m", "alone"),),
+        (
+            _Step(
+                _PYTEST,
+                (*other_tests, "-m", "not alone and not labs and not drivers", "-n", "4", *in_order),
+            ),
+        ),
+        (_Step(_PYTEST, (*other_tests, "-m", "alone")),),
     )
     second: list[str] = []
     for stage in stages:
         with ThreadPoolExecutor(len(stage)) as pool:
             codes = list(pool.map(partial(_step, run, cache), range(len(stage)), stage))
-        failed = [test for code, tests in codes if code == _TESTS_FAILED for test in tests]
+        failed: dict[tuple[str, ...], list[str]] = {}
+        for step, (code, tests) in zip(stage, codes, strict=True):
+            if code == _TESTS_FAILED:
+                failed.setdefault(step.command, []).extend(tests)
+        names = [test for tests in failed.values() for test in tests]
         code = max(code for code, _ in codes)
-        if code == _TESTS_FAILED and 0 < len(failed) <= MOST_AGAIN:
-            say(f"once more, with nothing beside: {', '.join(failed)}")
-            code = run("pytest", "-q", *failed)
-            second += failed
+        if code == _TESTS_FAILED and 0 < len(names) <= MOST_AGAIN:
+            say(f"once more, with nothing beside: {', '.join(names)}")
+            code = max(run(*command, "-q", *tests) for command, tests in failed.items() if tests)
+            second += names
         if code:
             return code
     if second:
@@ -87,16 +114,16 @@ def telling_its_cost(say: Callable[[str], None]) -> Iterator[None]:
         say(f"took {minutes}:{seconds:02d} min and {processor_s / 60:.1f} processor-minutes")
 
 
-def _step(run: Run, cache: Path, place: int, step: tuple[str, ...]) -> tuple[int, Sequence[str]]:
+def _step(run: Run, cache: Path, place: int, step: _Step) -> tuple[int, Sequence[str]]:
     """Its exit code, and the tests that failed; ``place``: in its stage, which no two pytests remember in one
     folder."""
     folder, aside = cache / str(place), place > 0
-    if step[0] != "pytest":
+    if "pytest" not in step.command:
         # Another code than that of failed tests, as no test can be run again for it.
-        return 2 if run(*step, aside=aside) else 0, []
+        return 2 if run(*step.command, *step.words, aside=aside) else 0, []
     remembered = folder / "v/cache/lastfailed"
     remembered.unlink(missing_ok=True)
-    code = run("pytest", "-q", "-o", f"cache_dir={folder}", *step[1:], aside=aside)
+    code = run(*step.command, "-q", "-o", f"cache_dir={folder}", *step.words, aside=aside)
     return code, _failed(remembered)
 
 

@@ -1,4 +1,4 @@
-"""Points of a sweep by their names, values put in place of the file's, and the ranks of a bench."""
+"""Points of a sweep by their names, and values put in place of the file's."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_a_folder_knows_what_was_set_and_which_points_were_wanted(tmp_path: Path
     assert sum('"run_ended"' in line for line in lines) == 2
 
 
-@pytest.mark.parametrize("command", ["up", "bench", "run", "simulate"])
+@pytest.mark.parametrize("command", ["up", "run", "simulate"])
 def test_every_command_of_a_scenario_takes_a_point(command: str, tmp_path: Path) -> None:
     file = tmp_path / "swept.yaml"
     file.write_text(SWEPT)
@@ -124,42 +124,3 @@ def test_every_command_of_a_scenario_takes_a_point(command: str, tmp_path: Path)
     assert f"{file}: there is no point nix; there are base-1" in said
     said = one_line(ringlight(command, str(file), "--set", "nix=1", *where))
     assert f"{file}: --set nix: unknown key" in said
-
-
-def test_a_bench_says_its_arm_and_its_ranks_in_their_order(tmp_path: Path) -> None:
-    file = tmp_path / "swept.yaml"
-    file.write_text(SWEPT + ARMS + "jobs: {a: {ranks: [g0, g2]}, b: {ranks: [g1, g3]}}\n")
-    bench = ("bench", str(file), "--simulate", "--sizes", "1MiB", "--arm", "tree")
-    done = ringlight(*bench)
-    assert done.returncode == 0, done.stderr
-    first, second, *_ = done.stdout.splitlines()
-    where = f"arm tree-1 ({RATE} = 10 Gbit/s, training.iterations = 1) on fabric"
-    assert first == f"all-reduce by ring, {where}; one of 8, choose with --point"
-    assert second == "4 ranks in this order: g0 g2 g1 g3 (the order of jobs a, b; another with --ranks)"
-    other = ringlight(*bench, "--ranks", "g3,g2,g0,g1")
-    assert other.stdout.splitlines()[1] == "4 ranks in this order: g3 g2 g0 g1"
-
-    def busbw(*more: str) -> float:
-        found = json.loads(ringlight(*bench, "--json", *more).stdout)
-        assert found["arm"] == "tree"
-        return float(found["sizes"][0]["busbw_bps"])
-
-    # In the jobs' order two transfers share each direction of the links between the leaves.
-    narrow = ("--set", "fabric.leaf_spine.uplink_rate=10 Gbit/s")
-    assert busbw(*narrow) == pytest.approx(busbw(*narrow, "--ranks", "g0,g1,g2,g3") / 2, rel=0.01)
-
-
-@pytest.mark.parametrize(
-    ("ranks", "said"),
-    [
-        ("g0,g9", "--ranks: there is no GPU 'g9'; there are g0, g1, g2, g3"),
-        ("g0,g0", "--ranks: GPU g0 is named twice"),
-        ("g0", "--ranks: a collective needs at least 2 GPUs"),
-    ],
-)
-def test_wrong_ranks_are_one_line(ranks: str, said: str, tmp_path: Path) -> None:
-    file = tmp_path / "swept.yaml"
-    file.write_text(SWEPT)
-    done = ringlight("bench", str(file), "--simulate", "--ranks", ranks)
-    assert done.returncode == 2
-    assert said in one_line(done)

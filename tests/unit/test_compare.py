@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from ringlight.containers.image import ROOT
 from ringlight.experiments.analysis.compare import break_even_rows, comparison_rows
 from ringlight.experiments.analysis.metrics import metrics
 from ringlight.experiments.analysis.published import standing_of
@@ -288,7 +289,7 @@ def test_a_figure_of_another_thing_is_free_beside_fitted_ones() -> None:
     assert [standing_of(figure, spec) for figure in spec.published] == ["fitted", "free"]
 
 
-@pytest.mark.parametrize("path", sorted(bundled("wrht").parent.glob("*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted((ROOT / "scenarios").glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_published_figure_of_a_bundled_scenario_has_been_judged(path: Path) -> None:
     raw = yaml.safe_load(path.read_text(encoding="utf-8"))
     fitted = {

@@ -24,6 +24,8 @@ from ringlight.controller.service import Controller
 from ringlight.experiments.analysis import metrics as metrics_of_core
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.cli import options
+from ringlight.experiments.cli.app import add_commands
+from ringlight.experiments.cli.app import app as typer_app
 from ringlight.experiments.language.expand import load
 from ringlight.experiments.report import sections as sections_of_core
 from ringlight.experiments.runner import command
@@ -75,8 +77,16 @@ def installed(name: str, *requires: str, package: str = "p") -> InstalledExtensi
 
 def test_every_folder_is_an_extension_of_its_name() -> None:
     folders = {path.parent.name for path in (ROOT / "extensions").glob("*/__init__.py")}
-    assert folders
     assert folders <= {item.extension.name for item in extensions()}
+
+
+def test_ours_name_commands_that_there_are_as_those_that_build_labs() -> None:
+    add_commands()
+    for listed in (ROOT / "extensions").glob("*/lab_commands.txt"):
+        for words in listed.read_text().splitlines():
+            command: Any = typer.main.get_command(typer_app)
+            for word in words.split():
+                command = command.commands[word]
 
 
 def test_everything_that_ours_name_is_there() -> None:

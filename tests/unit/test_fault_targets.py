@@ -9,6 +9,7 @@ import pytest
 from ringlight.fabric.parts import Port
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import Fabric
+from ringlight.testbed.emulation import fault_targets
 from ringlight.testbed.emulation.fault_targets import FaultTarget, TargetError, find_target, read_request
 
 
@@ -88,8 +89,8 @@ NODES = "g0, g1, g2, g3, ocs0, tor0, tor1"
         ("kill", "switch x", 404, "there is no switch x; there are ocs0, tor0, tor1"),
         ("kill", "agent g9", 404, "there is no GPU g9; there are g0, g1, g2, g3"),
         ("kill", "agent g0", 409, "GPU g0 has no O-NIC"),
-        ("kill", "averager avg0", 404, "there is no averager avg0; there are none"),
-        ("lose", "averager avg0", 422, "do: lose: averager avg0 can be killed and restored"),
+        ("kill", "mixer m0", 404, "there is no mixer m0; there are none"),
+        ("lose", "mixer m0", 422, "do: lose: mixer m0 can be killed and restored"),
         ("kill", "server agent", 422, "back_after_s: is missing"),
         ("restore", "server agent", 422, "the server agent comes back by itself"),
         ("restore", "worker red 0", 422, "a killed worker does not come back"),
@@ -106,8 +107,9 @@ NODES = "g0, g1, g2, g3, ocs0, tor0, tor1"
     ],
 )
 def test_a_wrong_target_gets_one_line_that_says_what_there_is(
-    do: str, target: Any, status: int, said: str
+    do: str, target: Any, status: int, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(fault_targets, "device_words", lambda: ("mixer",))
     with pytest.raises(TargetError) as error:
         find(FABRIC, do, target)
     assert error.value.status == status

@@ -110,13 +110,17 @@ def test_the_second_version_of_control_groups_says_it_in_its_events(
     [
         ("controller", 0.4, False),
         ("controller", 0.6, True),
-        ("averager", 0.4, True),
-        ("averager", 0.2, False),
+        ("worker on GPU", 0.4, True),
+        ("worker on GPU", 0.2, False),
+        # A device of an extension.
+        ("mixer", 0.4, True),
+        ("mixer", 0.2, False),
     ],
 )
 def test_a_standstill_counts_from_what_the_work_bears(
-    kind: freezes.ProcessKind, lasts_s: float, counts: bool
+    kind: freezes.ProcessKind, lasts_s: float, counts: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("ringlight.fabric.keys.device_words", lambda: ("mixer",))
     looks, still = Standstills(), {(kind, "it"): STOPPED}
     found = [*looks.look(10.0, still), *looks.look(10.0 + lasts_s, still), *looks.look(10.04 + lasts_s, {})]
     expected = [

@@ -512,7 +512,6 @@ def test_a_job_that_does_not_fit_its_fabric(text: str, said: str) -> None:
         ("{when: {at: 1 s}, do: lose, target: nic g0, then: swap}", "then: a job whose NIC is lost fails"),
         ("{when: {job: red, iteration: 10}, do: kill, target: controller}", "when.iteration: 10, but job"),
         ("{when: {at: 1 s}, do: kill, target: agent g0}", "target: there is no GPU g0 whose O-NIC has"),
-        ("{when: {at: 1 s}, do: kill, target: averager avg0}", "target: there is no averager avg0"),
         ("{when: {at: 1 s}, do: kill, target: worker red 2}", "target: job red has ranks 0 to 1, no 2"),
         ("{when: {at: 1 s}, do: start, target: job red}", "target: job red starts by itself"),
     ],

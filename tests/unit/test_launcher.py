@@ -126,9 +126,10 @@ def test_a_program_that_hangs_is_ended_with_what_it_started(
     ("arguments", "needs"),
     [
         (["run", "a.yaml"], True),
-        (["ocs", "conformance"], True),
-        (["bench", "a.yaml"], True),
-        (["bench", "a.yaml", "--simulate"], False),
+        (["weave", "a.yaml"], True),
+        (["weave", "a.yaml", "--simulate"], False),
+        (["ocs", "weave"], True),
+        (["weaver", "a.yaml"], False),
         (["run", "--help"], False),
         (["simulate", "a.yaml"], False),
         (["results", "runs/a"], False),
@@ -139,8 +140,12 @@ def test_a_program_that_hangs_is_ended_with_what_it_started(
     ],
 )
 def test_only_what_builds_labs_needs_packages(
-    launcher: ModuleType, arguments: list[str], needs: bool
+    launcher: ModuleType, arguments: list[str], needs: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(launcher, "ROOT", tmp_path)
+    extension = tmp_path / "extensions/weaving"
+    extension.mkdir(parents=True)
+    (extension / launcher.MORE_BUILDERS).write_text("weave\nocs weave\n")
     assert launcher.needs_packages(arguments) is needs
 
 

@@ -83,11 +83,6 @@ def test_gpus_in_two_places_have_no_plane(ranks: tuple[str, ...]) -> None:
         plane_of(MIXED, ranks)
 
 
-def test_averaging_needs_averagers() -> None:
-    with pytest.raises(ValueError, match="the fabric has no averagers"):
-        plane_of(MIXED, ("a", "b"), "optinc")
-
-
 @pytest.mark.parametrize("beside", ["grid"])
 @pytest.mark.parametrize("ranks", ["ranks: [a, b, c]", "gpus: 3"])
 @pytest.mark.parametrize("collective", ["ring", "recursive-doubling"])

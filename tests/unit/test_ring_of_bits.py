@@ -7,28 +7,55 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
-from ringlight.experiments.analysis.metrics import Context, rows_of
 from ringlight.experiments.analysis.prediction import predict_jobs
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
+from ringlight.experiments.language.expand import parse
+from ringlight.experiments.language.plan import RunPlan
 from ringlight.experiments.language.text import ScenarioError
-from ringlight.experiments.record.events import WorkerDone
-from ringlight.experiments.record.runs import runs_of
+from ringlight.experiments.record.runs import Run, runs_of
 from ringlight.experiments.runner.experiment import one_alone
 from ringlight.fabric.collectives import all_reduce
 from ringlight.fabric.kinds import collective_steps
 from ringlight.fabric.schedules import parse_collective, ring, steps_named
 from ringlight.fabric.steps import Steps
 from ringlight.fabric.whole_numbers.sums import sum_bits
-from tests.extensions.optinc.test_averagers import names
-from tests.extensions.optinc.test_optinc_scenario import (
-    RATE_BPS,
-    all_reduce_s,
-    packets_only,
-    plans_of,
-    scenario,
-    simulated,
-)
+from tests.examples import assert_as_planned
+
+RATE_BPS = 100e9
+RATE = "100 Gbit/s"
+#: Four GPUs on a packet switch.
+FOUR = {
+    "servers": {f"s{i}": {"gpus": {f"g{i}": "gpu"}} for i in range(4)},
+    "packet_switches": {"tor0": {"ports": 4}},
+    "links": [{"ends": [f"g{i}", f"tor0:{i + 1}"], "rate": RATE} for i in range(4)],
+}
+RANKS = [f"g{i}" for i in range(4)]
+
+
+def scenario(fabric: dict[str, Any], collective: str, **more: Any) -> dict[str, Any]:
+    """Jobs of one all-reduce after 10 ms on all GPUs."""
+    training = {"model": "resnet50", "compute": "10 ms", "batch": 64, "iterations": 2}
+    of_all = {**training, "collective": collective}
+    return {"name": "a", "description": "b", "fabric": fabric, "training": of_all, **more}
+
+
+def plans_of(raw: dict[str, Any]) -> tuple[RunPlan, ...]:
+    return tuple(parse(yaml.safe_dump(raw, sort_keys=False), "a.yaml").plans)
+
+
+def simulated(plan: RunPlan, backend: SimulationBackend | None = None) -> Run:
+    records = one_alone(backend or SimulationBackend(), plan)[0]
+    (run,) = runs_of(records, [plan])
+    assert_as_planned(run)
+    return run
+
+
+def all_reduce_s(run: Run, job: str = "train") -> float:
+    first, *others = [it.allreduce_end - it.compute_end for it in run.jobs[job].iterations]
+    assert others == pytest.approx([first] * len(others), rel=1e-11)
+    return first
 
 
 def phases(steps: Steps) -> list[tuple[str, float]]:
@@ -57,7 +84,7 @@ def test_scales_then_sums_then_means(bits: int, ranks: int) -> None:
 
 @pytest.mark.parametrize(("ranks", "over"), [(4, 1.594), (8, 1.969), (16, 2.227)])
 def test_sums_that_are_as_wide_as_they_need_would_be_fewer_bytes(ranks: int, over: float) -> None:
-    """What docs/optinc.md says of widths that grow: the sum of k codes with the bits of k of them."""
+    """Widths that grow: the sum of k codes with the bits of k of them."""
     growing = [sum_bits(8, ranks_in_it) for ranks_in_it in range(1, ranks)]
     assert growing[0] == 8
     assert growing[-1] == sum_bits(8, ranks)
@@ -86,26 +113,20 @@ def test_who_has_which_chunk_is_as_in_a_ring_of_values() -> None:
 
 @pytest.mark.parametrize("bits", [8, 16])
 def test_the_simulation_takes_as_long_as_its_bytes(bits: int) -> None:
-    training = {
-        "collective": f"ring-bits-{bits}",
-        "iterations": 1,
-        "compute": "10 ms",
-        "model": "resnet50",
-        "batch": 64,
-    }
-    raw = scenario(
-        packets_only(),
-        training=training,
-        jobs={"train": {"ranks": names(4)}},
-        tcp={"headers": False},
-        costs={"latency": "0 s"},
+    (plan,) = plans_of(
+        scenario(
+            FOUR,
+            f"ring-bits-{bits}",
+            jobs={"train": {"ranks": RANKS}},
+            tcp={"headers": False},
+            costs={"latency": "0 s"},
+        )
     )
-    (plan,) = plans_of(raw)
     values = plan.jobs[0].loop.gradient_bytes / 4
     per_value = 2 * 16 / 1024 + sum_bits(bits, 4) + bits
     took_s = 0.75 * values * per_value / RATE_BPS
     assert all_reduce_s(simulated(plan)) == pytest.approx(took_s, rel=1e-6)
-    assert predict_jobs(plan, {"train": names(4)})["train"].all_reduce_s == pytest.approx(took_s, rel=1e-9)
+    assert predict_jobs(plan, {"train": RANKS})["train"].all_reduce_s == pytest.approx(took_s, rel=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +134,6 @@ def test_the_simulation_takes_as_long_as_its_bytes(bits: int) -> None:
     [
         ("halving-doubling-bits-8", "halving-doubling has no bits"),
         ("bidirectional-ring-bits-8", "bidirectional-ring has no bits"),
-        ("optinc-bits-8", "optinc has no bits"),
         ("ring-bits-8-striped", "whole numbers are not spread over wavelengths"),
         ("ring-bits-1", "1 bits: 2 to 16 are possible"),
         ("ring-bits-17", "17 bits: 2 to 16 are possible"),
@@ -143,31 +163,7 @@ def test_it_is_no_schedule_of_one_vector() -> None:
     ],
 )
 def test_light_that_is_asked_for_step_by_step_is_refused(fabric: dict[str, Any], light: str) -> None:
-    raw = scenario(fabric, jobs={"train": {"gpus": 4}})
-    raw["training"]["collective"] = "ring-bits-8"
+    raw = scenario(fabric, "ring-bits-8", jobs={"train": {"gpus": 4}})
     named = f"whole numbers go over packet switches and circuits; {light} is neither"
     with pytest.raises(ScenarioError, match=named):
         plans_of(raw)
-
-
-@pytest.mark.parametrize(
-    ("collective", "sent", "even"), [("ring-bits-8", 1.6875, 1.5), ("ring", 1.6875 / 4, None)]
-)
-def test_what_is_sent_over_payload_is_given_as_the_paper_counts_too(
-    collective: str, sent: float, even: float | None
-) -> None:
-    """Workers send sums of 10 bits and means of 8, and nothing else."""
-    raw = scenario(packets_only(), jobs={"train": {"ranks": names(4)}})
-    raw["training"]["collective"] = collective
-    (plan,) = plans_of(raw)
-    records = list(one_alone(SimulationBackend(), plan)[0])
-    values = plan.jobs[0].loop.gradient_bytes / 4
-    count = round(plan.jobs[0].iterations * values * 0.75 * (10 + 8) / 8)
-    wire = {"eth0": [count + 1000, count + 2000]}
-    more = {"t": max(record.t for record in records), "run": plan.name, "job": "train"}
-    done = [WorkerDone(**more, rank=rank, bytes_sent=count - rank, wire_bytes=wire) for rank in range(4)]
-    (run,) = runs_of([*records, *done], [plan])
-    rows = {row.metric: row.value for row in rows_of(Context(run, "measured")) if row.subject == "job train"}
-    assert rows["sent_over_payload"] == pytest.approx(sent, rel=1e-6)
-    assert rows.get("sent_over_payload_even") == (None if even is None else pytest.approx(even, rel=1e-6))
-    assert rows["wire_over_payload"] == pytest.approx(sent * (count + 2000) / count)

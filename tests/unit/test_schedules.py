@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringlight.extensions.optinc.averaging import scale_steps
 from ringlight.fabric.collectives import all_reduce, apply_schedule, schedule_of
 from ringlight.fabric.planes.ring import wdm
 from ringlight.fabric.schedules import (
@@ -32,7 +31,6 @@ from tests.unit.fabrics import COLLECTIVES
 SIZES = [*range(1, 34), 45, 64]
 ALL: dict[str, Callable[[int], Steps]] = {
     **STEPS,
-    "scales of averagers' blocks": scale_steps,
     "five coprime rings": lambda n: coprime_rings(n, 5),
     "ring on 3 stripes": lambda n: wdm.striped(STEPS["ring"](n), 3),
 }

@@ -1,4 +1,4 @@
-"""Jobs with a workload in a simulated lab, and the table of a collective's times."""
+"""Jobs with a workload in a simulated lab."""
 
 from __future__ import annotations
 
@@ -12,10 +12,8 @@ from ringlight.experiments.backends.protocol import Backend
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.expand import Experiment, parse
 from ringlight.experiments.language.plan import RunPlan
-from ringlight.experiments.record.events import Iteration, JobState, LinkRate, Operations, Record
+from ringlight.experiments.record.events import Iteration, JobState, Operations, Record
 from ringlight.experiments.runner.experiment import one_alone
-from ringlight.extensions.bench.measuring import bench_plan, checked, measured, parse_sizes, slow_links
-from ringlight.fabric.kinds import KINDS, bus_factor
 from ringlight.testbed.simulation.networks import PacketNetwork, scaled
 from ringlight.testbed.simulation.workload import simulate_workload
 from ringlight.workloads.graph import Book, Collective, Writer
@@ -133,52 +131,6 @@ def test_ranks_that_wait_for_each_other_fail_and_say_so() -> None:
     assert ended.state == "FAILED"
     assert ended.reason is not None
     assert "crossed: nobody can go on: rank 0 in operation 0 (call 0" in ended.reason
-
-
-def test_the_table_of_a_ring_is_the_formulas() -> None:
-    (plan,) = experiment(f"llm: {{ranks: all, workload: {STAGES}}}").plans
-    sizes = parse_sizes("1MiB..64MiB", 4)
-    assert sizes == (1 << 20, 1 << 22, 1 << 24, 1 << 26)
-    made = bench_plan(plan, Collective("all-reduce", "ring"), sizes, 3)
-    records = simulated(made)
-    for one in measured(made, records, sizes, 3):
-        assert one.busbw_bps == pytest.approx(25e9, rel=1e-3)
-        assert one.algbw_bps == pytest.approx(25e9 * 4 / 6, rel=1e-3)
-        assert one.time_s == pytest.approx(8 * one.size_bytes / one.algbw_bps)
-    assert checked(records) is None
-    assert slow_links(records) == []
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_has_a_table(kind: str) -> None:
-    (plan,) = experiment(f"llm: {{ranks: all, workload: {STAGES}}}").plans
-    made = bench_plan(plan, Collective(kind), (1 << 20,), 1)
-    (one,) = measured(made, simulated(made), (1 << 20,), 1)
-    assert one.busbw_bps == pytest.approx(one.algbw_bps * bus_factor(kind, 4))
-    assert 0 < one.busbw_bps < 25e9 * (1 + 1e-6)
-
-
-@pytest.mark.parametrize(
-    ("text", "factor", "message"),
-    [
-        ("64", 2, "is not a size"),
-        ("4MiB..1MiB", 2, "no smaller"),
-        ("0 B", 2, "above 0"),
-        ("1KiB..1GiB", 1.0, "must be above 1"),
-        ("1KiB..1GiB", 1.01, "more than 64 sizes"),
-    ],
-)
-def test_sizes_that_cannot_be_are_told(text: str, factor: float, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        parse_sizes(text, factor)
-
-
-def test_a_link_below_its_rate_is_slow() -> None:
-    rate = LinkRate(
-        t=0.0, fabric="f", link="g0 - tor0:1", direction="g0 to tor0", set_bps=1e6, measured_bps=9e5
-    )
-    slow = replace(rate, measured_bps=5e5)
-    assert slow_links([rate, slow]) == [slow]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 
 from ringlight.experiments.cli import suite
 from tests.conftest import sampled
+from tests.without import owned_folder
 
 # Each test of it fails until it has been run so many times.
 FLAKY = """
@@ -50,20 +52,21 @@ def test_what_fails_is_run_once_more(
 
     def run(*step: str, aside: bool = False) -> int:
         ran.append(step)
-        if {"tests/integration", "--collect-only"} & {*step} or step[0] != "pytest":
+        if {"tests/integration", "--collect-only"} & {*step} or "tests.without" not in step:
             return 0
-        what = step[: step.index("tests/unit") + 1] if "tests/unit" in step else step
+        what = step[step.index("pytest") :]
+        what = what[: what.index("tests/unit") + 1] if "tests/unit" in what else what
         # Without plug-ins that these tests do not use: they cost each pytest two seconds.
-        lean = ("-p", "no:schemathesis", "-p", "no:hypothesispytest")
+        lean = ("-p", "no:schemathesis", "-p", "no:hypothesispytest", "-p", "no:ringlight")
         done = subprocess.run(
             [sys.executable, "-m", *what, *lean], cwd=tmp_path, check=False, capture_output=True, timeout=60
         )
         return done.returncode
 
     assert suite.whole(run, tmp_path / ".pytest_cache", told.append) == code
-    assert [list(step[2:]) for step in ran if step[2:3] == ("tests/unit/test_it.py::test_flaky[0]",)] == (
-        [again] if again else []
-    )
+    # Again without extensions, too.
+    repeated = [[*step] for step in ran if "tests/unit/test_it.py::test_flaky[0]" in step]
+    assert repeated == ([[*suite.OF_CORE, "-q", *again]] if again else [])
     # What passed at the second time is named, and the steps after it are run; after a failure none is.
     assert any("second time only" in line for line in told) == (bool(again) and not code)
     assert any("alone" in step for step in ran) == (not code)
@@ -77,6 +80,7 @@ def test_what_fails_is_run_once_more(
         (("mypy",), 1, ["mypy", "pytest", "ruff", "ruff"]),
         # An error of pytest itself is none of a test, so nothing is run again.
         (("pytest",), 4, ["mypy", "pytest", "ruff", "ruff"]),
+        (("tests.without",), 4, ["mypy", "pytest", "pytest", "ruff", "ruff", "tests.without"]),
     ],
 )
 def test_what_fails_but_a_test_ends_it(
@@ -100,7 +104,7 @@ def test_those_that_fail_side_by_side_are_run_again_together(tmp_path: Path) -> 
         if "-o" not in step:
             again.append(step)
             return 0
-        if not {"tests/unit", "labs", "drivers"} & {*step}:
+        if not {"tests/unit", "labs"} & {*step}:
             return 0
         # The longest is shown as it goes.
         assert aside == ("tests/unit" not in step)
@@ -113,10 +117,37 @@ def test_those_that_fail_side_by_side_are_run_again_together(tmp_path: Path) -> 
 
     told: list[str] = []
     assert suite.whole(run, tmp_path, told.append) == 0
-    tests = [set(step[2:]) for step in again if step[0] == "pytest"]
-    assert tests == [{"tests/unit.py::test", "tests/labs.py::test", "tests/drivers.py::test"}]
+    # Each where it failed, without extensions or with them.
+    assert [step for step in again if "pytest" in step] == [
+        (*suite.OF_CORE, "-q", "tests/unit.py::test"),
+        ("pytest", "-q", "tests/labs.py::test"),
+    ]
     assert told
     assert all("tests/labs.py::test" in line for line in told)
+
+
+def test_tests_of_whatever_is_in_the_tree_are_there() -> None:
+    assert [name for name in suite.OF_ALL if not Path(__file__).with_name(f"test_{name}.py").exists()] == []
+
+
+def test_a_copy_is_removed_at_its_end_or_once_its_process_was_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    code = "import time\nfrom tests.without import owned_folder\nwith owned_folder() as folder:\n"
+    code += "    (folder / 'page').touch()\n    print(folder, flush=True)\n    time.sleep(60)"
+    command = [sys.executable, "-c", code]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as other:
+        assert other.stdout is not None
+        left = Path(other.stdout.readline().strip())
+        with owned_folder() as own:
+            # One whose process lives stays.
+            assert {*tmp_path.iterdir()} == {left, own}
+        assert [*tmp_path.iterdir()] == [left]
+        other.kill()
+    with owned_folder() as own:
+        assert [*tmp_path.iterdir()] == [own]
 
 
 def test_what_it_took_is_told_even_of_one_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,9 +196,9 @@ def test_the_long_form_runs_fuzz_tests_alone_and_over_again(tmp_path: Path, wron
     (tmp_path / "conftest.py").write_text((Path(__file__).parents[1] / "conftest.py").read_text())
     (tmp_path / "test_it.py").write_text(FUZZ.format(wrong=wrong))
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:schemathesis", "-p", "no:cacheprovider"]
-    command += ["--fuzz", "0.03"]
+    command += ["-p", "no:ringlight", "--fuzz", "0.03"]
     done = subprocess.run(command, cwd=tmp_path, check=False, capture_output=True, text=True, timeout=60)
     assert done.returncode == code, done.stdout
     assert "test_other" not in done.stdout
-    # Once is a hundred examples.
-    assert code or len((tmp_path / "calls").read_text()) > 200
+    # Once is 25 examples.
+    assert code or len((tmp_path / "calls").read_text()) > 50

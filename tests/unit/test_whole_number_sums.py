@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from ringlight.extensions.optinc.unit.averaging import Coding, goal
 from ringlight.fabric.whole_numbers.sums import GROUP, add, group_count, mean, pack, sum_bits, unpack
 
 WIDTHS = st.integers(2, 32)
@@ -40,7 +39,7 @@ def test_number_j_has_the_bits_from_j_times_the_width_on(seed: int, width: int, 
 
 
 @given(seed=st.integers(0, 2**32 - 1), bits=st.integers(2, 16), ranks=RANKS, size=SIZES)
-def test_sums_of_any_codes_fit_and_their_mean_is_the_units(
+def test_sums_of_any_codes_fit_and_their_mean_is_rounded_down(
     seed: int, bits: int, ranks: int, size: int
 ) -> None:
     """All words together are one whole number: a carry that is lost or goes too far is seen."""
@@ -52,8 +51,6 @@ def test_sums_of_any_codes_fit_and_their_mean_is_the_units(
     assert as_one(total) == sum(as_one(pack(own, width)) for own in codes)
     found = mean(unpack(total, width, size), bits, ranks)
     assert np.array_equal(found, codes.sum(axis=0, dtype=np.int64) // ranks)
-    if bits in (8, 16):
-        assert np.array_equal(found, goal(codes, Coding(bits, ranks)))
 
 
 @pytest.mark.parametrize(("bits", "ranks"), [(8, 4), (8, 8), (8, 16), (16, 4), (9, 3), (16, 16)])

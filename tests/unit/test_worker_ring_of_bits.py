@@ -1,4 +1,4 @@
-"""A worker's ring of whole numbers: the mean is OptINC's, bit by bit, and the bytes are the simulator's."""
+"""A worker's ring of whole numbers: the mean is that of one place, and the bytes are the simulator's."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ from ringlight.containers.worker.reference import train_in_one_process
 from ringlight.containers.worker.ring_of_bits import RingOfBits
 from ringlight.containers.worker.spec import BadSpec, parse_spec
 from ringlight.containers.worker.transport import RunReport
-from ringlight.extensions.optinc.unit.averaging import Coding
-from ringlight.extensions.optinc.unit.gradients import exact
 from ringlight.fabric.collectives import all_reduce
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.whole_numbers import sums
@@ -72,7 +70,7 @@ def run(
 
 
 def mean_of(vectors: Sequence[npt.NDArray[np.float32]], bits: int) -> npt.NDArray[np.float32]:
-    return mean_by(exact(Coding(bits, len(vectors))), vectors, bits)
+    return mean_by(lambda codes: codes.sum(axis=0, dtype=np.int64) // len(codes), vectors, bits)
 
 
 @settings(max_examples=30)
@@ -80,7 +78,7 @@ def mean_of(vectors: Sequence[npt.NDArray[np.float32]], bits: int) -> npt.NDArra
     seed=st.integers(0, 2**32 - 1), bits=st.sampled_from([8, 16]), ranks=st.integers(2, 5),
     size=st.integers(1, 3000), rounds=st.integers(1, 2), buffer_bytes=st.sampled_from([0, 700]),
 )  # fmt: skip
-def test_all_ranks_have_optincs_mean(
+def test_all_ranks_have_the_mean_of_one_place(
     seed: int, bits: int, ranks: int, size: int, rounds: int, buffer_bytes: int
 ) -> None:
     vectors = gradients(seed, ranks, size)
@@ -134,7 +132,7 @@ def test_a_value_that_is_no_number_ends_it_with_its_rank(bad: float) -> None:
 
 
 def test_workers_train_with_it(tmp_path: Path) -> None:
-    """Processes end as one does, and as that would by way of an averager; each counts the bytes it must."""
+    """Processes end as one does; each counts the bytes it must."""
     size, iterations = 4 * 4 * 1024 * 3, 6
     values = {"collective": "ring-bits-8", "gradient_bytes": size, "iterations": iterations}
     with crew(tmp_path, 60, 4, **values) as workers:
@@ -143,9 +141,6 @@ def test_workers_train_with_it(tmp_path: Path) -> None:
         assert workers.exit_codes() == [0] * 4
         done = [of_kind(workers.events(rank), "done")[0] for rank in range(4)]
     expected = train_in_one_process(parse_spec(workers.specs[0]))
-    place = {"address": "10.84.0.1:7070", "port": 0, "ports": 4, "bits": 8}
-    averaged = parse_spec(workers.specs[0] | {"collective": "optinc", "place": place})
-    assert train_in_one_process(averaged) == expected | {"unlike": 0.0}
     for its in done:
         assert {key: its[key] for key in expected} == expected
         # sums of 10 bits and means of 8, and a scale of 16 bits for 1,024 values both ways

@@ -69,7 +69,7 @@ def test_the_table_replaces_the_block_of_a_page() -> None:
     assert made.endswith(f"Made by `the command`.\n{END}after\n")
     with pytest.raises(ValueError, match="there is no"):
         written("before", rows, "the command")
-    assert BEGIN in (ROOT / "docs" / "simulation.md").read_text()
+    assert BEGIN in (ROOT / "docs" / "crosscheck.md").read_text()
 
 
 def test_all_bundled_scenarios_and_cases_are_asked() -> None:

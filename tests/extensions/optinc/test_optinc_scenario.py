@@ -5,49 +5,28 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import yaml
 
 from ringlight.experiments.analysis.prediction import expected_s, predict_jobs
 from ringlight.experiments.backends.emulation.backend import EmulationBackend
 from ringlight.experiments.backends.emulation.requests import only_simulated
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.checks import TARGETS_OF
-from ringlight.experiments.language.expand import load, parse
-from ringlight.experiments.language.plan import RunPlan
+from ringlight.experiments.language.expand import load
 from ringlight.experiments.language.text import ScenarioError
-from ringlight.experiments.record.runs import Run, runs_of
+from ringlight.experiments.record.runs import runs_of
 from ringlight.experiments.runner.experiment import choose, one_alone
 from ringlight.extensions.optinc.averaging import averaging_of, scale_bytes
 from ringlight.fabric.planes.base import NETWORK_S
 from ringlight.fabric.schedules import parse_collective, steps_named
-from tests.examples import assert_as_planned
 from tests.extensions.optinc.test_averagers import names, one_level, two_levels
 from tests.unit.test_language_mistakes import ROOT
-
-RATE_BPS = 100e9
+from tests.unit.test_ring_of_bits import RATE_BPS, all_reduce_s, plans_of, simulated
+from tests.unit.test_ring_of_bits import scenario as with_collective
 
 
 def scenario(fabric: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """Jobs of one all-reduce after 10 ms on all GPUs, on links of 100 Gbit/s."""
-    training = {"model": "resnet50", "compute": "10 ms", "batch": 64, "iterations": 2, "collective": "optinc"}
-    return {"name": "a", "description": "b", "fabric": fabric, "training": training, **more}
-
-
-def plans_of(raw: dict[str, Any]) -> tuple[RunPlan, ...]:
-    return tuple(parse(yaml.safe_dump(raw, sort_keys=False), "a.yaml").plans)
-
-
-def simulated(plan: RunPlan, backend: SimulationBackend | None = None) -> Run:
-    records = one_alone(backend or SimulationBackend(), plan)[0]
-    (run,) = runs_of(records, [plan])
-    assert_as_planned(run)
-    return run
-
-
-def all_reduce_s(run: Run, job: str = "train") -> float:
-    first, *others = [it.allreduce_end - it.compute_end for it in run.jobs[job].iterations]
-    assert others == pytest.approx([first] * len(others), rel=1e-11)
-    return first
+    """Jobs of one all-reduce by averagers after 10 ms on all GPUs, on links of 100 Gbit/s."""
+    return with_collective(fabric, "optinc", **more)
 
 
 def test_the_bundled_scenario_is_emulated_and_simulated() -> None:
@@ -174,6 +153,8 @@ def packets_only() -> dict[str, Any]:
          "fabric.averagers.avg0.network: no trained weights for 16 bits on 4 ports"),
         (scenario(one_level(), events=[{"when": "start", "do": "cut", "target": "link g0:1 avg0:1"}]),
          "the link at g0:1 is a cable of averager avg0, which stays as it is"),
+        (scenario(one_level(), events=[{"when": {"at": "1 s"}, "do": "kill", "target": "averager avg9"}]),
+         "events.1.target: there is no averager avg9"),
         (scenario({"interconnect": {"kind": "ideal", "gpus": 4, "gpu": "g", "rate": "1 Gbit/s"}}),
          "the fabric has no averagers"),
     ],
@@ -185,7 +166,11 @@ def test_what_cannot_be_is_named(raw: dict[str, Any], named: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "named"),
-    [("optinc-4", "optinc has no wavelengths"), ("optinc-striped", "optinc has no striped")],
+    [
+        ("optinc-4", "optinc has no wavelengths"),
+        ("optinc-striped", "optinc has no striped"),
+        ("optinc-bits-8", "optinc has no bits"),
+    ],
 )
 def test_optinc_has_no_options(name: str, named: str) -> None:
     with pytest.raises(ValueError, match=named):
