@@ -53,7 +53,7 @@ CAPABILITIES: Mapping[str, str] = {
 }
 
 
-class Lab(Protocol):
+class BuiltLab(Protocol):
     """One setting, built. Methods raise ``BackendError`` with one line where something did not come about.
 
     ``real_time``: its clock goes on by itself, so that waits need deadlines.
@@ -117,7 +117,7 @@ class Backend(Protocol):
         """
         ...
 
-    def open(self, setting: Setting, emit: Callable[[Record], None]) -> Lab:
+    def open(self, setting: Setting, emit: Callable[[Record], None]) -> BuiltLab:
         """Build a lab and return it. Measurements of the lab from before any run are passed to ``emit``."""
         ...
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ringlight.experiments.analysis.prediction import expected_s
-from ringlight.experiments.backends.protocol import RANK_S, Backend, BackendError, Lab
+from ringlight.experiments.backends.protocol import RANK_S, Backend, BackendError, BuiltLab
 from ringlight.experiments.language.plan import EventPlan, JobPlan, RunPlan, When
 from ringlight.experiments.record.events import (
     ENDED,
@@ -102,7 +102,7 @@ def run_group(
             yield outcome
 
 
-def run_in(lab: Lab, plan: RunPlan, write: Write, reporter: Reporter) -> Outcome:
+def run_in(lab: BuiltLab, plan: RunPlan, write: Write, reporter: Reporter) -> Outcome:
     """Carry out one plan in a lab of its setting that the caller opened and closes. Return the outcome.
 
     Raises BackendError; the state of the lab is then unknown.
@@ -192,7 +192,7 @@ class _State:
 
 
 class _Run:
-    def __init__(self, lab: Lab, plan: RunPlan, write: Write, reporter: Reporter) -> None:
+    def __init__(self, lab: BuiltLab, plan: RunPlan, write: Write, reporter: Reporter) -> None:
         self._lab, self._plan, self._reporter, self._write = lab, plan, reporter, write
         awaited = [(when.job, when.iteration) for when in (event.when for event in plan.events)]
         self._at = _State(

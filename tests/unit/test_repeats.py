@@ -11,7 +11,7 @@ import pytest
 
 from ringlight.experiments.analysis.result import analyse, document
 from ringlight.experiments.backends.emulation.linktest import Attempt, LinkTest, Part
-from ringlight.experiments.backends.protocol import Lab
+from ringlight.experiments.backends.protocol import BuiltLab
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.client import Api
 from ringlight.experiments.language.expand import load
@@ -181,7 +181,7 @@ def test_the_less_disturbed_one_counts_and_no_third_is_made() -> None:
 class TakenFrom:
     """A lab whose processors others have in some runs, whose jobs fail in some, and whose workers train."""
 
-    def __init__(self, lab: Lab, runs: Sequence[str], failing: Sequence[str] = ()) -> None:
+    def __init__(self, lab: BuiltLab, runs: Sequence[str], failing: Sequence[str] = ()) -> None:
         self._lab, self._runs, self._failing = lab, runs, failing
         self.begun: list[str] = []
 
