@@ -66,7 +66,7 @@ ROUND_TRIP_S = 0.015
 
 
 class SimulatedLab:
-    """Implements ``backends.protocol.Lab``. ``share``: payload's of a link's rate. ``count`` is told how
+    """Implements ``backends.protocol.BuiltLab``. ``share``: payload's of a link's rate. ``count`` is told how
     many events each run took, and none may take more than ``most_events``."""
 
     real_time = False
