@@ -6,15 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ringlight.experiments.analysis.differences import (
-    FIGURES,
-    REACH_PERCENT,
-    Entry,
-    Known,
-    cause_of,
-    compared,
-    signed,
-)
+from ringlight.experiments.analysis.causes import Known
+from ringlight.experiments.analysis.differences import FIGURES, Entry, compared
+from ringlight.experiments.analysis.explanations import REACH_PERCENT, cause_of, signed
 from ringlight.experiments.analysis.lab_faults import PLAIN_EVENTS
 from ringlight.experiments.analysis.metrics import Context
 from ringlight.experiments.analysis.metrics.training import by_model

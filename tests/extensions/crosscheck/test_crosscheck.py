@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ringlight.experiments.analysis.differences import light_s, series
+from ringlight.experiments.analysis.causes import light_s, series
 from ringlight.experiments.analysis.metrics.regroup import dark_intervals
 from ringlight.experiments.analysis.reasons import SENTENCES, Reason
 from ringlight.experiments.backends.emulation.backend import EmulationBackend
