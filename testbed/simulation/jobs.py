@@ -38,7 +38,7 @@ from ringlight.testbed.simulation.passing import (
 from ringlight.testbed.simulation.phases import StepCost, check_cost, check_vector, synchronous
 from ringlight.testbed.simulation.repeating import Groups, Loop
 from ringlight.testbed.simulation.streaming import Stream, Streaming, first_of, streams_of
-from ringlight.workloads.graph import data_parallel_loop
+from ringlight.workloads.graph_writer import data_parallel_loop
 
 #: More transfers than this of one job cannot be followed one by one.
 MOST_TRANSFERS = 5_000_000

@@ -18,7 +18,8 @@ from ringlight.extensions.bench.measuring import bench_plan, checked, measured, 
 from ringlight.fabric.kinds import KINDS, bus_factor
 from ringlight.testbed.simulation.networks import PacketNetwork, scaled
 from ringlight.testbed.simulation.workload import simulate_workload
-from ringlight.workloads.graph import Book, Collective, Writer
+from ringlight.workloads.graph import Collective
+from ringlight.workloads.graph_writer import Book, Writer
 from tests.simulated import records_of
 
 SWITCH = """
