@@ -23,8 +23,9 @@ from ringlight.fabric.impairments import resumed_s
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.steps import Step, Steps, check_ranks, streams
 from ringlight.testbed.simulation.arrays import FloatArray
-from ringlight.testbed.simulation.engine import Engine, LinkFlow, More
+from ringlight.testbed.simulation.engine import Engine
 from ringlight.testbed.simulation.exchange import Exchange, Lanes, StepPlan, plan_steps
+from ringlight.testbed.simulation.link_flows import LinkFlow, More
 from ringlight.testbed.simulation.networks import Network, Routes
 from ringlight.testbed.simulation.operations import Operations, plan_of
 from ringlight.testbed.simulation.passing import (
