@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import ROOT, need_root, show, tell
-from ringlight.experiments.analysis.differences import cause_of, signed
+from ringlight.experiments.analysis.explanations import cause_of, signed
 from ringlight.experiments.backends.emulation.backend import EmulationBackend
 from ringlight.experiments.backends.protocol import BackendError
 from ringlight.experiments.backends.simulation.backend import SimulationBackend

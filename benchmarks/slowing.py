@@ -170,7 +170,7 @@ class Case:
 
     def _workload_s(self, network: Any, gpus: tuple[str, ...], slower: Any, engine: Any) -> float:
         from ringlight.testbed.simulation.workload import Execution
-        from ringlight.workloads.graph import data_parallel_loop
+        from ringlight.workloads.graph_writer import data_parallel_loop
 
         for link, capacity in enumerate((network.capacity_bps / 8).tolist()):
             engine.link(network.key(link), capacity)

@@ -34,7 +34,16 @@ LABEL = {"ringlight": "image"}
 #: A name of the worker image that stays when its code changes, and with it the tag.
 OWN_IMAGE = "ringlight-worker"
 #: Modules of ``workloads`` that a worker imports.
-WORKLOADS = ("__init__", "graph", "job_settings", "packed", "phases", "splits")
+WORKLOADS = (
+    "__init__",
+    "graph",
+    "graph_checks",
+    "graph_writer",
+    "job_settings",
+    "packed",
+    "phases",
+    "splits",
+)
 PACKAGES = ("python3", "python3-numpy")
 # Nothing of these is read by a worker.
 EXCLUDED_PATHS = (

@@ -21,7 +21,8 @@ import numpy.typing as npt
 from ringlight.fabric.steps import WrittenSteps
 from ringlight.fabric.text import parse_json
 from ringlight.fabric.verify import checkable, verify
-from ringlight.workloads.graph import Collective, Kind, Program, Split, Workload, check
+from ringlight.workloads.graph import Collective, Kind, Program, Split, Workload
+from ringlight.workloads.graph_checks import check
 
 MAGIC = b"RLW1"
 #: Bytes of memory that a workload may take, unless told otherwise.

@@ -24,7 +24,8 @@ from ringlight.containers.worker.run import run
 from ringlight.containers.worker.spec import WorkerSpec
 from ringlight.containers.worker.transport import Reduce, RunReport
 from ringlight.fabric.schedules import parse_collective
-from ringlight.workloads.graph import Kind, data_parallel_loop
+from ringlight.workloads.graph import Kind
+from ringlight.workloads.graph_writer import data_parallel_loop
 
 
 def train(spec: WorkerSpec, directory: Path, events: EventLog) -> None:

@@ -34,7 +34,8 @@ from ringlight.fabric.values import KIND_TAG, Size, Strict
 from ringlight.workloads.devices import scaled
 from ringlight.workloads.formats.contract import Options, Setting
 from ringlight.workloads.formats.reading import files_read, read_algorithm, read_any, settings
-from ringlight.workloads.graph import Book, Collective, Kind, Split, Workload, Writer
+from ringlight.workloads.graph import Collective, Kind, Split, Workload
+from ringlight.workloads.graph_writer import Book, Writer
 
 
 class FilesKeys(ComputingKeys):

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ringlight.experiments.analysis.fidelity import CPU_BUSY, TAKEN, Reason, busy, late, missed_links, timers
+from ringlight.experiments.analysis.machine_faults import CPU_BUSY, TAKEN, busy, late, missed_links, timers
+from ringlight.experiments.analysis.reasons import Reason
 from ringlight.experiments.language.expand import Experiment, parse
 from ringlight.experiments.language.plan import ChosenScale, RunPlan
 from ringlight.experiments.record.events import LinkRate, Record

@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ringlight.experiments.analysis.fidelity import TAKEN, Reason, machines_fault, taken
+from ringlight.experiments.analysis.machine_faults import TAKEN, machines_fault, taken
 from ringlight.experiments.analysis.prediction import Foretell, expected_s, modelled
+from ringlight.experiments.analysis.reasons import Reason
 from ringlight.experiments.language.plan import RunPlan
 from ringlight.experiments.record.events import Record, Repeated
 from ringlight.experiments.record.runs import AGAIN, Run, runs_of

@@ -22,7 +22,8 @@ from ringlight.fabric.topology import Fabric
 from ringlight.fabric.units import format_rate, format_size, format_time, parse_size
 from ringlight.workloads.devices import scaled
 from ringlight.workloads.formats.reading import read_algorithm
-from ringlight.workloads.graph import Book, Collective, Split, Writer
+from ringlight.workloads.graph import Collective, Split
+from ringlight.workloads.graph_writer import Book, Writer
 
 JOB = "bench"
 #: A link that gives less than this share of what is stated is named.

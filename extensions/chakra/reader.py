@@ -38,7 +38,8 @@ from ringlight.extensions.chakra.schema import Metadata, Node, NodeType
 from ringlight.fabric.steps import IntArray, frozen
 from ringlight.fabric.text import parse_json
 from ringlight.workloads.formats.files import printable, read_bytes, read_text
-from ringlight.workloads.graph import Book, FloatArray, Kind, Program, Workload
+from ringlight.workloads.graph import FloatArray, Kind, Program, Workload
+from ringlight.workloads.graph_writer import Book
 
 #: Nodes of all different files of a trace together.
 NODES_LIMIT = 10_000_000

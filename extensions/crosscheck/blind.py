@@ -14,7 +14,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from ringlight.experiments.analysis.differences import FIGURES, Entry, cause_of
+from ringlight.experiments.analysis.differences import FIGURES, Entry
+from ringlight.experiments.analysis.explanations import cause_of
 from ringlight.experiments.analysis.prediction import ideal_all_reduce_s
 from ringlight.experiments.backends.protocol import Backend
 from ringlight.experiments.backends.simulation.backend import SimulationBackend

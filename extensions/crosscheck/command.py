@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from ringlight.experiments.analysis.differences import JUDGED
+from ringlight.experiments.analysis.explanations import JUDGED
 from ringlight.experiments.analysis.result import read_result
 from ringlight.experiments.backends.protocol import Backend
 from ringlight.experiments.backends.simulation.backend import SimulationBackend

@@ -10,7 +10,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from ringlight.experiments.analysis.differences import JUDGED, signed
+from ringlight.experiments.analysis.explanations import JUDGED, signed
 from ringlight.experiments.language.expand import Experiment
 from ringlight.experiments.report.charts import chart, key, legend, named_rows, sheet
 from ringlight.experiments.report.drawing import LIGHT, PALETTE, QUIET

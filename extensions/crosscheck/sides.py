@@ -6,16 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ringlight.experiments.analysis.differences import (
-    JUDGED,
-    LIMIT_PERCENT,
-    Entry,
-    Known,
-    compared,
-    link_range,
-    mean_of,
-    series,
-)
+from ringlight.experiments.analysis.causes import Known, link_range, mean_of, series
+from ringlight.experiments.analysis.differences import LIMIT_PERCENT, Entry, compared
+from ringlight.experiments.analysis.explanations import JUDGED
 from ringlight.experiments.record.events import LinkRate
 from ringlight.experiments.record.runs import Run
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from ringlight.experiments.analysis.differences import FIGURES, signed
+from ringlight.experiments.analysis.differences import FIGURES
+from ringlight.experiments.analysis.explanations import signed
 from ringlight.experiments.report.charts import named_rows, sheet
 from ringlight.experiments.report.drawing import LIGHT, PALETTE, QUIET
 from ringlight.experiments.report.page import mark, quiet, table_of, tag, text

@@ -24,7 +24,8 @@ from ringlight.extensions.layer_text.text import (
 )
 from ringlight.fabric.steps import IntArray
 from ringlight.workloads.formats.files import read_text
-from ringlight.workloads.graph import Book, Collective, Handle, Workload, Writer
+from ringlight.workloads.graph import Collective, Workload
+from ringlight.workloads.graph_writer import Book, Handle, Writer
 
 RANKS_LIMIT = 1 << 17
 #: Most operations of a rank; checkpoints could ask for the square of the layers.

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ringlight.extensions.models.settings import Training
-from ringlight.workloads.graph import Collective, Handle, Writer
+from ringlight.workloads.graph import Collective
+from ringlight.workloads.graph_writer import Handle, Writer
 
 
 @dataclass

@@ -16,7 +16,8 @@ import numpy as np
 
 from ringlight.extensions.models.pipeline import Turn, schedule
 from ringlight.fabric.steps import IntArray, frozen
-from ringlight.workloads.graph import Kind, Program, Workload, check
+from ringlight.workloads.graph import Kind, Program, Workload
+from ringlight.workloads.graph_checks import check
 
 #: Whether it is a pass forward, how many of these came before, its first operation, and the one behind it.
 Cut = tuple[bool, int, int, int]

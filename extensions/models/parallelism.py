@@ -21,7 +21,8 @@ from ringlight.extensions.models.stage import Plan, Slot, stage_program
 from ringlight.fabric.kinds import collective_steps
 from ringlight.fabric.steps import IntArray
 from ringlight.workloads.devices import Device, timed
-from ringlight.workloads.graph import Book, Kind, Program, Workload
+from ringlight.workloads.graph import Kind, Program, Workload
+from ringlight.workloads.graph_writer import Book
 
 
 def generate(model: Model, parallel: Parallel, training: Training, device: Device | None = None) -> Workload:

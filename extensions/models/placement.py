@@ -38,7 +38,8 @@ from ringlight.extensions.models.settings import OPTIMISER_BYTES, Parallel, Trai
 from ringlight.extensions.models.stage import Tag
 from ringlight.fabric.kinds import collective_steps
 from ringlight.workloads.devices import Device, timed
-from ringlight.workloads.graph import Book, Handle, Workload, Writer
+from ringlight.workloads.graph import Workload
+from ringlight.workloads.graph_writer import Book, Handle, Writer
 
 Takes = Literal["whole", "part"]
 #: Most messages of one replica; a workload of more takes minutes to make.

@@ -8,7 +8,8 @@ from __future__ import annotations
 from ringlight.extensions.models.buckets import Buckets
 from ringlight.extensions.models.layers import Recommender, bottom_layers, top_layers
 from ringlight.extensions.models.settings import OPTIMISER_BYTES, Training
-from ringlight.workloads.graph import Book, Collective, Handle, Program, Writer
+from ringlight.workloads.graph import Collective, Program
+from ringlight.workloads.graph_writer import Book, Handle, Writer
 
 
 def recommender_program(

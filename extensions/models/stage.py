@@ -10,7 +10,8 @@ from ringlight.extensions.models.buckets import Buckets
 from ringlight.extensions.models.layers import Layer, Model, Transformer
 from ringlight.extensions.models.pipeline import Turn
 from ringlight.extensions.models.settings import OPTIMISER_BYTES, Parallel, Training
-from ringlight.workloads.graph import Book, Collective, Handle, Program, Writer
+from ringlight.workloads.graph import Collective, Program
+from ringlight.workloads.graph_writer import Book, Handle, Writer
 
 
 class Slot(IntEnum):

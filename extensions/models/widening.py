@@ -20,7 +20,8 @@ import numpy as np
 
 from ringlight.extensions.models.deepening import deepened
 from ringlight.fabric.steps import IntArray, frozen
-from ringlight.workloads.graph import Kind, Program, Workload, check
+from ringlight.workloads.graph import Kind, Program, Workload
+from ringlight.workloads.graph_checks import check
 
 #: First words of what is communicated between replicas, in names of operations.
 BETWEEN_REPLICAS = frozenset({"dp", "edp"})

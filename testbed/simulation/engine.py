@@ -12,81 +12,16 @@ import itertools
 import math
 from collections.abc import Callable, Hashable, Sequence
 from heapq import heappop, heappush
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from ringlight.testbed.simulation.arrays import SAME, FloatArray
-from ringlight.testbed.simulation.maxmin import Limits, rates_of_few, rates_of_many
+from ringlight.testbed.simulation.fair_shares import FairShares
+from ringlight.testbed.simulation.link_flows import LinkFlow, More, Passed
 
-#: Flows up to which plain loops find rates sooner than numpy.
-FEW = 64
-#: Solutions after which a change that still reaches further is taken to concern all flows.
-MOST_TRIES = 3
-#: A link is full from this share of its capacity on: rounding must not make it look as if it were not.
-FULL = 1 - 1e-9
 #: Events closer together than this share of the time are one instant.
 INSTANT = 1e-13
-
-
-class LinkFlow:
-    """Bytes on their way. ``left`` of them had yet to pass at ``since_s``; they do at ``rate`` per second,
-    which is never more than ``most``.
-
-    A flow may follow another, ``ahead``: it passes ``gap`` bytes more than that until it must wait for it.
-    Once it has, it is ``close``, and has at most the rate of the other.
-    """
-
-    __slots__ = (
-        "ahead", "behind", "bound", "close", "done", "entered", "gap", "gap_since_s", "left", "links",
-        "looked", "more", "most", "over", "place", "proposed", "rate", "round", "shared", "since_s",
-        "version", "waiting",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        size: float,
-        done: Callable[[], None],
-        more: More | None = None,
-        most: float = math.inf,
-    ) -> None:
-        self.links: tuple[int, ...] = ()
-        self.left = size
-        self.done = done
-        self.more = more
-        self.most = most
-        self.rate = self.proposed = 0.0
-        self.since_s = 0.0
-        self.ahead: LinkFlow | None = None
-        self.behind: LinkFlow | None = None
-        self.gap = math.inf
-        self.gap_since_s = 0.0
-        self.close = False
-        #: Counts the times at which it would be close: one that was worked out before the last is void.
-        self.waiting = 0
-        #: Counts changes of rate: an end that was worked out before the last one is void.
-        self.version = 0
-        self.entered = self.over = False
-        #: The last solution that it is part of, and its place there; -1 if it needs none.
-        self.round, self.place = 0, -1
-        #: As of which arrangement it was looked at: the links that it shares with others then, and the rate
-        #: that all else allows it, except for the flow that it follows.
-        self.looked = -1
-        self.shared: Sequence[int] = ()
-        self.bound = most
-
-
-#: Called when a flow's last byte has passed; gives the bytes that follow it at once, 0 for none.
-More = Callable[[LinkFlow], float]
-
-
-class Passed(NamedTuple):
-    """Bytes that passed some links from ``begin_s`` to ``end_s`` at ``rate`` bytes per second."""
-
-    links: tuple[int, ...]
-    begin_s: float
-    end_s: float
-    rate: float
 
 
 class TooManyEvents(ValueError):
@@ -115,9 +50,7 @@ class Engine:
         self._touched: dict[int, None] = {}
         #: Flows that left a link, and follow others or are followed.
         self._stopped: list[LinkFlow] = []
-        self._round = 0
-        #: Counts flows that come or go, and changes of capacities and limits.
-        self._arranged = 0
+        self._shares = FairShares(self._capacity, self._users)
         self._settling: list[Callable[[], None]] = []
         self._paused = False
         #: Is called before anything but a flow's begin or end changes rates, or flows are read.
@@ -145,7 +78,7 @@ class Engine:
             return
         self.changing()
         self._capacity[link] = capacity
-        self._arranged += 1
+        self._shares.arranged += 1
         self._touched[link] = None
 
     def remaining(self, links: int) -> FloatArray:
@@ -191,8 +124,9 @@ class Engine:
         """Return an engine with the same links, without flows and events, at a time."""
         twin = Engine(most_events=self._most_events - self.events)
         twin.now_s = now_s
-        twin._capacity, twin._keys, twin._link = [*self._capacity], [*self._keys], dict(self._link)
-        twin._users = [{} for _ in self._users]
+        twin._keys, twin._link = [*self._keys], dict(self._link)
+        twin._capacity += self._capacity
+        twin._users += [{} for _ in self._users]
         return twin
 
     def adopt(self, twin: Engine) -> None:
@@ -273,7 +207,7 @@ class Engine:
         """Let a flow have at most this many bytes per second from now on."""
         if most != flow.most:
             flow.most = most
-            self._arranged += 1
+            self._shares.arranged += 1
             self._touched.update(dict.fromkeys(flow.links))
 
     def stop(self, flow: LinkFlow) -> None:
@@ -299,7 +233,7 @@ class Engine:
             return
         flow.since_s = self.now_s
         flow.entered = True
-        self._arranged += 1
+        self._shares.arranged += 1
         for link in flow.links:
             self._users[link][flow] = None
             self._touched[link] = None
@@ -334,7 +268,7 @@ class Engine:
         flow.rate = 0.0
         flow.version += 1
         flow.entered = False
-        self._arranged += 1
+        self._shares.arranged += 1
         for link in flow.links:
             del self._users[link][flow]
             if self._users[link]:
@@ -412,35 +346,15 @@ class Engine:
         return True
 
     def _share(self) -> None:
-        """New rates for all flows that the changes of this instant concern.
-
-        Rates are max-min fair if each flow has a bottleneck: a full link on which no flow has more (Bertsekas
-        and Gallager, 6.5.2). So flows on links that changed are given new rates in what others leave; where
-        one of them, or one that it meets, is without a bottleneck then, its links count as changed, too.
-        """
+        """New rates for all flows that the changes of this instant concern."""
         settling, self._settling = self._settling, []
         for act in settling:
             act()
         stopped, self._stopped = self._stopped, []
         if not self._touched and not stopped:
             return
-        queue, self._touched = list(self._touched), {}
-        self._round += 1
-        seen: set[int] = set()
-        flows: list[LinkFlow] = []
-        tries = 0
-        while queue:
-            tries += 1
-            if tries > MOST_TRIES:
-                queue = [link for link, users in enumerate(self._users) if users and link not in seen]
-            seen.update(queue)
-            for link in queue:
-                for flow in self._users[link]:
-                    if flow.round != self._round:
-                        flow.round = self._round
-                        flows.append(flow)
-            self._propose(flows, seen)
-            queue = self._unsettled(flows, seen) if tries <= MOST_TRIES else []
+        touched, self._touched = list(self._touched), {}
+        flows = self._shares.propose(touched)
         changed = stopped + [flow for flow in flows if self._set_rate(flow, flow.proposed)]
         following = {
             member: None for flow in changed for member in (flow, flow.behind) if member and member.ahead
@@ -470,118 +384,6 @@ class Engine:
         if not flow.close:
             flow.gap += (flow.ahead.rate - flow.rate) * (self.now_s - flow.gap_since_s)
         flow.gap_since_s = self.now_s
-
-    def _look(self, flow: LinkFlow) -> None:
-        """Find out which of its links a flow shares now, and its rate if these were no limit."""
-        if flow.looked == self._arranged:
-            return
-        flow.looked = self._arranged
-        bound, shared = flow.most, []
-        for link in flow.links:
-            capacity = self._capacity[link]
-            if len(self._users[link]) > 1:
-                shared.append(link)
-                if capacity > 0:
-                    continue
-            bound = min(bound, capacity)
-        flow.shared, flow.bound = shared, bound
-
-    def _propose(self, flows: list[LinkFlow], seen: set[int]) -> None:
-        """Propose rates of these flows while all other flows, of which there are none on links in ``seen``,
-        keep theirs.
-        """
-        users, capacity, number = self._users, self._capacity, self._round
-        together: list[LinkFlow] = []
-        left: dict[int, float] = {}
-        for flow in flows:
-            self._look(flow)
-            # Flows that stand still or share nothing need no common solution.
-            flow.proposed, flow.place = flow.bound, -1
-            meets = flow.shared or flow.close or (flow.behind is not None and flow.behind.close)
-            if flow.bound <= 0 or not meets:
-                continue
-            flow.place = len(together)
-            together.append(flow)
-            for link in flow.shared:
-                if link not in left:
-                    left[link] = capacity[link]
-                    if link not in seen:
-                        kept = sum([other.rate for other in users[link] if other.round != number])
-                        left[link] = max(left[link] - kept, 0.0)
-        if not together:
-            return
-        limits = self._limits(together)
-        if len(together) <= FEW:
-            rates = rates_of_few([flow.shared for flow in together], left, limits)
-        else:
-            place = {link: number for number, link in enumerate(left)}
-            links = np.array([place[link] for flow in together for link in flow.shared], dtype=np.int64)
-            offsets = np.cumsum([0, *(len(flow.shared) for flow in together)])
-            rates = rates_of_many(offsets, links, np.array(list(left.values())), limits).tolist()
-        for flow, rate in zip(together, rates, strict=True):
-            flow.proposed = rate
-
-    def _limits(self, flows: list[LinkFlow]) -> Limits:
-        """Return the limits of the rates of these flows in addition to the links that they share."""
-        most = [flow.bound for flow in flows]
-        if not any(flow.close for flow in flows):
-            return Limits(most)
-        after = [-1] * len(flows)
-        for number, flow in enumerate(flows):
-            if flow.close and (ahead := flow.ahead) is not None:
-                if ahead.round == self._round and ahead.place >= 0:
-                    after[number] = ahead.place
-                else:
-                    most[number] = min(most[number], self._rate(ahead))
-        return Limits(most, after)
-
-    def _rate(self, flow: LinkFlow) -> float:
-        """Return the rate that is proposed for a flow, or that it has."""
-        return flow.proposed if flow.round == self._round else flow.rate
-
-    def _unsettled(self, flows: list[LinkFlow], seen: set[int]) -> list[int]:
-        """Return the links outside ``seen`` of flows that have no bottleneck at the proposed rates, and of
-        flows that they meet.
-        """
-        number = self._round
-        known: dict[int, tuple[bool, float]] = {}
-
-        def state(link: int) -> tuple[bool, float]:
-            """Return whether a link is full, and the largest rate of a flow on it in bytes per second."""
-            if (entry := known.get(link)) is None:
-                rates = [user.proposed if user.round == number else user.rate for user in self._users[link]]
-                entry = known[link] = sum(rates) >= self._capacity[link] * FULL, max(rates)
-            return entry
-
-        def settled(flow: LinkFlow, rate: float) -> bool:
-            self._look(flow)
-            if rate >= flow.bound * FULL:
-                return True
-            if flow.close and flow.ahead is not None and rate >= self._rate(flow.ahead) * FULL:
-                return True
-            for link in flow.shared:
-                full, most = state(link)
-                if full and rate >= most * FULL:
-                    return True
-            return False
-
-        unsettled: dict[int, None] = {}
-        for flow in flows:
-            changes = abs(flow.proposed - flow.rate) > SAME * flow.rate
-            if changes and (behind := flow.behind) and behind.close and behind.round != number:
-                keeps = behind.rate * FULL <= flow.proposed and settled(behind, behind.rate)
-                unsettled.update({} if keeps else dict.fromkeys(behind.links))
-            open_links = [link for link in flow.shared if link not in seen]
-            if not open_links:
-                continue
-            if not settled(flow, flow.proposed):
-                unsettled.update(dict.fromkeys(open_links))
-            elif changes:
-                for link in open_links:
-                    for other in self._users[link]:
-                        if other.round != number and not settled(other, other.rate):
-                            unsettled.update(dict.fromkeys(other.links))
-        return [link for link in unsettled if link not in seen]
 
     def _set_rate(self, flow: LinkFlow, rate: float) -> bool:
         """Give a flow a rate, and return whether it is another one."""

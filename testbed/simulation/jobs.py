@@ -23,8 +23,9 @@ from ringlight.fabric.impairments import resumed_s
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.steps import Step, Steps, check_ranks, streams
 from ringlight.testbed.simulation.arrays import FloatArray
-from ringlight.testbed.simulation.engine import Engine, LinkFlow, More
+from ringlight.testbed.simulation.engine import Engine
 from ringlight.testbed.simulation.exchange import Exchange, Lanes, StepPlan, plan_steps
+from ringlight.testbed.simulation.link_flows import LinkFlow, More
 from ringlight.testbed.simulation.networks import Network, Routes
 from ringlight.testbed.simulation.operations import Operations, plan_of
 from ringlight.testbed.simulation.passing import (
@@ -38,7 +39,7 @@ from ringlight.testbed.simulation.passing import (
 from ringlight.testbed.simulation.phases import StepCost, check_cost, check_vector, synchronous
 from ringlight.testbed.simulation.repeating import Groups, Loop
 from ringlight.testbed.simulation.streaming import Stream, Streaming, first_of, streams_of
-from ringlight.workloads.graph import data_parallel_loop
+from ringlight.workloads.graph_writer import data_parallel_loop
 
 #: More transfers than this of one job cannot be followed one by one.
 MOST_TRANSFERS = 5_000_000

@@ -20,8 +20,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ringlight.testbed.simulation.arrays import SAME, FloatArray
-from ringlight.testbed.simulation.engine import Engine, LinkFlow
+from ringlight.testbed.simulation.engine import Engine
 from ringlight.testbed.simulation.exchange import Lanes, StepPlan
+from ringlight.testbed.simulation.link_flows import LinkFlow
 from ringlight.testbed.simulation.maxmin import rates
 
 #: Parts of a chunk that is passed on: as the workers' ``SEGMENTS_PER_CHUNK``.

@@ -11,8 +11,9 @@ import numpy as np
 from ringlight.fabric.steps import Step, frozen, passes_on, streams
 from ringlight.testbed.simulation.arrays import FloatArray
 from ringlight.testbed.simulation.calls import Call, Calls, End, ends_of
-from ringlight.testbed.simulation.engine import Engine, LinkFlow, More
+from ringlight.testbed.simulation.engine import Engine
 from ringlight.testbed.simulation.exchange import Exchange, StepPlan, plan_steps
+from ringlight.testbed.simulation.link_flows import LinkFlow, More
 from ringlight.testbed.simulation.merged_steps import merged_steps, travelling
 from ringlight.testbed.simulation.networks import Network, Routes
 from ringlight.testbed.simulation.operations import COLLECTIVE, Operations

@@ -20,8 +20,9 @@ import numpy as np
 
 from ringlight.fabric.steps import Steps
 from ringlight.testbed.simulation.arrays import FloatArray
-from ringlight.testbed.simulation.engine import Engine, LinkFlow
+from ringlight.testbed.simulation.engine import Engine
 from ringlight.testbed.simulation.exchange import Lanes
+from ringlight.testbed.simulation.link_flows import LinkFlow
 from ringlight.testbed.simulation.maxmin import rates
 from ringlight.testbed.simulation.passing import PARTS
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from ringlight.testbed.simulation.arrays import FloatArray, IntArray
 from ringlight.testbed.simulation.bundles import Stretch
-from ringlight.testbed.simulation.engine import Passed
+from ringlight.testbed.simulation.link_flows import Passed
 
 #: More numbers than this are no overview any more; 1.6 GB.
 MOST = 200_000_000

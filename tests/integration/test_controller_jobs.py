@@ -17,7 +17,8 @@ import pytest
 
 from ringlight.testbed.faults import FaultClient
 from ringlight.testbed.processes import Addresses, LabProcesses
-from ringlight.workloads.graph import Book, Collective, Split, Writer
+from ringlight.workloads.graph import Collective, Split
+from ringlight.workloads.graph_writer import Book, Writer
 from ringlight.workloads.packed import pack
 from tests.integration.controller_rig import FABRIC, free_port
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from ringlight.workloads.graph import Book, Collective, Writer
+from ringlight.workloads.graph import Collective
+from ringlight.workloads.graph_writer import Book, Writer
 from ringlight.workloads.packed import pack
 from tests.integration.test_controller_jobs import Run
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ringlight.experiments.analysis import fidelity
+from ringlight.experiments.analysis import machine_faults
 from ringlight.experiments.backends.emulation import linktest
 from ringlight.experiments.backends.emulation.backend import EmulationBackend
 from ringlight.experiments.language.expand import parse, put
@@ -27,7 +27,7 @@ ARMS = ("sip-ocs", "sip-ring")
 
 def test_light_carries_what_the_workload_sends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # However much others take of the processors: no time counts here.
-    for module in (fidelity, linktest):
+    for module in (machine_faults, linktest):
         monkeypatch.setattr(module, "TAKEN", 2.0)
     raw = parse_yaml(read_text(bundled("sip_ml_8")), "sip_ml_8.yaml")
     # Light is divided every 0.2 s, which is the most often that may be asked for.

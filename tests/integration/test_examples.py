@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from ringlight.containers.image_build import ensure_image
-from ringlight.experiments.analysis import fidelity
+from ringlight.experiments.analysis import machine_faults
 from ringlight.experiments.backends.emulation import linktest
 from ringlight.experiments.backends.emulation.backend import EmulationBackend
 from ringlight.experiments.language.expand import Experiment, parse
@@ -100,7 +100,7 @@ ARMS: Mapping[str, Sequence[str]] = {
 @pytest.fixture(autouse=True)
 def nothing_is_made_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """However much others take of the processors, other tests among them: no time counts here."""
-    for module in (fidelity, linktest):
+    for module in (machine_faults, linktest):
         monkeypatch.setattr(module, "TAKEN", 2.0)
 
 

@@ -34,7 +34,7 @@ from ringlight.controller.jobs.reservation import reserve
 from ringlight.controller.jobs.worker_settings import guest_request, worker_spec
 from ringlight.controller.jobs.workload_files import WorkloadFiles
 from ringlight.controller.store import Store
-from ringlight.workloads.graph import Book, Writer
+from ringlight.workloads.graph_writer import Book, Writer
 from ringlight.workloads.packed import pack
 from tests.unit.test_controller_rules import FABRIC
 from tests.unit.workloads import put

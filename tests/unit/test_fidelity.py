@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from ringlight.experiments.analysis.fidelity import SENTENCES, Reason, processors
+from ringlight.experiments.analysis.machine_faults import processors
+from ringlight.experiments.analysis.reasons import SENTENCES, Reason
 from ringlight.experiments.analysis.result import Analysis, analyse
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.expand import Experiment, load

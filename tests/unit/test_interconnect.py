@@ -36,7 +36,8 @@ from ringlight.testbed.simulation.interconnects import (
 from ringlight.testbed.simulation.reallocation import Reallocation
 from ringlight.testbed.simulation.workload import Execution, Fidelity
 from ringlight.testbed.simulation.zoo import CircuitNetwork
-from ringlight.workloads.graph import Book, Collective, Workload, Writer
+from ringlight.workloads.graph import Collective, Workload
+from ringlight.workloads.graph_writer import Book, Writer
 from ringlight.workloads.traffic import traffic
 
 GPUS = "gpus: 8, gpu: a100, rate: 400 Gbit/s"

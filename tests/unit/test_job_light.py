@@ -23,7 +23,7 @@ from ringlight.fabric.keys import plugged
 from ringlight.fabric.planes.base import Plane
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import Fabric
-from ringlight.workloads.graph import Book, Writer
+from ringlight.workloads.graph_writer import Book, Writer
 from ringlight.workloads.packed import pack
 from tests.unit.test_controller_job import ScriptedAgent
 from tests.unit.workloads import put

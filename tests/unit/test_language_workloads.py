@@ -23,7 +23,8 @@ from ringlight.experiments.language.workloads import CollectiveKeys, FilesKeys, 
 from ringlight.experiments.record.folder import RunFolder, experiment_of
 from ringlight.experiments.runner.command import carry_out_experiment, check_resumed, finish
 from ringlight.fabric.extension import Extension, InstalledExtension
-from ringlight.workloads.graph import Book, Collective, Writer
+from ringlight.workloads.graph import Collective
+from ringlight.workloads.graph_writer import Book, Writer
 from ringlight.workloads.packed import pack
 from ringlight.workloads.traffic import traffic
 from tests.door import door

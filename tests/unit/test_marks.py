@@ -28,7 +28,8 @@ from ringlight.containers.worker.spec import WorkerSpec, parse_spec
 from ringlight.containers.worker.transport import Transport
 from ringlight.fabric.collectives import Schedule, all_reduce, apply_schedule, chunk_bounds
 from ringlight.workloads.formats.matrix import traffic
-from ringlight.workloads.graph import Collective, Kind, Workload, Writer
+from ringlight.workloads.graph import Collective, Kind, Workload
+from ringlight.workloads.graph_writer import Writer
 from tests.unit.fabrics import COLLECTIVES
 from tests.unit.test_training import ROOT, Crew, crew, ended, of_kind
 from tests.unit.test_transport import random_vectors, same_bits, tcp_pair

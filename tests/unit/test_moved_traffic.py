@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ringlight.experiments.analysis.fidelity import SERIES_STEP_S
+from ringlight.experiments.analysis.machine_faults import SERIES_STEP_S
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.expand import Experiment, load
 from ringlight.experiments.record.events import PortRate, Record

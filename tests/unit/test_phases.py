@@ -30,7 +30,8 @@ from ringlight.testbed.simulation.phased import PhasedLight
 from ringlight.testbed.simulation.workload import Execution, Fidelity
 from ringlight.testbed.simulation.zoo import CircuitNetwork
 from ringlight.workloads.devices import DEVICES
-from ringlight.workloads.graph import Book, Collective, Workload, Writer
+from ringlight.workloads.graph import Collective, Workload
+from ringlight.workloads.graph_writer import Book, Writer
 from ringlight.workloads.phases import phases_of
 from ringlight.workloads.traffic import sent
 from tests.simulated import bundled

@@ -14,7 +14,8 @@ from ringlight.testbed.simulation.networks import Routes
 from ringlight.testbed.simulation.phases import StepCost
 from ringlight.testbed.simulation.reallocation import Decide, Reallocation
 from ringlight.testbed.simulation.workload import Execution, Fidelity
-from ringlight.workloads.graph import Book, Collective, Workload, Writer
+from ringlight.workloads.graph import Collective, Workload
+from ringlight.workloads.graph_writer import Book, Writer
 
 RATE_BPS = 8e6
 

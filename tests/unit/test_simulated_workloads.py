@@ -16,7 +16,8 @@ from ringlight.experiments.record.events import Iteration, JobState, Operations,
 from ringlight.experiments.runner.experiment import one_alone
 from ringlight.testbed.simulation.networks import PacketNetwork, scaled
 from ringlight.testbed.simulation.workload import simulate_workload
-from ringlight.workloads.graph import Book, Collective, Writer
+from ringlight.workloads.graph import Collective
+from ringlight.workloads.graph_writer import Book, Writer
 from tests.simulated import records_of
 
 SWITCH = """

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ringlight.testbed.simulation.engine import Engine, LinkFlow
+from ringlight.testbed.simulation.engine import Engine
+from ringlight.testbed.simulation.link_flows import LinkFlow
 from ringlight.testbed.simulation.maxmin import Limits, rates, rates_of_many
 
 

@@ -22,7 +22,8 @@ from ringlight.testbed.simulation.networks import IdealNetwork, PacketNetwork, R
 from ringlight.testbed.simulation.phases import Phases, StepCost, synchronous
 from ringlight.testbed.simulation.workload import Fidelity, simulate_workload
 from ringlight.workloads.formats.timeline import Span
-from ringlight.workloads.graph import Book, Collective, Program, Split, Workload, Writer
+from ringlight.workloads.graph import Collective, Program, Split, Workload
+from ringlight.workloads.graph_writer import Book, Writer
 from tests.simulated import bundled
 from tests.simulated_jobs import simulate
 

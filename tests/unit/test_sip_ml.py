@@ -17,7 +17,7 @@ from ringlight.experiments.analysis.table import Table
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.expand import parse
 from ringlight.experiments.papers.sip_ml import verdict
-from ringlight.experiments.report.sections.sweeps import search
+from ringlight.experiments.report.sections.best_values import search
 from ringlight.experiments.report.view import View
 from ringlight.experiments.runner.experiment import choose, one_alone
 from ringlight.extensions.models.placement import AUTHORS

@@ -18,8 +18,9 @@ from ringlight.experiments.runner.experiment import one_alone
 from ringlight.fabric.schedules import ring
 from ringlight.fabric.trees import leaf_spine
 from ringlight.testbed.simulation import jobs, rankwise
-from ringlight.testbed.simulation.engine import Engine, Passed
+from ringlight.testbed.simulation.engine import Engine
 from ringlight.testbed.simulation.jobs import Compute, Job, NetworkChange
+from ringlight.testbed.simulation.link_flows import Passed
 from ringlight.testbed.simulation.networks import PacketNetwork
 from tests.simulated_jobs import simulate
 

@@ -10,7 +10,8 @@ import pytest
 
 from ringlight.workloads.formats.matrix import read, write
 from ringlight.workloads.formats.reading import read_any
-from ringlight.workloads.graph import Book, Collective, Split, Workload, Writer
+from ringlight.workloads.graph import Collective, Split, Workload
+from ringlight.workloads.graph_writer import Book, Writer
 from ringlight.workloads.packed import pack, unpack
 from ringlight.workloads.splits import split_bytes
 from ringlight.workloads.traffic import traffic

@@ -13,7 +13,8 @@ import pytest
 
 from ringlight.containers.worker.payload import PERIOD, contribution, first_wrong
 from ringlight.fabric.kinds import KINDS
-from ringlight.workloads.graph import Book, Collective, Split, Workload, Writer
+from ringlight.workloads.graph import Collective, Split, Workload
+from ringlight.workloads.graph_writer import Book, Writer
 from ringlight.workloads.packed import pack
 from tests.unit.test_training import Crew, crew, of_kind
 

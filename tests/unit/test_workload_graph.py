@@ -7,7 +7,8 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 
-from ringlight.workloads.graph import Book, Collective, Kind, Workload, Writer, covered_s
+from ringlight.workloads.graph import Collective, Kind, Workload, covered_s
+from ringlight.workloads.graph_writer import Book, Writer
 
 RING = Collective("all-reduce", "ring")
 

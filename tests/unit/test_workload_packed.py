@@ -11,7 +11,8 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
-from ringlight.workloads.graph import Book, Collective, Split, Writer
+from ringlight.workloads.graph import Collective, Split
+from ringlight.workloads.graph_writer import Book, Writer
 from ringlight.workloads.packed import MAGIC, pack, split_of, unpack
 from tests.unit.workloads import canonical, many_kinds, outcome
 

@@ -19,7 +19,8 @@ from ringlight.experiments.report import perfetto
 from ringlight.experiments.report.report import render
 from ringlight.experiments.report.sections.workload import merged
 from ringlight.experiments.report.view import View
-from ringlight.workloads.graph import Book, Collective, Writer
+from ringlight.workloads.graph import Collective
+from ringlight.workloads.graph_writer import Book, Writer
 from ringlight.workloads.packed import pack
 from tests.simulated import SIX_GPUS
 from tests.unit.page import Page, check_alone, text_of

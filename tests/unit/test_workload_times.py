@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from ringlight.workloads.devices import DEVICES, device_named, measured, scaled, seconds_table, timed
-from ringlight.workloads.graph import Book, Collective, Kind, Workload, Writer
+from ringlight.workloads.graph import Collective, Kind, Workload
+from ringlight.workloads.graph_writer import Book, Writer
 
 A100 = DEVICES["a100"]
 

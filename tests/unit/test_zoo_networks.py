@@ -39,7 +39,8 @@ from ringlight.testbed.simulation.zoo import (
     WavelengthRingNetwork,
     rotor_network,
 )
-from ringlight.workloads.graph import Book, Collective, Workload, Writer
+from ringlight.workloads.graph import Collective, Workload
+from ringlight.workloads.graph_writer import Book, Writer
 
 RATE = 800e9
 MIB = 2**20

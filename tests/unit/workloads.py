@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ringlight.controller.jobs.workload_files import WorkloadFiles
-from ringlight.workloads.graph import Book, Collective, Kind, Program, Split, Workload, Writer
+from ringlight.workloads.graph import Collective, Kind, Program, Split, Workload
+from ringlight.workloads.graph_writer import Book, Writer
 
 
 def many_kinds() -> Workload:

@@ -11,7 +11,9 @@ from pathlib import Path
 import numpy as np
 
 from ringlight.workloads.formats.files import printable, read_text, write_bytes
-from ringlight.workloads.graph import TOO_MUCH, Book, Collective, Workload, Writer
+from ringlight.workloads.graph import Collective, Workload
+from ringlight.workloads.graph_checks import TOO_MUCH
+from ringlight.workloads.graph_writer import Book, Writer
 from ringlight.workloads.traffic import traffic
 
 #: A workload keeps each number of a matrix that is read.

@@ -10,7 +10,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ringlight.experiments.analysis.fidelity import LINK_ERROR, TAKEN, missed_links
+from ringlight.experiments.analysis.machine_faults import LINK_ERROR, TAKEN, missed_links
 from ringlight.experiments.backends.emulation.astray import Astray
 from ringlight.experiments.backends.emulation.rest import CONNECT_S, Circuits, set_circuits
 from ringlight.experiments.backends.protocol import RANK_S, BackendError

@@ -8,7 +8,8 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, S
 
 from ringlight.experiments.record.events import PortRate
 from ringlight.fabric.parts import Port
-from ringlight.testbed.simulation.engine import Engine, Passed
+from ringlight.testbed.simulation.engine import Engine
+from ringlight.testbed.simulation.link_flows import Passed
 
 #: Seconds between two values of a port's rate; longer where a run has more than so many of them.
 SERIES_STEP_S, MOST_STEPS = 0.1, 1000

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ringlight.experiments.analysis.differences import FIGURES, REACH_PERCENT, signed
-from ringlight.experiments.analysis.fidelity import LINK_ERROR
+from ringlight.experiments.analysis.differences import FIGURES
+from ringlight.experiments.analysis.explanations import REACH_PERCENT, signed
+from ringlight.experiments.analysis.machine_faults import LINK_ERROR
 from ringlight.experiments.language.plan import Scale
 from ringlight.experiments.record.events import process_called
 from ringlight.experiments.report.page import folded, listing, mark, table_of, text

@@ -18,7 +18,7 @@ from matplotlib.patches import PathPatch
 from matplotlib.path import Path as Curve
 from numpy.typing import NDArray
 
-from ringlight.experiments.analysis.fidelity import SERIES_STEP_S
+from ringlight.experiments.analysis.machine_faults import SERIES_STEP_S
 from ringlight.experiments.analysis.metrics import LIGHT as MOVES_LIGHT
 from ringlight.experiments.analysis.metrics.regroup import beacon_gaps, dark_intervals, phases, window
 from ringlight.experiments.analysis.prediction import nic_rate_bps

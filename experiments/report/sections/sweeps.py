@@ -1,33 +1,18 @@
-"""Arms that ran at many points: pictures and tables over swept values, and the best value of one of them."""
+"""Sweeps without a title: the ratios of comparisons, or a metric of arms that are not compared."""
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator
 
-from ringlight.experiments.analysis.metrics import metrics
-from ringlight.experiments.analysis.rows import Row, key_of
 from ringlight.experiments.analysis.statistics import is_number
-from ringlight.experiments.language.spec import CompareSpec, SearchSpec, SweepSpec, quantity
+from ringlight.experiments.language.spec import CompareSpec, SweepSpec, quantity
 from ringlight.experiments.record.events import JobsComputed
-from ringlight.experiments.report.charts import (
-    LOOKS,
-    along,
-    chart,
-    curves,
-    legend,
-    prefixed,
-    scaled,
-    shaded,
-    sheet,
-)
-from ringlight.experiments.report.page import NOTHING, Columns, folded, mark, quiet, table_of, tag, text
+from ringlight.experiments.report.charts import LOOKS, along, chart, legend, shaded
+from ringlight.experiments.report.page import folded, quiet, tag, text
 from ringlight.experiments.report.sections import section
 from ringlight.experiments.report.view import (
     JOB,
@@ -37,186 +22,22 @@ from ringlight.experiments.report.view import (
     Point,
     View,
     figures,
-    of_points,
     short,
     swept,
     swept_columns,
 )
-from ringlight.experiments.report.words import called, figure, is_share, said, upper_first
+from ringlight.experiments.report.words import called, said, upper_first
 
-#: A table of more rows is folded away; more lines than these cannot be told apart; values from which on two
-#: swept paths make a map; so many values of a second path stand side by side.
-_MOST_ROWS, _MOST_LINES, _MAP, _MOST_PANELS = 12, 12, 4, 4
+#: A table of more rows is folded away.
+MOST_ROWS = 12
+#: More lines than these cannot be told apart; values from which on two swept paths make a map.
+_MOST_LINES, _MAP = 12, 4
 #: With more arms than these, tables are folded.
 _MOST_TABLES = 3
-#: Where the largest value is more than so many times the smallest, the y axis is logarithmic.
-_MUCH = 15
 #: Figures that differ by no more than this part are the same.
 _ALIKE = 1e-6
-#: Beside the metric there is room for these where there are few arms; few panels have room for more ticks.
-_BESIDE = ("steps", "wavelengths_lit", "longest_lightpath", "received_at_once")
-_FEW = 2
 _DEFAULT = ("jct", "iteration", "allreduce")
 _UNITS = {"s": "seconds", "bit/s": "bit/s", "bytes": "bytes", "%": "%"}
-
-
-# Sweeps that have a title: a picture and a table each.
-
-
-@dataclass(frozen=True)
-class _Series:
-    """``path``: on the axis; ``beside``: the path whose values stand side by side; ``fixed``: all others."""
-
-    view: View
-    spec: SweepSpec
-    arms: Sequence[str]
-    subject: str
-    metric: str
-    path: str
-    beside: str | None
-    fixed: Point
-
-    def at(self, arm: str, changed: Point) -> Figures:
-        return self.view.at(arm, self.subject, self.point(changed))
-
-    def point(self, changed: Point) -> Point:
-        """Return the point with changed values, its paths in the order in which the file sweeps them."""
-        values = {**self.fixed, **changed}
-        return {path: values[path] for path in self.spec.over}
-
-    def name(self, path: str) -> str:
-        return short(path, self.spec.over)
-
-
-@section(10, "What was swept")
-def series(view: View, draw: Draw) -> str:
-    """Return HTML that shows sweeps that have a title: one picture and one table each, a line and a column
-    for each arm."""
-    parts = []
-    for number, spec in enumerate(view.experiment.spec.sweep, start=1):
-        arms = [arm for arm in view.arms if spec.arms is None or arm in spec.arms]
-        if spec.title is None or not arms:
-            continue
-        parts.append(f"<h3>{text(spec.title)}</h3>")
-        for metric in spec.metrics or [_usual(view)]:
-            drawn = _series(view, spec, arms, metric)
-            kept = [f"{drawn.name(path)} {said(value)}" for path, value in drawn.fixed.items()]
-            # A metric that the file asks for is told, the usual ones are known.
-            what = metrics()[metric].help if spec.metrics else upper_first(called(metric))
-            label = next((row.label for row in view.rows if row.metric == metric), view.label)
-            caption = f"{what}, {label}{''.join(f'; {words}' for words in kept)}."
-            file = f"series-{number}{f'-{metric}' if len(spec.metrics) > 1 else ''}"
-            parts += [draw(file, caption, _panels, drawn), _points(drawn)]
-    return "".join([view.paragraph("series"), *parts]) if parts else ""
-
-
-def _usual(view: View) -> str:
-    """Return the metric of a picture, if the file does not name one."""
-    compares = view.experiment.spec.compare
-    usual = "jct" if "jct" in view.metrics else "allreduce"
-    return compares[0].metrics[0] if compares else usual
-
-
-def _series(view: View, spec: SweepSpec, arms: Sequence[str], metric: str) -> _Series:
-    base = view.base
-    sizes = {path: len(values) for path, values in spec.over.items()}
-    numeric = {path: all(quantity(value) for value in values) for path, values in spec.over.items()}
-    path = max(sizes, key=lambda path: (sizes[path], numeric[path]))
-    few = [other for other in sizes if other != path and 1 < sizes[other] <= _MOST_PANELS]
-    beside = min(few, key=lambda other: (numeric[other], sizes[other]), default=None)
-    fixed = {
-        other: base.value(other) if base.value(other) in values else values[0]
-        for other, values in spec.over.items()
-        if other not in (path, beside)
-    }
-    # Jobs that their source computes together may have no figures of their own.
-    subject = next((job.subject for job in view.each("job", arms)), "run")
-    return _Series(view, spec, arms, subject, metric, path, beside, fixed)
-
-
-def _panels(series: _Series) -> Figure:
-    panels = series.spec.over[series.beside] if series.beside else [None]
-    bottom = 0.6 if scaled(series.spec.over[series.path]) else 0.85
-    margins: Any = {"left": 0.8, "bottom": bottom, "gap": (0.8, 0.55)}
-    figure, (axes,) = sheet(3.2, columns=len(panels), **margins)
-    heights: list[float] = []
-    zero = False
-    for axis, panel in zip(axes, panels, strict=True):
-        values = series.spec.over[series.path]
-        most = 10 if len(panels) <= _FEW else 4
-        at_x = along(axis, values, [said(value) for value in values], series.name(series.path), most)
-        points = [
-            {series.path: value} | ({series.beside: panel} if series.beside else {}) for value in values
-        ]
-        heights_by_arm = [
-            [series.at(arm, point).number(series.metric) for point in points] for arm in series.arms
-        ]
-        heights += [y for ys in heights_by_arm for y in ys if y]
-        zero |= any(0 in ys for ys in heights_by_arm)
-        curves(axis, at_x, zip(map(series.view.title, series.arms), heights_by_arm, strict=True))
-        if series.beside:
-            axis.set_title(f"{series.name(series.beside)} {said(panel)}", fontsize=8)
-    unit = next((row.unit for row in series.view.rows if row.metric == series.metric), "")
-    for axis in axes:
-        if heights and max(heights) > _MUCH * min(heights) and zero:
-            # Below the least there is only 0: straight from there.
-            axis.set_yscale("symlog", linthresh=min(heights), linscale=0.5)
-            axis.set_ylim(-min(heights) / 3, max(heights) * 2)
-            powers = [10.0**power for power in range(-12, 13)]
-            axis.set_yticks([0.0, *(power for power in powers if min(heights) < power <= 2 * max(heights))])
-        elif heights and max(heights) > _MUCH * min(heights):
-            axis.set_yscale("log")
-            axis.set_ylim(min(heights) / 1.4, max(heights) * 1.4)
-        if is_share(series.metric):
-            axis.yaxis.set_major_formatter(lambda share, _: f"{100 * share:g} %")
-            axis.yaxis.set_minor_locator(NullLocator())
-        else:
-            prefixed(axis.yaxis, unit)
-    for axis in axes:
-        axis.set_ylabel(called(series.metric))
-    legend(figure, "arm", axes[0].get_legend_handles_labels()[0], columns=4)
-    return figure
-
-
-def _points(series: _Series) -> str:
-    """Return a table of all points; with few arms, also of further figures."""
-    points = [
-        series.point(dict(zip(series.spec.over, p, strict=True)))
-        for p in itertools.product(*series.spec.over.values())
-    ]
-    columns: Columns[Point] = of_points(list(series.spec.over))
-    for arm in series.arms:
-        columns = [*columns, (text(series.view.title(arm)), _of_arm(series, arm))]
-        for metric in _BESIDE if len(series.arms) <= _FEW else ():
-            of = f", {text(series.view.title(arm))}" if len(series.arms) > 1 else ""
-            columns = [*columns, (f"{called(metric)}{of}", _beside(series, arm, metric))]
-    shown = table_of(points, columns, len(series.spec.over))
-    return folded(f"All {len(points):,} points", shown) if len(points) > _MOST_ROWS else shown
-
-
-def _beside(series: _Series, arm: str, metric: str) -> Callable[[Point], str]:
-    return lambda point: series.at(arm, point).figure(metric)
-
-
-def _of_arm(series: _Series, arm: str) -> Callable[[Point], str]:
-    """The arm's figure, marked where it is the least of all."""
-
-    def shown(point: Point) -> str:
-        numbers = {other: series.at(other, point).number(series.metric) for other in series.arms}
-        return _marked(series.at(arm, point).figure(series.metric), numbers[arm], numbers.values())
-
-    return shown
-
-
-def _marked(words: str, mine: float | None, of_all: Iterable[float | None]) -> str:
-    """Return an arm's figure in words, marked if it is the least of several arms."""
-    values = list(of_all)
-    least = min((value for value in values if value is not None), default=None)
-    best = len(values) > 1 and mine is not None and least is not None and mine <= least * (1 + 1e-9)
-    return mark("good", words) if best else words
-
-
-# Other sweeps: the ratios of comparisons, or a metric of arms that are not compared.
 
 
 @dataclass(frozen=True)
@@ -346,7 +167,7 @@ def _table(view: View, arm: str, many: bool) -> str:
         columns += [(f"{called(m)}, ratio", _ratio(m, compare)) for m in compare.metrics]
     items = [view.at(arm, subject, point) for point in points for subject in subjects]
     shown = figures(items, columns, len(words)) + quiet(f"All {tag(view.label)}, times as emulated.")
-    if len(items) > _MOST_ROWS or many:
+    if len(items) > MOST_ROWS or many:
         return folded(f"All {len(points):,} points of {text(view.title(arm))}", shown)
     return f"<h3>{text(view.title(arm))}</h3>{shown}"
 
@@ -426,83 +247,4 @@ def _map(curve: _Curve, across: str, up: str, values: Mapping[str, Sequence[str]
     words = [["" if math.isnan(value) else f"{value:.3g}" for value in line] for line in cells]
     shaded(axis, values[across], values[up], cells, words, curve.axis)
     axis.set(xlabel=short(across, list(values)), ylabel=short(up, list(values)))
-    return figure
-
-
-# The best value of a swept path.
-
-
-@section(19, "Best against best")
-def search(view: View, draw: Draw) -> str:
-    """Return HTML that shows the best value of a swept path on each fabric: a picture side by side, and
-    the winners by point."""
-    spec = view.experiment.spec.search
-    made = "" if spec is None else spec.made[0]
-    rows = [row for row in view.rows if row.metric == made and row.label == view.label]
-    if spec is None or not rows:
-        return ""
-    paths = swept(row.point for row in rows)
-    what = upper_first(called(spec.metric))
-    where = " and ".join(short(path, [*spec.along, *paths]) for path in spec.along)
-    caption = f"{what} with the best {where} of each arm, {view.label}."
-    x = _across(rows, paths)
-    picture = draw("search", caption, _side_by_side, view, rows, paths, x) if x else ""
-    whole = {key_of(row.point): row.point for row in rows if len(row.point) == len(paths)}
-    arms = [arm for arm in view.arms if any(row.arm == arm for row in rows)]
-    columns: Columns[Point] = of_points(paths)
-    columns = [*columns, *((text(view.title(arm)), _best(view, spec, rows, arm, arms)) for arm in arms)]
-    return (
-        f"<p>{text(what)} of each arm with its best {text(where)}, in brackets which {tag(view.label)}."
-        f"</p>{view.paragraph('search')}{picture}{table_of(list(whole.values()), columns, len(paths))}"
-    )
-
-
-def _best(
-    view: View, spec: SearchSpec, rows: Sequence[Row], arm: str, arms: Sequence[str]
-) -> Callable[[Point], str]:
-    best, where = spec.made
-
-    def at(other: str, point: Point) -> Figures:
-        mine = (row.point for row in rows if row.arm == other and row.point.items() <= point.items())
-        return view.at(other, f"job {view.plans[other].jobs[0].name}", next(mine, point))
-
-    def shown(point: Point) -> str:
-        mine = at(arm, point)
-        if (value := mine.number(best)) is None:
-            return NOTHING
-        least = min(number for other in arms if (number := at(other, point).number(best)) is not None)
-        words = f"{mine.figure(best)} ({figure(mine.row(where))})"
-        return mark("good", words) if value <= least * (1 + 1e-9) else words
-
-    return shown
-
-
-def _across(rows: Sequence[Row], paths: Sequence[str]) -> str | None:
-    """Return the swept path of numbers with the most values; None if no path has two."""
-    values = {path: {str(row.point[path]) for row in rows if path in row.point} for path in paths}
-    long = [path for path in paths if len(values[path]) > 1 and all(map(quantity, values[path]))]
-    return max(long, key=lambda path: len(values[path]), default=None)
-
-
-def _side_by_side(view: View, rows: Sequence[Row], paths: Sequence[str], x: str) -> Figure:
-    """Curves over one path, a picture for each value of the others; an arm not swept is a level line."""
-    xs = list({str(row.point[x]): row.point[x] for row in rows if x in row.point}.values())
-    points = [{path: value for path, value in row.point.items() if path != x} for row in rows]
-    rests = {key_of(rest): rest for rest in points}
-    arms = [arm for arm in view.arms if any(row.arm == arm for row in rows)]
-    values = {(row.arm, key_of(row.point)): float(row.value) for row in rows if is_number(row.value)}
-    top = 0.3 + 0.19 * -(-len(arms) // 4)
-    margins: Any = {"left": 0.8, "top": top + 0.15, "bottom": 0.6, "gap": (0.6, 0.5)}
-    figure, (axes,) = sheet(2.9 + top, columns=len(rests), **margins)
-    for axis, rest in zip(axes, rests.values(), strict=True):
-        at_x = along(axis, xs, [said(value) for value in xs], short(x, paths), 4)
-        keys = [key_of({**rest, x: value}) for value in xs]
-        lines = [[values.get((arm, key), values.get((arm, key_of(rest)))) for key in keys] for arm in arms]
-        curves(axis, at_x, zip(map(view.title, arms), lines, strict=True))
-        axis.set_title(", ".join(said(value) for value in rest.values()), fontsize=8)
-        axis.set_yscale("log")
-        prefixed(axis.yaxis, rows[0].unit)
-    axes[0].set_ylabel(called(rows[0].metric))
-    handles = axes[0].get_legend_handles_labels()[0]
-    figure.legend(handles=handles, loc="upper left", bbox_to_anchor=(0.02, 1.0), ncols=4, fontsize=7.5)
     return figure

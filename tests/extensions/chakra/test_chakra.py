@@ -20,7 +20,8 @@ from ringlight.extensions.chakra.schema import CommType, Metadata, Node, NodeTyp
 from ringlight.extensions.chakra.writer import delimited, encoded, write
 from ringlight.fabric.kinds import collective_steps
 from ringlight.fabric.steps import WrittenSteps
-from ringlight.workloads.graph import Book, Collective, Kind, Workload, Writer
+from ringlight.workloads.graph import Collective, Kind, Workload
+from ringlight.workloads.graph_writer import Book, Writer
 from ringlight.workloads.packed import unpack
 from ringlight.workloads.traffic import traffic
 from tests.unit.workloads import canonical, many_kinds, outcome

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import agreement
 from benchmarks.agreement import BEGIN, END, files, worst_of, written
-from ringlight.experiments.analysis.differences import cause_of
+from ringlight.experiments.analysis.explanations import cause_of
 from ringlight.experiments.backends.protocol import BackendError
 from ringlight.experiments.language.text import ScenarioError, parse_yaml, read_text
 from tests.extensions.crosscheck.test_blind import entry

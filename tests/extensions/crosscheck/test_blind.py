@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from ringlight.experiments.analysis import differences
-from ringlight.experiments.analysis.differences import cause_of
+from ringlight.experiments.analysis import causes
+from ringlight.experiments.analysis.explanations import cause_of
 from ringlight.experiments.backends.emulation.backend import EmulationBackend
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.backends.simulation.lab import SimulatedLab
@@ -223,5 +223,5 @@ def test_what_steps_take_besides_their_bytes(file: str, work_s: float, bursts_s:
     records, _ = one_alone(SimulationBackend(), plan)
     (run,) = runs_of(records, [plan])
     job = next(iter(run.jobs))
-    assert differences._work_s(run, job) == pytest.approx(work_s)
-    assert differences._bursts_s(run, job) == pytest.approx(bursts_s, rel=0.02)
+    assert causes._work_s(run, job) == pytest.approx(work_s)
+    assert causes._bursts_s(run, job) == pytest.approx(bursts_s, rel=0.02)

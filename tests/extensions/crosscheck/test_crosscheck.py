@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from ringlight.experiments.analysis import fidelity
-from ringlight.experiments.analysis.differences import light_s, series
-from ringlight.experiments.analysis.fidelity import Reason
+from ringlight.experiments.analysis.causes import light_s, series
 from ringlight.experiments.analysis.metrics.regroup import dark_intervals
+from ringlight.experiments.analysis.reasons import SENTENCES, Reason
 from ringlight.experiments.backends.emulation.backend import EmulationBackend
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.expand import Experiment, load, parse
@@ -250,7 +249,7 @@ def test_only_what_a_run_says_of_a_jobs_own_links_counts(
         Reason("link_rate", "bad", {"link": f"of {way}", "direction": way, "ratio": ratio})
         for way, ratio in ways
     )
-    monkeypatch.setitem(fidelity.SENTENCES, "link_rate", "a rate was missed")
+    monkeypatch.setitem(SENTENCES, "link_rate", "a rate was missed")
     found = crosscheck(altered(simulated, longer(0.4), reasons), simulated)
     assert entry_of(found)["causes"]["verdict"] == [reasons[0].as_json()]
     assert entry_of(found, "fragmented")["causes"]["verdict"] == [reasons[2].as_json()]

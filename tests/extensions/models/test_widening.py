@@ -24,7 +24,8 @@ from ringlight.extensions.models.widening import (
 )
 from ringlight.workloads.formats.reading import read_any
 from ringlight.workloads.formats.writing import write_any
-from ringlight.workloads.graph import Book, Collective, Workload, Writer
+from ringlight.workloads.graph import Collective, Workload
+from ringlight.workloads.graph_writer import Book, Writer
 from tests.unit.test_cli import one_line, ringlight
 
 OPTIMISER = ["optimiser"]

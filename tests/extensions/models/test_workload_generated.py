@@ -15,7 +15,8 @@ from ringlight.extensions.models.layers import Transformer, layers
 from ringlight.extensions.models.parallelism import generate, rank_grid
 from ringlight.extensions.models.settings import Parallel, Training
 from ringlight.workloads.devices import DEVICES
-from ringlight.workloads.graph import Kind, Program, Split, Workload, data_parallel_loop
+from ringlight.workloads.graph import Kind, Program, Split, Workload
+from ringlight.workloads.graph_writer import data_parallel_loop
 from ringlight.workloads.summary import summary, traffic
 from tests.extensions.models.closed_forms import communication_bytes
 from tests.extensions.models.ideal_network import ideal_run

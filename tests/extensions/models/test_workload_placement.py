@@ -26,7 +26,8 @@ from ringlight.extensions.models.settings import OPTIMISER_BYTES, Parallel, Trai
 from ringlight.testbed.simulation.networks import IdealNetwork
 from ringlight.testbed.simulation.workload import WorkloadResult, simulate_workload
 from ringlight.workloads.devices import DEVICES
-from ringlight.workloads.graph import Kind, Workload, check
+from ringlight.workloads.graph import Kind, Workload
+from ringlight.workloads.graph_checks import check
 from ringlight.workloads.summary import summary
 from ringlight.workloads.traffic import traffic
 from tests.extensions.models.test_workload_generated import sent, small

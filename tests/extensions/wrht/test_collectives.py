@@ -32,7 +32,7 @@ from ringlight.experiments.report.page import tag
 from ringlight.experiments.report.report import render
 from ringlight.experiments.report.sections import published
 from ringlight.experiments.report.sections.maps import fastest
-from ringlight.experiments.report.sections.sweeps import series
+from ringlight.experiments.report.sections.titled_sweeps import series
 from ringlight.experiments.report.view import view_of
 from ringlight.experiments.runner.command import carry_out_experiment, load_checked, view_of_folder
 from ringlight.experiments.runner.experiment import choose, one_alone

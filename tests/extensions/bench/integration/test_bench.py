@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ringlight.experiments.analysis import fidelity
+from ringlight.experiments.analysis import machine_faults
 from ringlight.experiments.backends.emulation import linktest
 from ringlight.experiments.backends.emulation.backend import EmulationBackend
 from ringlight.experiments.language.expand import parse
@@ -25,7 +25,7 @@ SCALE = "scale: {time: 5, payload: 400}"
 
 def test_a_link_that_is_half_as_fast_as_stated_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """All-to-all of unequal parts over three links as stated and one that is built at half its rate."""
-    for module in (fidelity, linktest):
+    for module in (machine_faults, linktest):
         # However much others take of the processors, nothing is measured again.
         monkeypatch.setattr(module, "TAKEN", 2.0)
     text = SWITCH.replace("scale: {time: 20, payload: 400}", SCALE) + "  red: {ranks: all}\n"

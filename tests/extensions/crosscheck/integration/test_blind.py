@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from ringlight.experiments.analysis import fidelity
+from ringlight.experiments.analysis import machine_faults
 from ringlight.experiments.backends.emulation import linktest
 from ringlight.experiments.cli.app import add_commands, app
 from tests.integration.controller_rig import free_port
@@ -20,7 +20,7 @@ def test_an_experiment_that_chance_drew_is_predicted_then_emulated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # However much others take of the processors, nothing is made once more: no time counts here.
-    for module in (fidelity, linktest):
+    for module in (machine_faults, linktest):
         monkeypatch.setattr(module, "TAKEN", 2.0)
     ports = ("--rest", f"127.0.0.1:{free_port()}", "--openflow", f"127.0.0.1:{free_port()}")
     options = ("--random", "1", "--seed", "22", "--runtime", "namespace", "--runs", str(tmp_path))

@@ -11,7 +11,7 @@ import yaml
 
 from ringlight.containers.image import image_present
 from ringlight.containers.image_build import build_from_packages, ensure_image
-from ringlight.experiments.analysis import fidelity
+from ringlight.experiments.analysis import machine_faults
 from ringlight.experiments.backends.emulation import linktest
 from ringlight.experiments.backends.emulation.backend import EmulationBackend
 from ringlight.experiments.language.expand import Experiment, parse
@@ -58,7 +58,7 @@ time.sleep(60)
 @pytest.fixture(autouse=True)
 def nothing_is_made_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """However much others take of the processors: no time counts here."""
-    for module in (fidelity, linktest):
+    for module in (machine_faults, linktest):
         monkeypatch.setattr(module, "TAKEN", 2.0)
 
 
