@@ -68,11 +68,11 @@ _Results = dict[str, tuple[CrossConnectResult, ...]]
 
 @dataclass(frozen=True)
 class Target:
-    """Cross-connects that one optical switch must carry: ``wanted`` in ``mode``; none at the ``delete``
+    """Light that one optical switch must carry: ``cross_connects`` in ``mode``; none at the ``delete``
     ingresses.
     """
 
-    wanted: tuple[CrossConnect, ...] = ()
+    cross_connects: tuple[CrossConnect, ...] = ()
     mode: Mode = Mode.UPDATE
     delete: tuple[int, ...] = ()
 
@@ -153,9 +153,9 @@ class CircuitManager:
         """Return the lit cross-connects by switch, as last read."""
         return self._site.cross_connects()
 
-    def wanted(self) -> dict[str, frozenset[CrossConnect]]:
+    def intended(self) -> dict[str, frozenset[CrossConnect]]:
         """Return the cross-connects that should be lit, by switch; empty before the first start."""
-        return {name: frozenset(group) for name, group in (self._intents.wanted() or {}).items()}
+        return {name: frozenset(group) for name, group in (self._intents.intended() or {}).items()}
 
     def ends(self) -> Mapping[Port, Port | None]:
         """Return the electrical port lit to each packet-switch port, None if dark (see
@@ -180,7 +180,7 @@ class CircuitManager:
 
     def intent(self) -> dict[str, frozenset[CrossConnect]] | None:
         """Return the cross-connects that should be lit, by switch; None before the first start."""
-        return self._intents.wanted()
+        return self._intents.intended()
 
     def drift(self, name: str) -> Drift:
         """Return the difference between a switch, as last read, and what it should carry; empty if it was
@@ -189,7 +189,7 @@ class CircuitManager:
         snapshot = self._site.view(name).snapshot
         if snapshot is None:
             return Drift()
-        intended = (self._intents.wanted() or {}).get(name, frozenset())
+        intended = (self._intents.intended() or {}).get(name, frozenset())
         return drift(intended, self._intents.unwanted(name), snapshot)
 
     def adopt(self) -> None:
@@ -200,7 +200,7 @@ class CircuitManager:
         are left to the reconciler: some may belong to jobs that are adopted later.
         """
         with self._changing:
-            known = self._intents.wanted()
+            known = self._intents.intended()
             circuits = circuit_cross_connects(self._fabric, self._fabric.circuits)
             missing = {
                 name: circuits.get(name, frozenset())
@@ -370,7 +370,7 @@ class CircuitManager:
 
     def _finish(self, pending: Pending) -> None:
         """End a change that a crash interrupted: complete it or, if that is impossible, undo it."""
-        intended = self._intents.wanted() or {}
+        intended = self._intents.intended() or {}
         names = [name for name in pending.before if self._site.holder(name) is None]
         now = {name: view.snapshot for name, view in self._site.views().items() if view.reachable}
         jobs: dict[str, Mending] = {}
@@ -457,7 +457,7 @@ class CircuitManager:
         mark("planned")
         if dry_run:
             return Change(plans, timeline=tuple(timeline))
-        old = self._intents.wanted() or {}
+        old = self._intents.intended() or {}
         intended = {name: _with(old.get(name, frozenset()), target) for name, target in targets.items()}
         self._intents.begin(who, intended)
         made = self._carry_out(plans, before, mark, whole=whole)
@@ -575,7 +575,7 @@ class CircuitManager:
         if stages.last is not None:
             made.rules += self._forwarding.write(stages.last).values()
         wrote = any(stage is not None for stage in (stages.detour, stages.dark, stages.last))
-        if wrote and self._forwarding.verify(stages.wanted):
+        if wrote and self._forwarding.verify(stages.rules):
             # A switch that was away, or someone else who wrote: from what the tables have now.
             made.rules += self._forwarding.reconcile(seen).values()
 
@@ -687,7 +687,7 @@ class CircuitManager:
     def _plan(self, name: str, target: Target, snapshot: Snapshot) -> Plan:
         try:
             return self._site.driver(name).plan(
-                target.wanted, target.mode, delete=target.delete, snapshot=snapshot
+                target.cross_connects, target.mode, delete=target.delete, snapshot=snapshot
             )
         except PortBusy as error:
             raise ConflictError(f"optical switch {name}: {error}") from error
@@ -747,8 +747,8 @@ def _with(old: frozenset[CrossConnect], target: Target) -> frozenset[CrossConnec
     """Return the cross-connects that a switch should carry once this target is applied to the old ones."""
     left = {xc for xc in old if xc.ingress not in target.delete}
     mode = Mode.REPLACE if target.mode is Mode.REPLACE else Mode.UPDATE
-    changes = plan_changes(left, target.wanted, mode)
-    named = {xc: xc for xc in target.wanted}
+    changes = plan_changes(left, target.cross_connects, mode)
+    named = {xc: xc for xc in target.cross_connects}
     return frozenset(named.get(xc, xc) for xc in changes.keep | changes.add)
 
 
@@ -756,7 +756,7 @@ def _still_to_remove(left: Iterable[Leftover]) -> dict[str, frozenset[CrossConne
     """Return the cross-connects that an undone change may have left in place, by switch."""
     by_switch: dict[str, frozenset[CrossConnect]] = {}
     for leftover in left:
-        if leftover.found is not Found.GONE:
+        if leftover.state is not Found.GONE:
             by_switch[leftover.switch] = by_switch.get(leftover.switch, frozenset()) | {
                 leftover.cross_connect
             }

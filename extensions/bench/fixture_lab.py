@@ -168,7 +168,7 @@ def _addresses() -> Addresses:
         return Addresses(rest, openflow)
 
 
-def wanted(
+def request_of(
     scenario: str | Path | Mapping[str, Any],
     test: Path,
     root: Path,
@@ -317,7 +317,7 @@ class RinglightLab:
         """
         return [words_of(link) for link in slow_links(self.links, below)]
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """Return the text that is shown with a failure: the tables so far, and the slow links."""
         slow = [words_of(link) for link in slow_links(self._links)]
         return "\n".join([*self._told, *(slow or ["no link below its stated rate"]), f"logs: {self.logs}"])

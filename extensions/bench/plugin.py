@@ -65,8 +65,8 @@ def pytest_runtest_makereport(
     """Add the lab's measurements and slow links to the report of a failure. Return the report."""
     report = yield
     lab: Any = getattr(item, "funcargs", {}).get("ringlight_lab")
-    if report.when == "call" and report.failed and hasattr(lab, "told"):
-        report.sections.append((f"ringlight lab {lab.id}", lab.told()))
+    if report.when == "call" and report.failed and hasattr(lab, "summary"):
+        report.sections.append((f"ringlight lab {lab.id}", lab.summary()))
     return report
 
 
@@ -127,11 +127,11 @@ def ringlight_lab(
     request: pytest.FixtureRequest, ringlight_scenario: Any, _ringlight_labs: Labs
 ) -> Iterator[RinglightLab]:
     """Yield a lab of the scenario, up and its links measured; removed whatever happens."""
-    from ringlight.extensions.bench.fixture_lab import wanted, why_not
+    from ringlight.extensions.bench.fixture_lab import request_of, why_not
 
     kept, words = _marked(request)
     with _in_one_line():
-        lab_request: Wanted = wanted(ringlight_scenario, request.path, request.config.rootpath, **words)
+        lab_request: Wanted = request_of(ringlight_scenario, request.path, request.config.rootpath, **words)
     if (reason := why_not(lab_request.runtime)) is not None:
         _cannot(request.config, reason)
     with _in_one_line():
@@ -143,7 +143,7 @@ def ringlight_lab(
 
 
 def _marked(request: pytest.FixtureRequest) -> tuple[bool, dict[str, Any]]:
-    """Return whether the next test may have the same lab, and keywords for ``wanted``."""
+    """Return whether the next test may have the same lab, and keywords for ``request_of``."""
     marker = request.node.get_closest_marker("ringlight")
     keywords = dict(marker.kwargs) if marker is not None else {}
     for key in keywords:

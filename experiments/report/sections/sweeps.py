@@ -76,7 +76,7 @@ class _Series:
     beside: str | None
     fixed: Point
 
-    def at(self, arm: str, changed: Point) -> Figures:
+    def figures(self, arm: str, changed: Point) -> Figures:
         return self.view.at(arm, self.subject, self.point(changed))
 
     def point(self, changed: Point) -> Point:
@@ -149,7 +149,7 @@ def _panels(series: _Series) -> Figure:
             {series.path: value} | ({series.beside: panel} if series.beside else {}) for value in values
         ]
         heights_by_arm = [
-            [series.at(arm, point).number(series.metric) for point in points] for arm in series.arms
+            [series.figures(arm, point).number(series.metric) for point in points] for arm in series.arms
         ]
         heights += [y for ys in heights_by_arm for y in ys if y]
         zero |= any(0 in ys for ys in heights_by_arm)
@@ -195,15 +195,15 @@ def _points(series: _Series) -> str:
 
 
 def _beside(series: _Series, arm: str, metric: str) -> Callable[[Point], str]:
-    return lambda point: series.at(arm, point).figure(metric)
+    return lambda point: series.figures(arm, point).figure(metric)
 
 
 def _of_arm(series: _Series, arm: str) -> Callable[[Point], str]:
     """The arm's figure, marked where it is the least of all."""
 
     def shown(point: Point) -> str:
-        numbers = {other: series.at(other, point).number(series.metric) for other in series.arms}
-        return _marked(series.at(arm, point).figure(series.metric), numbers[arm], numbers.values())
+        numbers = {other: series.figures(other, point).number(series.metric) for other in series.arms}
+        return _marked(series.figures(arm, point).figure(series.metric), numbers[arm], numbers.values())
 
     return shown
 
@@ -462,15 +462,15 @@ def _best(
 ) -> Callable[[Point], str]:
     best, where = spec.made
 
-    def at(other: str, point: Point) -> Figures:
+    def figures_of(other: str, point: Point) -> Figures:
         mine = (row.point for row in rows if row.arm == other and row.point.items() <= point.items())
         return view.at(other, f"job {view.plans[other].jobs[0].name}", next(mine, point))
 
     def shown(point: Point) -> str:
-        mine = at(arm, point)
+        mine = figures_of(arm, point)
         if (value := mine.number(best)) is None:
             return NOTHING
-        least = min(number for other in arms if (number := at(other, point).number(best)) is not None)
+        least = min(number for other in arms if (number := figures_of(other, point).number(best)) is not None)
         words = f"{mine.figure(best)} ({figure(mine.row(where))})"
         return mark("good", words) if value <= least * (1 + 1e-9) else words
 
