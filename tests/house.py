@@ -29,7 +29,7 @@ NO_NAMES = frozenset({"found", "one", "at", "wanted", "said", "told", "lit", "as
 UNIT = re.compile(
     r"(_s|_ns|_ms|_us|_bps|_bytes|_bits|_dbm?|_hz|_ghz|_nm|_share|_ratio|_factor|_rate|_mw|_w|_k|_m|_km)\b"
     r"|second|byte|bit|dB|hertz|Hz|nm\b|share|ratio|factor|per cent|%|watt|metre|times|number|probabilit"
-    r"|degrees|FLOP|part of|mean|loss|accuracy|weight|count|exponent|samples|units?\b"
+    r"|degrees|inch|FLOP|part of|mean|loss|accuracy|weight|count|exponent|samples|units?\b"
 )
 LONGEST = 500
 

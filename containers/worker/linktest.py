@@ -13,7 +13,7 @@ from pathlib import Path
 from ringlight.containers.worker.events import EventLog
 from ringlight.containers.worker.marks import carry_payload
 from ringlight.containers.worker.peer import PeerLost
-from ringlight.containers.worker.posted import FILE, Posted, told
+from ringlight.containers.worker.posted import FILE, Posted, done_fields
 from ringlight.containers.worker.release import wait_for_release
 from ringlight.containers.worker.rendezvous import accept, connect, describe, listen, onic
 from ringlight.containers.worker.spec import WorkerSpec
@@ -77,7 +77,7 @@ def linktest(spec: WorkerSpec, directory: Path, events: EventLog) -> None:
         bytes_sent=sent,
         bytes_received=sum(stream.bytes for stream in streams),
         connections=len(outgoing) + len(incoming),
-        **told(posted),
+        **done_fields(posted),
     )
 
 

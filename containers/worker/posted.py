@@ -50,12 +50,12 @@ class Posted:
         """Write the number of turns (``fabric.phases``) that the rank has ended since it began."""
         self._numbers[-1] = turns
 
-    def told(self) -> dict[int, list[int]]:
+    def amounts(self) -> dict[int, list[int]]:
         """Return the bytes of payload and of framing that were added for each rank, by rank."""
         with self._lock:
             return {peer: list(amounts) for peer, amounts in sorted(self._told.items())}
 
 
-def told(posted: Posted | None) -> dict[str, dict[int, list[int]]]:
+def done_fields(posted: Posted | None) -> dict[str, dict[int, list[int]]]:
     """Return the fields of the event ``done`` for posted bytes; none if the worker posts nothing."""
-    return {} if posted is None else {"light": posted.told()}
+    return {} if posted is None else {"light": posted.amounts()}

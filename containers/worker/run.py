@@ -25,7 +25,7 @@ from ringlight.containers.worker.messages import Receiver, Sender
 from ringlight.containers.worker.nics import carried, carried_since
 from ringlight.containers.worker.payload import Payload, RankGraph, contribution, elements
 from ringlight.containers.worker.posted import FILE as POSTED
-from ringlight.containers.worker.posted import Posted, told
+from ringlight.containers.worker.posted import Posted, done_fields
 from ringlight.containers.worker.release import wait_for_release
 from ringlight.containers.worker.rendezvous import Line, connect_all, describe, listen, one_way, onic, part
 from ringlight.containers.worker.spec import BadSpec, WorkerSpec
@@ -102,7 +102,7 @@ def run(
             retransmits=sum(retransmits(connection) for _, connection in by_rank),
             max_beacon_gap_s=beacons.max_gap_s,
             beacon_gaps=beacons.gaps,
-            **told(posted),
+            **done_fields(posted),
         )
 
 
@@ -294,6 +294,7 @@ class _Rank:
         seconds = float(self._graph.program.seconds[k]) * self._spec.slower
 
         def perform(begin: float) -> float:
+            """Compute from ``begin`` on. Return when it ends, seconds."""
             real = self._payload.compute(now.number)
             due = begin + seconds
             while (left := due - time.monotonic()) > 0:
@@ -312,6 +313,7 @@ class _Rank:
         payload = contribution((graph.rank,), (peer, tag, now.number), 0, elements(size))
 
         def perform(_begin: float) -> float:
+            """Send. Return when all is sent, seconds."""
             self._senders[peer].send(tag, memoryview(payload).cast("B"))  # type: ignore[arg-type]
             end = time.monotonic()
             with self._changed:
@@ -326,6 +328,7 @@ class _Rank:
         payload = np.empty(elements(size), dtype=np.float32)
 
         def perform(_begin: float) -> float:
+            """Receive and check. Return when all is there, seconds."""
             self._receivers[peer].receive(tag, memoryview(payload).cast("B"))  # type: ignore[arg-type]
             end = time.monotonic()
             self._payload.check(now.number, k, payload, (peer,), (graph.rank, tag, now.number))
@@ -340,6 +343,7 @@ class _Rank:
         run, check = self._payload.collective(now.number, k)
 
         def perform(_begin: float) -> float:
+            """Carry out the collective and check its result. Return when it ends, seconds."""
             report = run()
             end = time.monotonic()
             checked = check()

@@ -19,11 +19,11 @@ Results = dict[str, tuple[CrossConnectResult, ...]]
 
 @dataclass(frozen=True)
 class Target:
-    """Cross-connects that one optical switch must carry: ``wanted`` in ``mode``; none at the ``delete``
+    """Light that one optical switch must carry: ``cross_connects`` in ``mode``; none at the ``delete``
     ingresses.
     """
 
-    wanted: tuple[CrossConnect, ...] = ()
+    cross_connects: tuple[CrossConnect, ...] = ()
     mode: Mode = Mode.UPDATE
     delete: tuple[int, ...] = ()
 
@@ -78,8 +78,8 @@ def carried_after(old: frozenset[CrossConnect], target: Target) -> frozenset[Cro
     """Return the cross-connects that a switch should carry once this target is applied to the old ones."""
     left = {xc for xc in old if xc.ingress not in target.delete}
     mode = Mode.REPLACE if target.mode is Mode.REPLACE else Mode.UPDATE
-    changes = plan_changes(left, target.wanted, mode)
-    named = {xc: xc for xc in target.wanted}
+    changes = plan_changes(left, target.cross_connects, mode)
+    named = {xc: xc for xc in target.cross_connects}
     return frozenset(named.get(xc, xc) for xc in changes.keep | changes.add)
 
 
@@ -87,7 +87,7 @@ def still_to_remove(left: Iterable[Leftover]) -> dict[str, frozenset[CrossConnec
     """Return the cross-connects that an undone change may have left in place, by switch."""
     by_switch: dict[str, frozenset[CrossConnect]] = {}
     for leftover in left:
-        if leftover.found is not Found.GONE:
+        if leftover.state is not Found.GONE:
             by_switch[leftover.switch] = by_switch.get(leftover.switch, frozenset()) | {
                 leftover.cross_connect
             }

@@ -155,7 +155,7 @@ class IntentDatabase:
 
     # Intent
 
-    def wanted(self) -> _Sets | None:
+    def intended(self) -> _Sets | None:
         """Return the wanted cross-connects by switch; None if nothing was ever saved."""
         with self._lock:
             return dict(self._wanted) or None

@@ -109,7 +109,7 @@ class LightWriter:
         if stages.last is not None:
             made.rules += self._forwarding.write(stages.last).values()
         wrote = any(stage is not None for stage in (stages.detour, stages.dark, stages.last))
-        if wrote and self._forwarding.verify(stages.wanted):
+        if wrote and self._forwarding.verify(stages.rules):
             # A switch that was away, or someone else who wrote: from what the tables have now.
             made.rules += self._forwarding.reconcile(seen).values()
 

@@ -84,9 +84,9 @@ class CircuitManager:
         """Return the lit cross-connects by switch, as last read."""
         return self._site.cross_connects()
 
-    def wanted(self) -> dict[str, frozenset[CrossConnect]]:
+    def intended(self) -> dict[str, frozenset[CrossConnect]]:
         """Return the cross-connects that should be lit, by switch; empty before the first start."""
-        return {name: frozenset(group) for name, group in (self._intents.wanted() or {}).items()}
+        return {name: frozenset(group) for name, group in (self._intents.intended() or {}).items()}
 
     def ends(self) -> Mapping[Port, Port | None]:
         """Return the electrical port lit to each packet-switch port, None if dark (see
@@ -111,7 +111,7 @@ class CircuitManager:
 
     def intent(self) -> dict[str, frozenset[CrossConnect]] | None:
         """Return the cross-connects that should be lit, by switch; None before the first start."""
-        return self._intents.wanted()
+        return self._intents.intended()
 
     def drift(self, name: str) -> Drift:
         """Return the difference between a switch, as last read, and what it should carry; empty if it was
@@ -127,7 +127,7 @@ class CircuitManager:
         are left to the reconciler: some may belong to jobs that are adopted later.
         """
         with self._changing:
-            known = self._intents.wanted()
+            known = self._intents.intended()
             circuits = circuit_cross_connects(self._fabric, self._fabric.circuits)
             missing = {
                 name: circuits.get(name, frozenset())
@@ -192,7 +192,7 @@ class CircuitManager:
 
     def _finish(self, pending: Pending) -> None:
         """End a change that a crash interrupted: complete it or, if that is impossible, undo it."""
-        intended = self._intents.wanted() or {}
+        intended = self._intents.intended() or {}
         names = [name for name in pending.before if self._site.holder(name) is None]
         now = {name: view.snapshot for name, view in self._site.views().items() if view.reachable}
         jobs: dict[str, Mending] = {}
@@ -268,7 +268,7 @@ class CircuitManager:
         mark("planned")
         if dry_run:
             return Change(plans, timeline=tuple(timeline))
-        old = self._intents.wanted() or {}
+        old = self._intents.intended() or {}
         intended = {
             name: carried_after(old.get(name, frozenset()), target) for name, target in targets.items()
         }
@@ -322,7 +322,7 @@ class CircuitManager:
     def _plan(self, name: str, target: Target, snapshot: Snapshot) -> Plan:
         try:
             return self._site.driver(name).plan(
-                target.wanted, target.mode, delete=target.delete, snapshot=snapshot
+                target.cross_connects, target.mode, delete=target.delete, snapshot=snapshot
             )
         except PortBusy as error:
             raise ConflictError(f"optical switch {name}: {error}") from error

@@ -11,7 +11,7 @@ from typing import Any
 
 from ringlight.controller.bus import EventBus
 from ringlight.controller.circuits.meters import Meters
-from ringlight.controller.circuits.transaction import lit
+from ringlight.controller.circuits.transaction import carrying
 from ringlight.controller.errors import (
     ConflictError,
     NotFoundError,
@@ -140,7 +140,7 @@ class OpticalSite:
     def cross_connects(self) -> dict[str, frozenset[CrossConnect]]:
         """Return the lit cross-connects of every switch, as last read."""
         with self._lock:
-            return {name: lit(view.snapshot) for name, view in self._views.items()}
+            return {name: carrying(view.snapshot) for name, view in self._views.items()}
 
     def look(self, name: str, *, with_alarms: bool = False, timeout_s: float = 5.0) -> Snapshot:
         """Read a switch now, remember the reading and return it.
@@ -285,7 +285,7 @@ class OpticalSite:
             if before.snapshot is not None and snapshot.taken_at < before.snapshot.taken_at:
                 # Read before what is known already was, and come later, from another thread.
                 return
-            if lit(before.snapshot) != lit(snapshot) or before.snapshot is None:
+            if carrying(before.snapshot) != carrying(snapshot) or before.snapshot is None:
                 self._revision += 1
             raised = before.raised
             if alarms is not None:

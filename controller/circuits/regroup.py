@@ -151,7 +151,7 @@ class RegroupManager:
 
         At the start the circuit manager either completed the regrouping's change or undid it.
         """
-        intended = self._circuits.wanted()
+        intended = self._circuits.intended()
         done = True
         for name, change in entry["plan"]["cross_connects"].items():
             pairs = {(xc.ingress, xc.egress) for xc in intended.get(name, ())}

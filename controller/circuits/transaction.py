@@ -17,7 +17,7 @@ from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, Mode
 _LIT = (CrossConnectState.CONNECTED, CrossConnectState.PENDING_CONNECTION, CrossConnectState.UNKNOWN)
 
 
-def lit(snapshot: Snapshot | None) -> frozenset[CrossConnect]:
+def carrying(snapshot: Snapshot | None) -> frozenset[CrossConnect]:
     """Return the cross-connects of a reading that carry light or are about to; empty without a reading."""
     if snapshot is None:
         return frozenset()
@@ -44,12 +44,12 @@ class Leftover:
 
     switch: str
     cross_connect: CrossConnect
-    found: Found
+    state: Found
     reason: str
 
     def document(self) -> LeftoverDocument:
         """Return the leftover as a document of the REST API."""
-        where, state, reason = self.switch, self.found, self.reason
+        where, state, reason = self.switch, self.state, self.reason
         return LeftoverDocument(**vars(self.cross_connect), switch=where, found=state, reason=reason)
 
     def __str__(self) -> str:
@@ -58,7 +58,7 @@ class Leftover:
             Found.GONE: "is gone",
             Found.UNKNOWN: "may have changed",
         }
-        return f"optical switch {self.switch}: {self.cross_connect} {words[self.found]}: {self.reason}"
+        return f"optical switch {self.switch}: {self.cross_connect} {words[self.state]}: {self.reason}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +75,7 @@ class LeftoverDocument(CrossConnect):
 def achieved(plan: Plan, now: Snapshot) -> bool:
     """Return whether a reading shows everything that a plan was to change. Changes by others are ignored."""
     removed = set(plan.remove) - set(plan.add)
-    return set(plan.add) <= lit(now) and not removed & standing(now)
+    return set(plan.add) <= carrying(now) and not removed & standing(now)
 
 
 def taken_back(plan: Plan, now: Snapshot) -> Plan:

@@ -73,7 +73,7 @@ class Upkeep:
         snapshot = self._site.view(name).snapshot
         if snapshot is None:
             return Drift()
-        intended = (self._intents.wanted() or {}).get(name, frozenset())
+        intended = (self._intents.intended() or {}).get(name, frozenset())
         return drift(intended, self._intents.unwanted(name), snapshot)
 
     def is_as_intended(self, name: str) -> bool:

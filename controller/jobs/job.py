@@ -186,8 +186,8 @@ class Job:
     ``plane``: name of the plane with light on which the job runs, None on packet switches. ``switches``:
     switches that carry the job's light. ``started``: the agent has confirmed all workers. ``clean``: its
     workers are removed and its GPUs free. ``on_loss``: fail, swap or shrink. ``spares``: GPUs kept for a
-    swap. ``attempt``: number of restarts of its workers. ``told``: events that do not come from a worker,
-    with their index in ``events``.
+    swap. ``attempt``: number of restarts of its workers. ``announced``: events that do not come from a
+    worker, with their index in ``events``.
     """
 
     id: str
@@ -208,7 +208,7 @@ class Job:
     spares: list[str] = field(default_factory=list)
     attempt: int = 0
     losses: list[Loss] = field(default_factory=list)
-    told: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
+    announced: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)
     t_first_failure: float | None = None
     t_all_exited: float | None = None
@@ -250,7 +250,7 @@ class Job:
     def tell(self, event: str, t: float, **more: Any) -> None:
         """Enter an event of its own, which outlives a restart at the same place."""
         entry = {"t": t, "event": event, "job": self.id, **more}
-        self.told.append((len(self.events), entry))
+        self.announced.append((len(self.events), entry))
         self.events.append(entry)
 
     def document(self) -> JobDocument:
@@ -266,7 +266,7 @@ class Job:
 
     def record(self) -> dict[str, Any]:
         """Return the record of the job that is kept on disk. The workers' events are kept by the agent."""
-        more = {"started": self.started, "clean": self.clean, "attempt": self.attempt, "told": self.told}
+        more = {"started": self.started, "clean": self.clean, "attempt": self.attempt, "told": self.announced}
         return {**self.document(), **more}
 
     @classmethod
@@ -282,7 +282,7 @@ class Job:
             "switches": list(record.get("switches", ())),
             "spares": list(record.get("spares", ())),
             "losses": [Loss(**loss) for loss in record.get("losses", ())],
-            "told": [(index, dict(event)) for index, event in record.get("told", ())],
+            "announced": [(index, dict(event)) for index, event in record.get("told", ())],
         }
         return cls(**fields)
 
@@ -298,7 +298,7 @@ def linktest_targets(settings: Mapping[str, Any], ranks: int) -> list[int | None
 
 def enter_told(job: Job) -> None:
     """Insert the job's own events at their places, once all events of its workers have been read again."""
-    for index, event in job.told:
+    for index, event in job.announced:
         job.events.insert(index, event)
 
 

@@ -33,11 +33,11 @@ _Steps = tuple[Mapping[str, tuple[FlowMod, ...]], ...]
 class ForwardingPlan:
     """Flow changes by switch, in steps; each step must have taken effect before the next is sent.
 
-    ``wanted``: rules afterwards. ``failed``: reason by switch name for which a switch could not be read; the
+    ``rules``: those afterwards. ``failed``: reason by switch name for which a switch could not be read; the
     switch is repaired when it connects again.
     """
 
-    wanted: frozenset[Rule]
+    rules: frozenset[Rule]
     steps: _Steps
     failed: Mapping[str, str] = field(default_factory=dict)
 
@@ -53,13 +53,13 @@ class Stages:
 
     ``detour``, while all light is still as before: packets that can reach their destination over light that
     stays take that. ``dark``, after the old light has gone and before the new comes: all others.
-    ``last``, once the new light is there: the shortest paths. ``wanted``: the rules at the end.
+    ``last``, once the new light is there: the shortest paths. ``rules``: those at the end.
     """
 
     detour: ForwardingPlan | None
     dark: ForwardingPlan | None
     last: ForwardingPlan | None
-    wanted: frozenset[Rule]
+    rules: frozenset[Rule]
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ class Forwarding:
         ``as_read``: if all tables were right when last read, start from that reading; the caller must
         :meth:`verify` afterwards, and :meth:`reconcile` if someone else has written meanwhile.
         """
-        needed = self.wanted(cross_connects)
+        needed = self.rules_of(cross_connects)
         if as_read and self._stands is not None:
             return ForwardingPlan(needed, self._steps(self._stands, needed, cross_connects))
         tables, failed = self._read()
@@ -230,7 +230,7 @@ class Forwarding:
         planned by :meth:`plan`. The caller must :meth:`verify` afterwards.
         """
         with self._lock:
-            now, stay, then = (self.wanted(light) for light in (before, kept, after))
+            now, stay, then = (self.rules_of(light) for light in (before, kept, after))
             first, between = _over(stay, now), _over(stay, then)
             if first == now and between == then:
                 # Light that no rule depends on changes without the packet switches being asked.
@@ -275,7 +275,7 @@ class Forwarding:
                 return {}
             started = time.monotonic()
             failed = self.write(plan)
-            failed = {**self.verify(plan.wanted), **failed}
+            failed = {**self.verify(plan.rules), **failed}
             log.info("%d flow changes in %.1f ms", plan.changes, (time.monotonic() - started) * 1e3)
             return failed
 
@@ -323,9 +323,9 @@ class Forwarding:
         """Return whether these cross-connects need exactly the rules that were last read back from every
         switch.
         """
-        return self._stands is not None and self._stands == self.wanted(cross_connects)
+        return self._stands is not None and self._stands == self.rules_of(cross_connects)
 
-    def wanted(self, cross_connects: CrossConnects) -> frozenset[Rule]:
+    def rules_of(self, cross_connects: CrossConnects) -> frozenset[Rule]:
         """Return the rules that these cross-connects need, on all switches of this controller."""
         state = _state(cross_connects, self._down)
         rules = self._rules.get(state)

@@ -146,7 +146,7 @@ class TableWatch:
             self._tells[name] = tells
 
     def _compare(self, names: Iterable[str], light: CrossConnects) -> dict[str, TableDrift]:
-        needed = self._forwarding.wanted(light)
+        needed = self._forwarding.rules_of(light)
         tables, failed = self._plane.flow_tables([self._dpids[name] for name in names], timeout_s=_ANSWER_S)
         for dpid, error in failed.items():
             # One that is away is looked at when it has connected.

@@ -48,7 +48,7 @@ def router(controller: Controller) -> APIRouter:
         """Reserve GPUs and start workers. 409: GPUs are taken; 422: it can never fit."""
         return jobs.submit(
             body.name,
-            body.wanted,
+            body.selection,
             body.worker_settings(),
             hold=body.hold,
             plane=body.plane,

@@ -81,7 +81,7 @@ def router(controller: Controller) -> APIRouter:
 
     def intent_of(name: str) -> IntentDocument:
         site.driver(name)
-        intended = sorted((intents.wanted() or {}).get(name, ()))
+        intended = sorted((intents.intended() or {}).get(name, ()))
         drift = DriftDocument(**{key: sorted(group) for key, group in vars(circuits.drift(name)).items()})
         return IntentDocument(name, intents.policy(name), site.holder(name), intended, drift)
 

@@ -59,7 +59,7 @@ def router(controller: Controller) -> APIRouter:
     @routes.post("/planes/plan", **answers(any_planned, 409, 415, 422, 503))
     def plan(body: LightRequest) -> Any:
         """Light that a job would get; refused as the job would be. Nothing is changed."""
-        placement = jobs.light_plan(body.wanted, {"collective": body.collective}, body.plane)
+        placement = jobs.light_plan(body.selection, {"collective": body.collective}, body.plane)
         if placement is None:
             raise InvalidError("such a job runs on packet switches; name a plane")
         plane, light = placement

@@ -235,7 +235,7 @@ class Placement(Body):
         return self
 
     @property
-    def wanted(self) -> list[str] | int:
+    def selection(self) -> list[str] | int:
         """The GPUs in rank order, or how many."""
         return self.ranks if self.ranks is not None else self.gpus or 0
 
@@ -309,7 +309,7 @@ class CoreJobRequest(Placement):
             raise ValueError(f"on_loss {self.on_loss} has no use for spares")
         if self.checkpoint_every is not None and self.on_loss == "fail":
             raise ValueError("checkpoint_every: with on_loss fail nothing is kept")
-        size = self.wanted if isinstance(self.wanted, int) else len(self.wanted)
+        size = self.selection if isinstance(self.selection, int) else len(self.selection)
         to = self.linktest.to if self.linktest is not None else None
         if isinstance(to, list) and len(to) != size:
             raise ValueError(f"linktest.to has {len(to)} entries for {size} ranks")

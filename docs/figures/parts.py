@@ -98,7 +98,7 @@ class Middle:
 
     def _by_repeat(self, view: View, arm: str) -> dict[int, float]:
         row = view.base.at(arm, self.metric, self.at, subject=self.subject)
-        found = () if row is None else view.table.found(arm, row.point, self.subject, self.metric)
+        found = () if row is None else view.table.rows_of(arm, row.point, self.subject, self.metric)
         values = {one.repeat: one.value for one in found if one.repeat is not None and is_number(one.value)}
         if len(values) < 2:
             raise ScenarioError(f"{view.name}: no repeats of {self.metric} of arm {arm} ({dict(self.at)})")

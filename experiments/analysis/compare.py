@@ -105,7 +105,7 @@ def _ratio(row: Row, mine: At, base: At, limit: float | None) -> Iterator[Row]:
         return
     values = {
         over.repeat: (over.value, least)
-        for over in mine.found(*key)
+        for over in mine.rows_of(*key)
         if (least := base.value(*key, over.repeat)) and is_number(over.value)
     }
     spread = half_width([over / least for repeat, (over, least) in values.items() if repeat is not None])

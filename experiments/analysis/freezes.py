@@ -30,7 +30,7 @@ class Standstill:
     times: int
     for_s: float
 
-    def told(self) -> dict[str, Any]:
+    def data(self) -> dict[str, Any]:
         """Return the data of a reason."""
         return {"process": process_called(self.kind, self.name), **vars(self)}
 

@@ -93,7 +93,7 @@ def drifted(run: Run) -> Iterator[Reason]:
 def stood_still(run: Run) -> Iterator[Reason]:
     """Yield a reason for each process that stood still for longer than its work tolerates."""
     for standstill in standstills(run.records):
-        yield Reason("process_frozen", "doubtful", {"run": run.name, **standstill.told()})
+        yield Reason("process_frozen", "doubtful", {"run": run.name, **standstill.data()})
 
 
 def between_runs(records: Sequence[Record], runs: Sequence[Run]) -> Iterator[Reason]:
@@ -104,7 +104,7 @@ def between_runs(records: Sequence[Record], runs: Sequence[Run]) -> Iterator[Rea
     aside = [r.set_aside for r in records if isinstance(r, Repeated) and r.set_aside is not None]
     records_outside = outside(records, runs, aside)
     for standstill in standstills(records_outside):
-        yield Reason("frozen_outside_runs", "doubtful", standstill.told())
+        yield Reason("frozen_outside_runs", "doubtful", standstill.data())
     for drift in records_outside:
         if isinstance(drift, SwitchDrifted) and not drift.planned:
             data = {"switch": drift.switch, "what": drift.what, "said": drift.said}

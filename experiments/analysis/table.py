@@ -21,13 +21,13 @@ class At:
     def add(self, row: Row) -> None:
         self._rows.setdefault(row.metric, {}).setdefault(row.subject, []).append(row)
 
-    def found(self, subject: str, metric: str) -> Sequence[Row]:
-        """Return the rows of a subject and metric, like :meth:`Table.found`."""
+    def rows_of(self, subject: str, metric: str) -> Sequence[Row]:
+        """Return the rows of a subject and metric, like :meth:`Table.rows_of`."""
         return self._rows.get(metric, {}).get(subject, ())
 
     def row(self, subject: str, metric: str, repeat: int | None = None) -> Row | None:
         """Return the row of a figure, by default over all repeats; None if there is no such row."""
-        return next((row for row in self.found(subject, metric) if row.repeat == repeat), None)
+        return next((row for row in self.rows_of(subject, metric) if row.repeat == repeat), None)
 
     def value(self, subject: str, metric: str, repeat: int | None = None) -> float | None:
         """Return the number of a figure in the unit of the metric; None if there is none."""
@@ -63,10 +63,10 @@ class Table:
         """Every arm at each of its points."""
         return iter(self._at.values())
 
-    def found(self, arm: str, point: Point, subject: str, metric: str) -> Sequence[Row]:
+    def rows_of(self, arm: str, point: Point, subject: str, metric: str) -> Sequence[Row]:
         """Return the rows of a figure, over all repeats and of single repeats, whatever their label."""
         place = self._at.get((arm, key_of(point)))
-        return () if place is None else place.found(subject, metric)
+        return () if place is None else place.rows_of(subject, metric)
 
     def of(self, arm: str) -> list[At]:
         """Return an arm at each of its points."""

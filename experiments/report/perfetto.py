@@ -82,7 +82,7 @@ def _of_operations(run: Run) -> Iterator[Span]:
     """Yield operations of workloads, on the stream of each."""
 
     @cache
-    def said(job: str, program: int) -> list[tuple[str, str, str, Mapping[str, Any]]]:
+    def operations_of(job: str, program: int) -> list[tuple[str, str, str, Mapping[str, Any]]]:
         """Return stream, name, kind and arguments (bytes, if any) of each operation."""
         workload = run.jobs[job].plan.workload
         assert workload is not None
@@ -103,7 +103,7 @@ def _of_operations(run: Run) -> Iterator[Span]:
         if job.plan.workload is None:
             continue
         gpu = job.gpus[record.rank] if record.rank < len(job.gpus) else f"rank {record.rank}"
-        of_rank = said(record.job, int(job.plan.workload.program_of[record.rank]))
+        of_rank = operations_of(record.job, int(job.plan.workload.program_of[record.rank]))
         for (stream, name, kind, size), (begin, end) in zip(of_rank, record.times_s, strict=True):
             args = {"job": record.job, "iteration": record.i, **size}
             yield Span(gpu, f"stream {stream}", name, record.begin + begin, record.begin + end, kind, args)

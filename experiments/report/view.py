@@ -56,7 +56,7 @@ class Figures:
     def row(self, metric: str, label: Label | None = None) -> Row | None:
         """Return the row of a metric over all repeats; None if there is none."""
         point = _NOWHERE if label == PUBLISHED else self.point
-        for row in self.view.table.found(self.arm, point, self.subject, metric):
+        for row in self.view.table.rows_of(self.arm, point, self.subject, metric):
             if row.repeat is None and (row.label == label if label else row.label != PUBLISHED):
                 return row
         return None
@@ -88,7 +88,7 @@ class Figures:
 
     def repeats(self, metric: str) -> list[Row]:
         """Return the figures of single runs in their order; empty if there was only one run."""
-        rows = self.view.table.found(self.arm, self.point, self.subject, metric)
+        rows = self.view.table.rows_of(self.arm, self.point, self.subject, metric)
         return sorted((row for row in rows if row.repeat is not None), key=lambda row: row.repeat or 0)
 
     def modelled(self, metric: str) -> Row | None:

@@ -66,7 +66,7 @@ Progress = Callable[[str], None]
 class MeasuredChange:
     """Change of circuits: when it was requested and answered (nanoseconds), and what was reported."""
 
-    asked: int
+    requested: int
     answered: int
     result: ApplyResult
 
@@ -115,11 +115,11 @@ class MeasuredStream:
         none did.
         """
         there = self.arrived[faceplate]
-        later = np.flatnonzero(there.at >= since)
+        later = np.flatnonzero(there.times >= since)
         if not len(later):
             return None
         number = int(there.numbers[later].min())
-        return max(since, int(self.sent.before[max(0, number - 1)])), int(there.at[later].min())
+        return max(since, int(self.sent.before[max(0, number - 1)])), int(there.times[later].min())
 
 
 def two_states(rig: Rig, count: int) -> tuple[set[CrossConnect], set[CrossConnect]]:
@@ -181,9 +181,12 @@ def _seen(
     changes: Sequence[MeasuredChange], interruptions: Sequence[Gap]
 ) -> Iterator[tuple[MeasuredChange, list[Gap]]]:
     """Yield the changes, each with the gaps that began after its request and before the next one."""
-    ends = [change.asked for change in changes[1:]]
+    ends = [change.requested for change in changes[1:]]
     for change, until in zip(changes, [*ends, changes[-1].answered + 10**9], strict=True):
-        yield change, [gap for gap in interruptions if change.asked <= gap.gone[1] and gap.gone[0] < until]
+        yield (
+            change,
+            [gap for gap in interruptions if change.requested <= gap.gone[1] and gap.gone[0] < until],
+        )
 
 
 def _closest(change: MeasuredChange, sent: Sent) -> float:
@@ -192,7 +195,7 @@ def _closest(change: MeasuredChange, sent: Sent) -> float:
     If no frame was lost, no dark time is longer.
     """
     until = change.answered + round(1e10 * PACE_S)
-    of_it = sent.before[(sent.before >= change.asked) & (sent.before <= until)]
+    of_it = sent.before[(sent.before >= change.requested) & (sent.before <= until)]
     return float(np.diff(of_it).max()) / 1e9 if len(of_it) > 1 else SHARP_S
 
 
@@ -255,12 +258,12 @@ def command_to_light(
     changes, streams = _moves(rig, driver, count, moves, (1,))
     light, unsharp = [], 0
     for number, change in enumerate(changes):
-        came = streams[1].first_at(2 if number % 2 else 1, change.asked)
+        came = streams[1].first_at(2 if number % 2 else 1, change.requested)
         if came is None or came[1] - came[0] > SHARP_S * 1e9:
             unsharp += 1
             continue
-        light.append((sum(came) / 2 - change.asked) / 1e9)
-    answers = [(change.answered - change.asked) / 1e9 for change in changes]
+        light.append((sum(came) / 2 - change.requested) / 1e9)
+    answers = [(change.answered - change.requested) / 1e9 for change in changes]
     return {
         "circuits": count,
         "writes": changes[0].result.writes,
@@ -312,7 +315,7 @@ def kept_circuits(
         "twice": len(numbers) - heard.distinct,
         "out_of_order": int((np.diff(numbers) < 0).sum()),
         "lost": count - heard.distinct,
-        "change": summary([(change.answered - change.asked) / 1e9 for change in changes]),
+        "change": summary([(change.answered - change.requested) / 1e9 for change in changes]),
     }
 
 

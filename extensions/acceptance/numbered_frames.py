@@ -93,10 +93,10 @@ class Gap:
 
 @dataclass(frozen=True)
 class Arrived:
-    """Frames of one stream as they arrived: their ``numbers``, and ``at`` what times."""
+    """Frames of one stream as they arrived: their ``numbers``, and the ``times`` of these."""
 
     numbers: Times
-    at: Times
+    times: Times
 
     @property
     def distinct(self) -> int:
@@ -106,7 +106,7 @@ class Arrived:
 def merged(parts: Iterable[Arrived]) -> Arrived:
     """Join the frames of one stream that arrived at several hosts, and return them."""
     listed = list(parts)
-    return Arrived(np.concatenate([p.numbers for p in listed]), np.concatenate([p.at for p in listed]))
+    return Arrived(np.concatenate([p.numbers for p in listed]), np.concatenate([p.times for p in listed]))
 
 
 def gaps(sent: Sent, arrived: Arrived) -> list[Gap]:
@@ -114,7 +114,7 @@ def gaps(sent: Sent, arrived: Arrived) -> list[Gap]:
     count = len(sent.before)
     known = arrived.numbers < count
     stamps = np.zeros(count, dtype=np.int64)
-    stamps[arrived.numbers[known]] = arrived.at[known]
+    stamps[arrived.numbers[known]] = arrived.times[known]
     positions = np.flatnonzero(stamps)
     interruptions = []
     for index in np.flatnonzero(np.diff(positions) > 1):

@@ -101,7 +101,7 @@ class Bench:
         return "\n".join([self.collective, *(line.rstrip() for line in lines)])
 
 
-def wanted(
+def request_of(
     scenario: str | Path | Mapping[str, Any],
     test: Path,
     root: Path,
@@ -191,7 +191,7 @@ def slow(lab: Lab, below: float = SLOW) -> list[str]:
     return [words_of(link) for link in slow_links(lab.links, below)]
 
 
-def told(lab: Lab) -> str:
+def summary(lab: Lab) -> str:
     """Return the text that is shown with a failure: the tables so far, and the slow links."""
     lines = [words_of(link) for link in slow_links(lab.links_at_start)]
     return "\n".join([*lab.notes, *(lines or ["no link below its stated rate"]), f"logs: {lab.logs}"])

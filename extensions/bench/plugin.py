@@ -67,9 +67,9 @@ def pytest_runtest_makereport(
     report = yield
     lab: Any = getattr(item, "funcargs", {}).get("ringlight_lab")
     if report.when == "call" and report.failed and lab is not None:
-        from ringlight.extensions.bench.fixture_lab import told
+        from ringlight.extensions.bench.fixture_lab import summary
 
-        report.sections.append((f"ringlight lab {lab.id}", told(lab)))
+        report.sections.append((f"ringlight lab {lab.id}", summary(lab)))
     return report
 
 
@@ -131,11 +131,11 @@ def ringlight_lab(
 ) -> Iterator[Lab]:
     """Yield a lab of the scenario, up and its links measured; removed whatever happens."""
     from ringlight.experiments.scripting.lab import why_not
-    from ringlight.extensions.bench.fixture_lab import wanted
+    from ringlight.extensions.bench.fixture_lab import request_of
 
     kept, words = _marked(request)
     with _in_one_line():
-        lab_request: Wanted = wanted(ringlight_scenario, request.path, request.config.rootpath, **words)
+        lab_request: Wanted = request_of(ringlight_scenario, request.path, request.config.rootpath, **words)
     if (reason := why_not(lab_request.runtime)) is not None:
         _cannot(request.config, reason)
     with _in_one_line():
@@ -147,7 +147,7 @@ def ringlight_lab(
 
 
 def _marked(request: pytest.FixtureRequest) -> tuple[bool, dict[str, Any]]:
-    """Return whether the next test may have the same lab, and keywords for ``wanted``."""
+    """Return whether the next test may have the same lab, and keywords for ``request_of``."""
     marker = request.node.get_closest_marker("ringlight")
     keywords = dict(marker.kwargs) if marker is not None else {}
     for key in keywords:

@@ -195,14 +195,14 @@ class LitCluster(Cluster):
     """A cluster of parts that circuits through an optical switch join, pair by pair, and nothing else.
 
     ``joined``: the part that each leaf is in; ``ports``: how many circuits may end at each part, any of one
-    with any of another; ``circuit``: what one carries, as GPUs' rates; ``lit``: how many join each pair at
-    first, in the order of ``pairs``. A job's parts send each other what their GPUs do, straight.
+    with any of another; ``circuit``: what one carries, as GPUs' rates; ``lit_circuits``: how many join each
+    pair at first, in the order of ``pairs``. A job's parts send each other what their GPUs do, straight.
     """
 
     joined: tuple[int, ...] = ()
     ports: int = 0
     circuit: float = 1.0
-    lit: tuple[int, ...] = ()
+    lit_circuits: tuple[int, ...] = ()
 
     @cached_property
     def pairs(self) -> tuple[tuple[int, int], ...]:
@@ -224,7 +224,7 @@ class LitCluster(Cluster):
         import numpy as np
 
         below = [rate for level in self.capacity for rate in level]
-        return np.array([*below, *(count * self.circuit for count in self.lit)])
+        return np.array([*below, *(count * self.circuit for count in self.lit_circuits)])
 
     def loads(self, placed: Mapping[int, int], once_round: bool) -> list[tuple[int, float]]:
         loads = super().loads(placed, once_round)

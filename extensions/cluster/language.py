@@ -388,7 +388,7 @@ def _fits_cluster(policies: Policies, cluster: Cluster, has_faults: bool) -> Non
                 f"jobs.trace.light: {policies.light}: light joins switches here, and is divided at-arrival "
                 "or at-intervals"
             )
-        if policies.light == "none" and not all(cluster.lit):
+        if policies.light == "none" and not all(cluster.lit_circuits):
             raise ValueError("jobs.trace.light: none: some switches have no circuit to some others")
     if policies.placement == "controller" and (lattice is None or not lattice.needed):
         if not cluster.names:

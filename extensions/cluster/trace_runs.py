@@ -99,7 +99,7 @@ def _records(of: TraceRun, report: Callable[[float], None]) -> list[Record]:
         by_gpu=None if of.fabric is None else Gpus(of.fabric, plan.cluster, of.sent or shares.tolist()),
         losses=_losses(plan),
         iteration_s=0.0 if plan.trains is None else plan.trains.iteration_s,
-        told=report,
+        progress=report,
     )
     seen = [[t, [list(part) for part in where]] for t, where in made.seen]
     every = 1 + sum(len(where) for _, where in made.seen) // MOST_PARTS

@@ -40,7 +40,7 @@ class Frames:
             yield frame, raw
 
 
-def told(request: bytes) -> str:
+def summary_of(request: bytes) -> str:
     """Summarise a Set request and return the text, such as "delete 2, replace 1". ``request`` begins with
     gRPC's five bytes.
     """
@@ -97,7 +97,7 @@ class GnmiProxy(Proxy):
                     requests[number] = requests.get(number, b"") + frame.data
                     # A request without its last frame has no effect.
                     if "END_STREAM" in frame.flags:
-                        self.seen.append(told(requests.pop(number)))
+                        self.seen.append(summary_of(requests.pop(number)))
                         lose, self.lose = self.lose, None
                         if lose is False:
                             return

@@ -77,7 +77,7 @@ def widen(
     """
     if len(files) < 2:
         fail("give the files of a workload, and OUT", 2)
-    from ringlight.extensions.models.widening import first_difference, found, grown, widened
+    from ringlight.extensions.models.widening import first_difference, grown, replicas_of, widened
 
     *read, out = files
     recorded, besides = (
@@ -89,7 +89,7 @@ def widen(
         fail("state what to widen to: --dp, --tp, --pp or --ep", 2)
     try:
         if set(given) == {"dp"} and not recorded_as and not besides:
-            replicas = found(recorded)
+            replicas = replicas_of(recorded)
             _check_most(recorded.ranks // replicas.count * given["dp"])
             wide = widened(recorded, given["dp"], replicas, sharded or ())
         else:

@@ -61,7 +61,7 @@ class Replicas:
         return (outer * self.count * copies + copy * self.count + self.of(ranks)) * self.stride + inner
 
 
-def found(workload: Workload) -> Replicas:
+def replicas_of(workload: Workload) -> Replicas:
     """Return the replicas by the smallest groups whose operations are called dp or edp.
 
     Raises ValueError if there are none, or they do not fit a grid.

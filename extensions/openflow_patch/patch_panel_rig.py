@@ -131,6 +131,7 @@ class OpenFlowRig(Rig):
         return set(self._flows())
 
     def lit_since(self, cross_connect: CrossConnect) -> float:
+        """Return the time of the last write of a cross-connect, in monotonic seconds."""
         return time.monotonic() - self._flows()[cross_connect][0]
 
     def packets(self, cross_connect: CrossConnect) -> int:

@@ -39,7 +39,7 @@ class Takes:
         name = self._index[folder]["takes"][number]["name"]
         return json.dumps(self._folders[folder].take(name), separators=(",", ":")).encode()
 
-    def found(self, name: str) -> bytes | None:
+    def document(self, name: str) -> bytes | None:
         """Return the document of this name; None if there is none."""
         if name == "runs.json":
             return json.dumps(self._index).encode()
@@ -57,7 +57,7 @@ class Takes:
             await _answer(send, 307, b"", (b"location", VIEW.encode()))
         elif not path.endswith(".json"):
             await self._page(scope, receive, send)
-        elif (body := await to_thread.run_sync(self.found, path.removeprefix(VIEW))) is None:
+        elif (body := await to_thread.run_sync(self.document, path.removeprefix(VIEW))) is None:
             await self._nothing(scope, receive, send)
         else:
             await _answer(send, 200, body, (b"content-type", b"application/json"))

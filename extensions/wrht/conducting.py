@@ -365,7 +365,7 @@ class RingConductor:
         iteration = None if step is None else step // steps
         return Playing(self.job, steps, step, iteration, self._core.setting, self.trouble)
 
-    def lit(self) -> list[LitPair]:
+    def lit_pairs(self) -> list[LitPair]:
         """Return the pairs of GPUs that have light, for the step whose light is set; before any setting, for
         the first step.
 

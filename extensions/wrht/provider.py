@@ -137,7 +137,7 @@ class RingProvider(Alone[RingPlan, RingConductor]):
 
     def lightpaths(self, plane: RingPlane, since: float) -> list[LitPair]:
         playing = self._playing.get(plane.name)
-        return [] if playing is None else playing.lit()
+        return [] if playing is None else playing.lit_pairs()
 
     def onic(self, plane: RingPlane, gpu: str) -> OnicDocument:
         playing = self._playing.get(plane.name)

@@ -287,6 +287,7 @@ class ScpiRig(Rig):
         return {CrossConnect(i, circuit.egress, w) for (i, w), circuit in self.maps.cross_connects().items()}
 
     def lit_since(self, cross_connect: CrossConnect) -> float:
+        """Return the time of the last write of a cross-connect, in monotonic seconds."""
         spot = cross_connect.ingress, cross_connect.wavelength
         return self.maps.cross_connects()[spot].ready_ns / 1e9
 

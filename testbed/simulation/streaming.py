@@ -150,6 +150,7 @@ class Streaming:
         first = self._streams[number].segments[0]
 
         def more(flow: LinkFlow) -> float:
+            """Begin the next segment of a flow. Return its bytes, 0 at the end."""
             self._segment[number] += 1
             if self._segment[number] == len(self._streams[number].segments):
                 return 0.0

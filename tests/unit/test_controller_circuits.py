@@ -248,7 +248,7 @@ def test_light_that_can_neither_be_made_nor_taken_back_is_named_and_rules_follow
     assert "mirror stuck" in change.problems[0]
     assert change.outcome == "partly undone"
     gone = light(PORTS[:6])["ocs0"] - light(SWAPPED)["ocs0"]
-    assert {(one.switch, one.cross_connect, one.found) for one in change.left} == {
+    assert {(one.switch, one.cross_connect, one.state) for one in change.left} == {
         ("ocs0", xc, Found.GONE) for xc in gone
     }
     left = bench.driver.stand

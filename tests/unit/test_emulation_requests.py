@@ -102,7 +102,7 @@ def test_groups_of_a_collective_are_those_of_the_jobs_ranks() -> None:
     """Not of any number of ranks: groups of two do not divide one."""
     job: dict[str, Any] = {"name": "red", "collective": "hierarchical-ring-group-2"}
     job |= {"gradient_bytes": 96400, "compute_s": 0.1, "iterations": 2}
-    assert JobRequest.model_validate({**job, "gpus": 4}).wanted == 4
+    assert JobRequest.model_validate({**job, "gpus": 4}).selection == 4
     for ranks in ({"gpus": 3}, {"ranks": ["g0", "g1", "g2"]}):
         with pytest.raises(ValidationError, match="3 ranks cannot have groups of 2"):
             JobRequest.model_validate(job | ranks)

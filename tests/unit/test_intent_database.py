@@ -43,15 +43,15 @@ def names(group: frozenset[CrossConnect]) -> set[str | None]:
 
 
 def test_what_is_saved_is_there_for_the_next_process(database: IntentDatabase, path: Path) -> None:
-    assert database.wanted() is None
+    assert database.intended() is None
     database.save({"a": A, "b": frozenset()})
     database.save({"a": A | {CrossConnect(2, 12, None, "zwei")}})
     database.set_policy(None, Policy.ALARM)
     database.set_policy("b", Policy.ADOPT)
     database.note("ann", "change", "a", add=["1->11"])
     database = anew(database, path)
-    assert database.wanted() == {"a": A, "b": frozenset()}
-    assert names((database.wanted() or {})["a"]) == {None, "two"}
+    assert database.intended() == {"a": A, "b": frozenset()}
+    assert names((database.intended() or {})["a"]) == {None, "two"}
     assert (database.policy("a"), database.policy("b")) == (Policy.ALARM, Policy.ADOPT)
     assert database.own_policies() == {"b": Policy.ADOPT}
     (entry,) = database.audit()
@@ -67,19 +67,19 @@ def test_a_change_is_known_until_it_ends(database: IntentDatabase, path: Path) -
     database.save({"a": A, "b": A})
     database.begin("ann", {"a": B})
     database = anew(database, path)
-    assert database.wanted() == {"a": B, "b": A}
+    assert database.intended() == {"a": B, "b": A}
     assert database.pending() == Pending("ann", {"a": A})
     left = CrossConnect(2, 11, 3)
     database.take_back({"a": frozenset({left, CrossConnect(1, 11)})})
     database = anew(database, path)
     assert database.pending() is None
-    assert database.wanted() == {"a": A, "b": A}
+    assert database.intended() == {"a": A, "b": A}
     assert database.unwanted("a") == {left}, "what is wanted is not to be removed"
     database.begin("bob", {"a": B})
     assert database.unwanted("a") == frozenset()
     database.end()
     database = anew(database, path)
-    assert (database.pending(), database.wanted()) == (None, {"a": B, "b": A})
+    assert (database.pending(), database.intended()) == (None, {"a": B, "b": A})
     database.close()
 
 
@@ -99,7 +99,7 @@ def test_a_write_that_fails_changes_nothing(database: IntentDatabase, path: Path
     with pytest.raises(UnavailableError, match=f"{path}: cannot be written: database or disk is full"):
         database.begin("ann", {"a": frozenset(CrossConnect(i, i + 1, None, "x" * 99) for i in range(999))})
     for one in (database, anew(database, path)):
-        assert (one.wanted(), one.pending(), one.policy()) == ({"a": A}, None, Policy.MEND)
+        assert (one.intended(), one.pending(), one.policy()) == ({"a": A}, None, Policy.MEND)
     one.save({"a": B})
     one.close()
 
@@ -136,7 +136,7 @@ def test_one_controller_at_a_time_has_it_and_a_killed_one_no_longer(
     assert (done.stdout, done.returncode) == ("begun\n", -9)
     after = IntentDatabase(path)
     assert after.pending() == Pending("ann", {"a": frozenset()})
-    assert after.wanted() == {"a": {CrossConnect(1, 11)}}
+    assert after.intended() == {"a": {CrossConnect(1, 11)}}
     after.close()
 
 
@@ -162,7 +162,7 @@ def refusal(path: Path) -> str:
         database = IntentDatabase(path)
     except StartError as error:
         return str(error)
-    database.wanted()
+    database.intended()
     database.audit(limit=1000)
     database.close()
     return ""

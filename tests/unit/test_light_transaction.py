@@ -91,7 +91,7 @@ def test_what_a_change_did_is_taken_back_or_named(
     left = leftovers({"s": plan}, {"s": reading(after)}, {"s": "stuck"})
     named = {one.cross_connect for one in left}
     assert (after ^ before) - strangers == named
-    assert {one.cross_connect for one in left if one.found is Found.STANDS} <= after
+    assert {one.cross_connect for one in left if one.state is Found.STANDS} <= after
     assert strangers <= after
     if gone == set(back.remove) and made == set(back.add):
         assert named <= before, "nothing of ours is left standing"
@@ -99,7 +99,7 @@ def test_what_a_change_did_is_taken_back_or_named(
             assert "made meanwhile, has its port" in one.reason
     unread = leftovers({"s": plan}, {"s": None}, {})
     assert {one.cross_connect for one in unread} >= named
-    assert {one.found for one in unread} <= {Found.UNKNOWN}
+    assert {one.state for one in unread} <= {Found.UNKNOWN}
 
 
 def fits(stand: frozenset[CrossConnect], xc: CrossConnect) -> bool:
@@ -266,8 +266,8 @@ def test_after_any_failure_of_any_switches_all_is_done_or_as_before_or_named(
             for name, stand in three.stands().items():
                 assert {(name, xc) for xc in stand ^ before[name]} <= named
             for one in change.left:
-                if one.found is not Found.UNKNOWN:
-                    assert (one.cross_connect in three.stands()[one.switch]) == (one.found is Found.STANDS)
+                if one.state is not Found.UNKNOWN:
+                    assert (one.cross_connect in three.stands()[one.switch]) == (one.state is Found.STANDS)
                     assert any(str(one) == text for text in change.problems)
             assert bool(change.left) == (change.outcome == "partly undone")
         else:

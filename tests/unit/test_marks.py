@@ -122,7 +122,7 @@ def test_threads_post_at_once_and_nothing_is_lost(tmp_path: Path) -> None:
     for thread in threads:
         thread.join(30)
     assert numbers(tmp_path / FILE) == [0, 4 * 10 * 5]
-    assert posted.told() == {1: [4 * 10 * 3, 4 * 10 * 2]}
+    assert posted.amounts() == {1: [4 * 10 * 3, 4 * 10 * 2]}
 
 
 def test_a_message_is_posted_once_it_may_go(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_a_message_is_posted_once_it_may_go(tmp_path: Path) -> None:
         sending.join(5)
         assert not sending.is_alive()
         assert numbers(tmp_path / FILE) == [0, 1000 + HEAD_BYTES]
-        assert posted.told() == {1: [1000, HEAD_BYTES]}
+        assert posted.amounts() == {1: [1000, HEAD_BYTES]}
         sender.hang_up()
         receiver.hang_up()
 

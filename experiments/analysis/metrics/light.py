@@ -124,6 +124,7 @@ def _rise(before: Mapping[str, Any], after: Mapping[str, Any], name: str) -> flo
     """Return the increase of a counter, summed over nodes or over their ports."""
 
     def total(counters: Mapping[str, float | Sequence[float]]) -> float:
+        """Return the count of a node, the sum over its ports."""
         value = counters.get(name, 0)
         return value if isinstance(value, int | float) else sum(value)
 

@@ -28,15 +28,15 @@ from ringlight.fabric.utilisation import DEFINITIONS, Definition
 
 @dataclass(frozen=True)
 class _ComparisonLine:
-    """A metric of an arm beside others; ``one`` is None for the baseline."""
+    """A metric of an arm beside others; ``compared`` is None for the baseline."""
 
     metric: str
-    at: Figures
+    figures: Figures
     beside: Sequence[Figures]
-    one: Compared | None = None
+    compared: Compared | None = None
 
     def of(self, cell: Callable[[Compared, str], str], of_base: str = NOTHING) -> str:
-        return of_base if self.one is None else cell(self.one, self.metric)
+        return of_base if self.compared is None else cell(self.compared, self.metric)
 
 
 @section(21, "Comparison")
@@ -87,21 +87,24 @@ def _table(view: View, pairs: Sequence[Compared]) -> str:
     jobs = max(len(list(view.each("job", [pair.arm]))) for pair in pairs)
 
     def group(line: _ComparisonLine) -> str:
-        alone = line.at.subject == "run" or jobs == 1
-        return text(upper_first(called(line.metric))) + ("" if alone else f", {text(line.at.subject)}")
+        alone = line.figures.subject == "run" or jobs == 1
+        return text(upper_first(called(line.metric))) + ("" if alone else f", {text(line.figures.subject)}")
 
     shown = table_of(
         list(_lines(pairs)),
         [
             ("", _name),
-            (view.label, lambda line: line.at.figure(line.metric)),
+            (view.label, lambda line: line.figures.figure(line.metric)),
             ("ratio", lambda line: line.of(_ratio, "1")),
             ("reduction", lambda line: line.of(_reduction)),
-            (f"model {tag('analytic')}", lambda line: line.of(_model, figure(line.at.modelled(line.metric)))),
+            (
+                f"model {tag('analytic')}",
+                lambda line: line.of(_model, figure(line.figures.modelled(line.metric))),
+            ),
             (f"paper {tag('published')}", lambda line: line.of(_paper, _of_baseline(line))),
         ],
         group=group,
-        strong=lambda line: line.one is not None,
+        strong=lambda line: line.compared is not None,
     )
     notes = "".join(f"{_limit(pair)}{_told_apart(pair)}{_by_phase(pair)}" for pair in pairs)
     return f"<h3>{text(about)}</h3>{shown}{notes}"
@@ -119,9 +122,9 @@ def _lines(pairs: Sequence[Compared]) -> Iterator[_ComparisonLine]:
 
 def _name(line: _ComparisonLine) -> str:
     """Return the arm's title without the words with which its neighbours also begin."""
-    short = {apart(line.at.title, other.title)[0] for other in line.beside}
-    name = text(upper_first(short.pop() if len(short) == 1 else line.at.title))
-    verdict = line.at.view.fidelity.get("arms", {}).get(line.at.arm, "good")
+    short = {apart(line.figures.title, other.title)[0] for other in line.beside}
+    name = text(upper_first(short.pop() if len(short) == 1 else line.figures.title))
+    verdict = line.figures.view.fidelity.get("arms", {}).get(line.figures.arm, "good")
     return name if verdict == "good" else f"{name} {mark(verdict, verdict)}"
 
 
@@ -153,7 +156,7 @@ def _model(pair: Compared, metric: str) -> str:
 
 
 def _of_baseline(line: _ComparisonLine) -> str:
-    paper = line.at.row(line.metric, PUBLISHED)
+    paper = line.figures.row(line.metric, PUBLISHED)
     return f"{figure(paper)} {worth_tag(paper)}" if paper is not None else NOTHING
 
 

@@ -70,7 +70,7 @@ def timeline(view: View, draw: Draw) -> str:
         lines,
         [
             ("arm", lambda line: text(line.run.plan.title)),
-            ("event", lambda line: text(line.said)),
+            ("event", lambda line: text(line.words)),
             ("at", lambda line: seconds_and_real(line.t - line.run.released, line.run.plan.setting.scale)),
             ("took", lambda line: line.took),
             ("what came of it", lambda line: line.came),
@@ -92,7 +92,7 @@ class _Happened:
     """A row of the table. ``t``: by the lab's clock, seconds; ``took`` and ``came`` as HTML."""
 
     run: Run
-    said: str
+    words: str
     t: float
     took: str
     came: str

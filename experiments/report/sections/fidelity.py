@@ -109,14 +109,14 @@ def _side(figure: str, side: str, scale: Scale) -> Callable[[Entry], str]:
 
 
 def _difference(figure: str) -> Callable[[Entry], str]:
-    def said(entry: Entry) -> str:
+    def cell(entry: Entry) -> str:
         if figure not in entry:
             return ""
         percents = entry[figure]["difference_percent"]
         words = f"{signed(percents)} %"
         return mark("doubtful", words) if abs(percents) > REACH_PERCENT[figure] else words
 
-    return said
+    return cell
 
 
 def _not_compared(reasons: Mapping[str, str]) -> str:

@@ -41,7 +41,7 @@ class _Series:
     beside: str | None
     fixed: Point
 
-    def at(self, arm: str, changed: Point) -> Figures:
+    def figures(self, arm: str, changed: Point) -> Figures:
         return self.view.at(arm, self.subject, self.point(changed))
 
     def point(self, changed: Point) -> Point:
@@ -114,7 +114,7 @@ def _panels(series: _Series) -> Figure:
             {series.path: value} | ({series.beside: panel} if series.beside else {}) for value in values
         ]
         heights_by_arm = [
-            [series.at(arm, point).number(series.metric) for point in points] for arm in series.arms
+            [series.figures(arm, point).number(series.metric) for point in points] for arm in series.arms
         ]
         heights += [y for ys in heights_by_arm for y in ys if y]
         zero |= any(0 in ys for ys in heights_by_arm)
@@ -160,15 +160,15 @@ def _points(series: _Series) -> str:
 
 
 def _beside(series: _Series, arm: str, metric: str) -> Callable[[Point], str]:
-    return lambda point: series.at(arm, point).figure(metric)
+    return lambda point: series.figures(arm, point).figure(metric)
 
 
 def _of_arm(series: _Series, arm: str) -> Callable[[Point], str]:
     """The arm's figure, marked where it is the least of all."""
 
     def shown(point: Point) -> str:
-        numbers = {other: series.at(other, point).number(series.metric) for other in series.arms}
-        return _marked(series.at(arm, point).figure(series.metric), numbers[arm], numbers.values())
+        numbers = {other: series.figures(other, point).number(series.metric) for other in series.arms}
+        return _marked(series.figures(arm, point).figure(series.metric), numbers[arm], numbers.values())
 
     return shown
 

@@ -55,12 +55,12 @@ _COLOURS = {
 class _Of(NamedTuple):
     """Bytes that a job carried for one purpose."""
 
-    at: Figures
+    figures: Figures
     purpose: str
     bytes: TrafficSummary
 
     def number(self, metric: str) -> float | None:
-        return self.at.number(of_purpose(metric, self.purpose))
+        return self.figures.number(of_purpose(metric, self.purpose))
 
 
 @section(17, "Workloads", needs=("exposed",))
@@ -105,10 +105,10 @@ def _of_purposes(view: View, jobs: Sequence[Figures]) -> str:
     purposes = [
         _Of(job, purpose, sent) for job in jobs for purpose, sent in traffic(_workload(_plan(job))).items()
     ]
-    purposes.sort(key=lambda entry: (jobs.index(entry.at), COMMUNICATION.index(entry.purpose)))
+    purposes.sort(key=lambda entry: (jobs.index(entry.figures), COMMUNICATION.index(entry.purpose)))
     columns: Columns[_Of] = [
         ("purpose", lambda entry: text(entry.purpose)),
-        *((head, lambda entry, of=cell(of): of(entry.at)) for head, of in _where(jobs)),
+        *((head, lambda entry, of=cell(of): of(entry.figures)) for head, of in _where(jobs)),
         ("exposed", lambda entry: seconds(entry.number("exposed"))),
         ("hidden", lambda entry: seconds(entry.number("hidden"))),
         ("of it hidden", _share_hidden),

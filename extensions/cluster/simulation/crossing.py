@@ -82,6 +82,7 @@ class Crossing:
         self.changed = True
 
     def remove(self, job: int, now: float) -> float:
+        """Remove a job and its turns. Return its remaining work in seconds at ideal speed."""
         """Remove a job. Return its remaining work in seconds at ideal speed."""
         self._sync(now)
         place, count = self.jobs.index(job), len(self.jobs)
@@ -187,6 +188,7 @@ class Alternating(Crossing):
         self._turns[job] = (whole, iterations - whole <= share + 1e-9)
 
     def remove(self, job: int, now: float) -> float:
+        """Remove a job and its turns. Return its remaining work in seconds at ideal speed."""
         del self._turns[job]
         return super().remove(job, now)
 

@@ -111,7 +111,7 @@ class Dividing(Still):
 
     def __init__(self, run: Running, cluster: LitCluster, policies: Policies) -> None:
         self._run, self._cluster, self._dark_s = run, cluster, policies.dark_s
-        self._lit = np.array(cluster.lit, dtype=np.int64)
+        self._lit = np.array(cluster.lit_circuits, dtype=np.int64)
         self._divides = policies.light == "at-arrival"
         if policies.light == "at-intervals":
             self.every_s = policies.every_s

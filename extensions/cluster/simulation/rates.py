@@ -133,12 +133,12 @@ def duty(
     cells = (links[:, None] * len(LEVELS) + np.arange(len(LEVELS))).ravel()
 
     def of_others(puts: FloatArray) -> FloatArray:
-        """Return the load of all other jobs on each job's link, in GPUs' full rates."""
+        """Return the load of all other jobs on each job's link, as a number of GPUs' full rates."""
         sums = np.bincount(cells, puts.ravel(), len(capacity) * len(LEVELS))
         return sums.reshape(-1, len(LEVELS))[links] - puts
 
     def least(values: FloatArray) -> FloatArray:
-        """Return the least value of each job's links; 1 without any."""
+        """Return the least share of each job's links; 1 without any."""
         lowest = np.ones(len(shares))
         lowest[some] = np.minimum.reduceat(values, firsts)
         return lowest

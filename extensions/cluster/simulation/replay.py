@@ -128,7 +128,7 @@ def replay(
     by_gpu: Gpus | None = None,
     losses: Losses = Losses(),
     iteration_s: float = 0.0,
-    told: Callable[[float], None] | None = None,
+    progress: Callable[[float], None] | None = None,
 ) -> Replay:
     """Replay a trace and return its record. Jobs that have not ended at ``until_s`` are left as they are.
 
@@ -136,9 +136,9 @@ def replay(
     (``job_traces.shares_of``). ``see_s``: moments at which the places of all jobs are kept.
     ``start_up_s``: seconds for which a job, each or all, has its GPUs before it begins. ``by_gpu``: the GPUs
     by name, if the controller's own functions decide, without which none is lost by name. ``iteration_s``:
-    seconds of an iteration of all jobs at ideal speed, if they send in turn (``on-off``). ``told`` is called
-    now and then with the share that is done, of all arrivals and ends. Raises ValueError for a job that is
-    larger than the cluster.
+    seconds of an iteration of all jobs at ideal speed, if they send in turn (``on-off``). ``progress`` is
+    called now and then with the share that is done, of all arrivals and ends. Raises ValueError for a job
+    that is larger than the cluster.
     """
     if len(trace) and int(trace.gpus.max()) > cluster.size:
         raise ValueError(f"a job wants {int(trace.gpus.max())} GPUs; the cluster has {cluster.size}")
@@ -205,8 +205,8 @@ def replay(
             in_system += inside * took
             run.now = then
         events += 1
-        if told is not None and not events % TOLD_EVERY:
-            told((2 * come - inside) / (2 * len(trace)))
+        if progress is not None and not events % TOLD_EVERY:
+            progress((2 * come - inside) / (2 * len(trace)))
         if then == regroup_at:
             light.at_interval()
             regroup_at += light.every_s

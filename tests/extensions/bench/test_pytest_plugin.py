@@ -24,7 +24,7 @@ from ringlight.extensions.bench.fixture_lab import (
     Bench,
     Labs,
     ScenarioError,
-    wanted,
+    request_of,
 )
 from ringlight.extensions.bench.measuring import Measured
 from ringlight.testbed import processes, services
@@ -168,16 +168,16 @@ def test_a_fabric_in_python_is_enough(tmp_path: Path) -> None:
     servers = {"s0": {"gpus": {"g1": "gpu", "g2": "gpu"}}}
     fabric = {"servers": servers, "packet_switches": {"tor0": {"ports": 2}}, "links": links}
     here = tmp_path / "test_it.py"
-    bare, whole = wanted(fabric, here, tmp_path), wanted({"fabric": fabric}, here, tmp_path)
+    bare, whole = request_of(fabric, here, tmp_path), request_of({"fabric": fabric}, here, tmp_path)
     assert bare.key == whole.key
     assert bare.plans[0].setting.fabric.gpus.keys() == {"g1", "g2"}
-    slow = wanted(fabric, here, tmp_path, slowed={"g2": 0.5})
+    slow = request_of(fabric, here, tmp_path, slowed={"g2": 0.5})
     setting = slow.plans[0].setting
     assert [link["rate"] for link in setting.section["links"]] == ["10 Gbit/s", "5000000000 bit/s"]
     # What everybody but the lab's builder goes by stays as stated.
     assert {link.rate_bps for link in setting.fabric.links} == {10e9}
     with pytest.raises(ScenarioError, match=r"test_it\.py: fabric\.links"):
-        wanted({**fabric, "links": [{"ends": ["g1"]}]}, here, tmp_path)
+        request_of({**fabric, "links": [{"ends": ["g1"]}]}, here, tmp_path)
 
 
 @dataclass
@@ -196,7 +196,7 @@ def test_a_lab_is_kept_for_the_same_and_never_when_broken(
 ) -> None:
     monkeypatch.setattr(testing, "open_lab", lambda *_: Opened())
     labs = Labs(lambda: tmp_path)
-    one = wanted(str(MINI), tmp_path / "t.py", tmp_path)
+    one = request_of(str(MINI), tmp_path / "t.py", tmp_path)
     other = replace(one, key=("other",))
     first = labs.take(one)
     labs.give_back(keep=True)
@@ -215,7 +215,7 @@ def test_a_lab_is_kept_for_the_same_and_never_when_broken(
 def test_a_test_that_closes_its_lab_leaves_the_next_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = wanted(str(MINI), tmp_path / "t.py", tmp_path)
+    asked = request_of(str(MINI), tmp_path / "t.py", tmp_path)
     closed: list[str] = []
 
     def opened(_experiment: object, plans: Sequence[RunPlan], _runtime: str, logs: Path) -> Lab:

@@ -53,10 +53,11 @@ def test_circuits_are_even_at_first(leaves: int, uplinks: int) -> None:
     found = cluster(leaves, uplinks)
     assert (found.joined, found.ports) == (tuple(range(leaves)), uplinks)
     assert found.circuit == pytest.approx(4 / uplinks)
-    assert max(found.lit) - min(found.lit) <= 1
-    ends = Counter(end for pair, count in zip(found.pairs, found.lit, strict=True) for end in pair * count)
+    assert max(found.lit_circuits) - min(found.lit_circuits) <= 1
+    counted = zip(found.pairs, found.lit_circuits, strict=True)
+    ends = Counter(end for pair, count in counted for end in pair * count)
     assert max(ends.values()) <= uplinks
-    assert found.links.tolist() == pytest.approx([count * 4 / uplinks for count in found.lit])
+    assert found.links.tolist() == pytest.approx([count * 4 / uplinks for count in found.lit_circuits])
 
 
 def test_what_a_job_puts_on_circuits() -> None:

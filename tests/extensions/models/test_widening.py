@@ -17,9 +17,9 @@ from ringlight.extensions.models.widening import (
     Grid,
     checked,
     first_difference,
-    found,
     grid_of,
     grown,
+    replicas_of,
     widened,
 )
 from ringlight.workloads.formats.reading import read_any
@@ -48,18 +48,18 @@ def test_a_wider_workload_is_the_generated_one(tp: int, pp: int, dp: int, zero: 
     # Powers of two, as shares of the optimiser are rounded up to whole bytes.
     small, large = made(dp, tp, pp, zero=zero), made(dp * copies, tp, pp, zero=zero)
     sharded = OPTIMISER if zero else []
-    assert found(small) == Grid(pp, dp, 1, tp).axis("dp")
-    assert first_difference(widened(small, dp * copies, found(small), sharded), large) is None
+    assert replicas_of(small) == Grid(pp, dp, 1, tp).axis("dp")
+    assert first_difference(widened(small, dp * copies, replicas_of(small), sharded), large) is None
 
 
 def test_experts_stay_in_their_replica() -> None:
     small, large = (made(dp, ep=2, model="mixtral-8x7b") for dp in (2, 8))
-    assert first_difference(widened(small, 8, found(small)), large) is None
+    assert first_difference(widened(small, 8, replicas_of(small)), large) is None
 
 
 def test_the_first_difference_is_named() -> None:
     small, large = made(2, zero=1), made(8, zero=1)
-    assert "(optimiser): bytes " in str(first_difference(widened(small, 8, found(small)), large))
+    assert "(optimiser): bytes " in str(first_difference(widened(small, 8, replicas_of(small)), large))
     assert first_difference(small, large) == "2 ranks, and 8"
 
 
@@ -85,10 +85,10 @@ def test_a_collective_written_for_its_ranks_is_refused() -> None:
     writer.collective("dp tokens", Collective("all-to-all-v", sizes=((0, 8), (8, 0))), 8, 0)
     fixed = book.workload("fixed", [writer.done()], [0, 0], [[book.group([0, 1])]] * 2, [[], []])
     with pytest.raises(ValueError, match="dp tokens: its all-to-all-v is written for just"):
-        widened(fixed, 4, found(fixed))
+        widened(fixed, 4, replicas_of(fixed))
     nameless = replace(fixed, names=("tokens",))
     with pytest.raises(ValueError, match="no operation is called dp or edp"):
-        found(nameless)
+        replicas_of(nameless)
 
 
 def test_a_workload_of_eight_ranks_widened_to_sixty_four(tmp_path: Path) -> None:
