@@ -68,8 +68,8 @@ class Extension:
     #: the HTML by which the report leads there.
     pages: Mapping[str, str] = field(default_factory=dict)
 
-    #: Keys of the fabric file, each a :class:`fabric.keys.FabricKey`. The scenario language and the fabric's
-    #: schema read them when they are imported, so its module must be light.
+    #: Keys of the fabric file, and of its links, each a :class:`fabric.keys.FabricKey`. The scenario language
+    #: and the fabric's schema read them when they are imported, so its module must be light.
     fabric: Mapping[str, str] = field(default_factory=dict)
     #: By kind, a function of a fabric that returns its planes of this kind
     #: (:class:`fabric.planes.base.Plane`).

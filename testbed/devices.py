@@ -6,13 +6,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from ringlight.fabric.extension import loaders
 from ringlight.testbed.lab import Lab
 
 if TYPE_CHECKING:
-    from ringlight.fabric.parts import Link
+    from ringlight.fabric.link_effects import Effects
+    from ringlight.fabric.parts import Link, Port
     from ringlight.fabric.topology import Fabric
     from ringlight.testbed.forkserver import Process
 
@@ -31,6 +32,24 @@ class Site:
     bridges: Mapping[str, int]
     fabric: Fabric | None = None
     rate_bps: Callable[[float], float] = float
+
+
+@dataclass(frozen=True)
+class Direction:
+    """One direction of a link, and the interface of this machine at which its frames can be met.
+
+    ``out`` and ``into``: the ports that send and that receive. ``namespace``: descriptor of the interface's
+    network namespace, None for the machine's own. ``sends``: the interface is the sender's, a device of eBPF:
+    the kernel passes by XDP what that has sent; else it is the receiver's. ``from_afar``: the sender is on
+    another host, so bursts may come as one frame.
+    """
+
+    out: Port
+    into: Port
+    namespace: int | None
+    interface: str
+    sends: bool = False
+    from_afar: bool = False
 
 
 class NodeProcesses(Protocol):
@@ -65,8 +84,13 @@ class NodeProcesses(Protocol):
 class Device:
     """A device in one lab. Each method does nothing unless a device has its own.
 
-    Interfaces are those of the lab's bridges, by name. Methods may raise NetworkError and OpenVSwitchError.
+    Interfaces are those of the lab's bridges, by name. Methods may raise NetworkError and OpenVSwitchError,
+    and where they load programs into the kernel, EbpfError, BuildError and OSError.
+
+    ``forwards``: whether it is there to forward packets in place of Open vSwitch.
     """
+
+    forwards: ClassVar[bool] = False
 
     @property
     def processes(self) -> NodeProcesses | None:
@@ -96,6 +120,19 @@ class Device:
 
     def leave(self, interfaces: Iterable[str]) -> None:
         """Send nothing out by these interfaces from now on, and by all others."""
+
+    def affect(self, effects: Effects, rate_bps: float, directions: Sequence[Direction]) -> None:
+        """Have frames of these directions of a link meet these effects from now on, in place of earlier ones.
+
+        Times and ``rate_bps``, the link's, are as emulated.
+        """
+
+    def let_be(self, ports: Iterable[Port]) -> None:
+        """Let what these ports receive meet nothing from now on; their interfaces may be gone."""
+
+    def counters(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        """Return what it has counted since the lab came up, by the name of a kind of counters."""
+        return {}
 
     def open_vswitch_is_back(self) -> None:
         """Attach to another process of Open vSwitch what the one before took with it."""

@@ -17,6 +17,7 @@ from typing import Any
 import yaml
 
 from ringlight.fabric.frames import ETHERNET_BYTES, LARGEST_MTU_BYTES
+from ringlight.fabric.schema import LinkSpec
 
 #: Payload of all NICs together, bits per second as emulated.
 MOST_BPS = 260e6
@@ -268,7 +269,8 @@ KINDS: Mapping[str, Kind] = {
     "ring": _ring,
     "thin": _thin,
     "shallow": _shallow,
-    "far": _far,
+    # Where links can delay frames.
+    **({"far": _far} if "delay" in LinkSpec.model_fields else {}),
     "small": _small,
     "mixed": _mixed,
 }

@@ -20,7 +20,7 @@ from typing import TypeVar
 
 from pyroute2.iproute import IPRoute
 
-from ringlight.fabric.impairments import Impairments
+from ringlight.extensions.impairments.effect import Impairments
 from ringlight.testbed.emulation.kernel import ebpf, netlink
 from ringlight.testbed.emulation.kernel.build import build_object, build_program
 from ringlight.testbed.emulation.kernel.netlink import NetworkError
