@@ -145,21 +145,7 @@ class Device:
         """Remove what :meth:`start` made, also when it was made only in part."""
 
 
-class DeviceKind(Protocol):
-    """Makes a device for each lab that is to have one. ``help``: of the option ``--NAME`` that asks for it.
-    ``carries``: it forwards packets in place of Open vSwitch, for less."""
-
-    @property
-    def help(self) -> str: ...
-
-    @property
-    def carries(self) -> bool: ...
-
-    def plan(self, site: Site) -> Device | None:
-        """Return a device, not started yet; None where the lab needs none."""
-
-
-class NodeLog(Protocol):
+class DeviceLog(Protocol):
     """Counts what a lab's device does from the making of the log on."""
 
     def records(self, **where: Any) -> list[Any]:
@@ -167,51 +153,46 @@ class NodeLog(Protocol):
         them."""
 
 
-class NodeKind(Protocol):
-    """Makes the device of each lab whose fabric has nodes of a kind; no option asks for it.
+class DeviceKind:
+    """Makes a device for each lab that is to have one.
 
-    ``help``: empty. ``part``: the key of its processes in the lab's inventory. ``modules``: what takes time
-    to import of them.
+    ``help``: of the option ``--NAME`` that asks for it; empty where no option does, and each lab is asked
+    whether it needs one. ``carries``: it forwards packets in place of Open vSwitch, for less. ``part``: the
+    key of its processes in the lab's inventory; ``modules``: what takes time to import of them.
     """
 
-    @property
-    def help(self) -> str: ...
-
-    @property
-    def part(self) -> str: ...
-
-    @property
-    def modules(self) -> tuple[str, ...]: ...
+    help: ClassVar[str] = ""
+    carries: ClassVar[bool] = False
+    part: ClassVar[str] = ""
+    modules: ClassVar[tuple[str, ...]] = ()
 
     def plan(self, site: Site) -> Device | None:
-        """Return a device, not started yet; None if the fabric has no such node."""
+        """Return a device, not started yet; None where the lab needs none."""
+        raise NotImplementedError
 
-    def log(self, inventory: Mapping[str, Any]) -> NodeLog:
-        """Return the log of a run, of a lab with this inventory."""
-
-
-@cache
-def _all_kinds() -> dict[str, Any]:
-    return {name: load() for name, load in loaders("devices").items()}
+    def log(self, inventory: Mapping[str, Any]) -> DeviceLog | None:
+        """Return the log of a run, of a lab with this inventory; None if nothing is counted."""
+        return None
 
 
 @cache
 def device_kinds() -> dict[str, DeviceKind]:
-    """Return the kinds of extensions that an option asks for, by name. Raises ExtensionError."""
-    return {name: kind for name, kind in _all_kinds().items() if kind.help}
+    """Return the kinds of extensions, by name. Raises ExtensionError."""
+    return {name: load() for name, load in loaders("devices").items()}
 
 
-def node_kinds() -> list[NodeKind]:
-    """Return the kinds of extensions that fabrics ask for. Raises ExtensionError."""
-    return [kind for kind in _all_kinds().values() if not kind.help]
+def optional_kinds() -> dict[str, DeviceKind]:
+    """Return the kinds that an option asks for, by name. Raises ExtensionError."""
+    return {name: kind for name, kind in device_kinds().items() if kind.help}
 
 
 def plan_devices(names: Collection[str], site: Site) -> list[Device]:
-    """Return the devices of these names that the site needs, and those of its fabric's nodes.
+    """Return the devices of these names that the site needs, then those that no option asks for.
 
     Raises LookupError naming an unknown one.
     """
-    kinds: list[DeviceKind | NodeKind] = [*(device_kinds()[name] for name in names), *node_kinds()]
+    kinds = [device_kinds()[name] for name in names]
+    kinds += [kind for kind in device_kinds().values() if not kind.help]
     planned = (kind.plan(site) for kind in kinds)
     return [device for device in planned if device is not None]
 

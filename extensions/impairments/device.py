@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from ringlight.testbed.devices import Device, NodeLog, Site
+from ringlight.testbed.devices import Device, DeviceKind, DeviceLog, Site
 
 
-@dataclass(frozen=True)
-class ImpairedLinks:
-    help: str = ""
-    part: str = "impairments"
-    modules: tuple[str, ...] = ()
-
+class ImpairedLinks(DeviceKind):
     def plan(self, site: Site) -> Device | None:
         """Return what impairs the links of a lab, None if it has no fabric: links may be impaired later."""
         if site.fabric is None:
@@ -23,7 +17,7 @@ class ImpairedLinks:
 
         return ImpairedEnds(site.lab)
 
-    def log(self, inventory: Mapping[str, Any]) -> NodeLog:
+    def log(self, inventory: Mapping[str, Any]) -> DeviceLog:
         """Return what counts the frames at a lab's impaired links. Raises FaultError."""
         from ringlight.extensions.impairments.log import FrameLog
 

@@ -127,7 +127,7 @@ def test_commands_that_build_labs_have_an_option_for_each_device_and_those_of_pr
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     kinds = {"slow_path": SimpleNamespace(help="Go slowly.", carries=True)}
-    monkeypatch.setattr(options, "device_kinds", lambda: kinds)
+    monkeypatch.setattr(options, "optional_kinds", lambda: kinds)
     monkeypatch.setattr(options, "program_options", lambda: (TorusOptions,))
     given: list[options.OpenLab] = []
 
@@ -156,13 +156,8 @@ def test_costs_go_by_what_carries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_device_of_the_fabric_is_there_without_an_option(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = SimpleNamespace(help="Go slowly.", carries=True, plan=lambda site: None)
-    node = SimpleNamespace(help="", plan=Recorder)
-    monkeypatch.setattr(devices, "_all_kinds", lambda: {"slow_path": asked, "torus": node})
-    devices.device_kinds.cache_clear()
-    try:
-        assert devices.device_kinds() == {"slow_path": asked}
-        assert devices.node_kinds() == [node]
-        (found,) = devices.plan_devices(["slow_path"], Site(Lab("dev1"), Path("/nowhere"), {}))
-        assert isinstance(found, Recorder)
-    finally:
-        devices.device_kinds.cache_clear()
+    kinds = {"torus": SimpleNamespace(help="", plan=Recorder), "slow_path": asked}
+    monkeypatch.setattr(devices, "device_kinds", lambda: kinds)
+    assert devices.optional_kinds() == {"slow_path": asked}
+    (found,) = devices.plan_devices(["slow_path"], Site(Lab("dev1"), Path("/nowhere"), {}))
+    assert isinstance(found, Recorder)

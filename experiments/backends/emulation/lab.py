@@ -55,7 +55,7 @@ from ringlight.experiments.record.writing import writing
 from ringlight.fabric.parts import Link
 from ringlight.testbed import load
 from ringlight.testbed.deaths import Death
-from ringlight.testbed.devices import NodeLog, node_kinds
+from ringlight.testbed.devices import DeviceLog, device_kinds
 from ringlight.testbed.faults import FaultClient, FaultError
 from ringlight.testbed.processes import LabProcesses
 from ringlight.workloads.packed import pack
@@ -112,7 +112,7 @@ class _Job:
 class _Run:
     plan: RunPlan
     flows: FlowLog
-    nodes: list[NodeLog]
+    devices: list[DeviceLog]
     drifts: DriftLog
     load: load.ProcessorLoad
     jobs: dict[str, _Job] = field(default_factory=dict)
@@ -185,9 +185,10 @@ class EmulatedLab:
             # An interconnect has ports and links only as it is plugged together.
             plan = replace(plan, setting=self.setting)
             flows = FlowLog(self._api, plan.name, self.setting.fabric)
-            nodes = [kind.log(self.processes.inventory) for kind in node_kinds()]
+            logs = [kind.log(self.processes.inventory) for kind in device_kinds().values()]
+            devices = [log for log in logs if log is not None]
             drifts = DriftLog(self._api, plan)
-            self._now = _Run(plan, flows, nodes, drifts, load.ProcessorLoad(self.processes.lab.id))
+            self._now = _Run(plan, flows, devices, drifts, load.ProcessorLoad(self.processes.lab.id))
             self._light("before")
 
     def submit(self, job: JobPlan) -> str | None:
@@ -255,7 +256,7 @@ class EmulatedLab:
                 ring, set_ups = self._moved(name)
                 self._note(RingSetUps, ring={"name": name, **ring["own"]}, set_ups=set_ups)
             self._divisions()
-            for log in run.nodes:
+            for log in run.devices:
                 self._found += log.records(t=time.monotonic(), run=run.plan.name)
             self._note(Circuits, circuits=[list(pair) for pair in lit_circuits(self._api)])
             if "hosts" in self.processes.inventory:
