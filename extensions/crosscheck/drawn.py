@@ -151,11 +151,12 @@ def _shallow(random: Random) -> tuple[_Draw, Part, dict[str, Part], list[Part]]:
 
 
 def _far(random: Random) -> tuple[_Draw, Part, dict[str, Part], list[Part]]:
-    """Uplinks that delay frames."""
+    """Uplinks that delay frames, where an extension has links that do."""
     each = random.randint(2, 3)
     draw = _Draw(random, 2 * each, FAR_S)
     delay_s = random.uniform(*DELAY_S) / draw.time
-    fabric = _leaves(draw, 2, each, random.choice((1.0, 2.0)), delay=f"{1e3 * delay_s:.3f} ms")
+    more = {"delay": f"{1e3 * delay_s:.3f} ms"} if "delay" in LinkSpec.model_fields else {}
+    fabric = _leaves(draw, 2, each, random.choice((1.0, 2.0)), **more)
     return draw, fabric, draw.jobs([f"g{k}" for k in range(2 * each)], _ON_PACKETS), []
 
 
@@ -269,8 +270,7 @@ KINDS: Mapping[str, Kind] = {
     "ring": _ring,
     "thin": _thin,
     "shallow": _shallow,
-    # Where links can delay frames.
-    **({"far": _far} if "delay" in LinkSpec.model_fields else {}),
+    "far": _far,
     "small": _small,
     "mixed": _mixed,
 }
