@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness import tell
+from ringlight.fabric.link_effects import LinkEffect
 
 #: A job that ends earlier by less than this share ends at the same time.
 ROUNDING = 1e-9
@@ -70,6 +71,13 @@ class Pairs:
 
         links = step.sources * self.ranks + step.destinations
         return Routes(np.arange(len(step) + 1), links, self._delay_s[links])
+
+
+@dataclass(frozen=True)
+class Delay(LinkEffect):
+    """A link that adds so many seconds to the way of every frame."""
+
+    delay_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -133,7 +141,7 @@ class Case:
     def network(self) -> Any:
         if self.tree is None:
             return Pairs(self.rate_bps, self.delay_s)
-        from ringlight.fabric.impairments import Impairments
+
         from ringlight.fabric.trees import leaf_spine
         from ringlight.testbed.simulation.networks import PacketNetwork
 
@@ -141,7 +149,7 @@ class Case:
         links = tuple(
             replace(
                 link, rate_bps=link.rate_bps * float(self.rate_bps.flat[k]),
-                impairments=Impairments(delay_s=float(self.delay_s.flat[k])),
+                effects={"delay": Delay(float(self.delay_s.flat[k]))},
             )
             for k, link in enumerate(fabric.links)
         )  # fmt: skip

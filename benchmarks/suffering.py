@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import lab_up, need_root, show, spread
-from ringlight.fabric.impairments import Impairments
+from ringlight.extensions.impairments.effect import Impairments
 from ringlight.testbed.emulation.kernel.netns import entered
 from ringlight.testbed.faults import FaultClient
 

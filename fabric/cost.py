@@ -123,8 +123,8 @@ def max_min_rates(flows: Sequence[Sequence[Link]], capacities: Mapping[Link, flo
 
 @dataclass(frozen=True)
 class Latencies:
-    """Seconds before a transfer's first byte counts: ``each_s`` of every one, and ``times`` what the links on
-    its way delay frames by, jitter included."""
+    """Seconds before a transfer's first byte counts: ``each_s`` of every one, and ``times`` the most that
+    the links on its way delay frames by."""
 
     each_s: float = 0.0
     times: float = 0.0
@@ -135,13 +135,12 @@ class Latencies:
         Return {} if no link delays.
         """
         fabric = view.fabric
-        if not (self.times and fabric.impaired):
+        if not (self.times and fabric.has_link_effects):
             return {}
         delay_s = {}
         for edge in view.graph.edges:
             links = dict.fromkeys(fabric.link_at[port] for port in edge.path if port in fabric.link_at)
-            delays_s = (link.impairments.delay_s + link.impairments.jitter_s for link in links)
-            delay_s[edge.out] = self.times * math.fsum(delays_s)
+            delay_s[edge.out] = self.times * math.fsum(link.most_delay_s for link in links)
         return delay_s
 
 

@@ -43,9 +43,9 @@ class Extension:
     #: Function that adds commands to a :class:`typer.Typer`. It is called whenever ``ringlight`` starts, so
     #: its module must import what is heavy inside its commands.
     commands: str = ""
-    #: By the name of the option that asks for it, a ``testbed.devices.DeviceKind``; or a ``NodeKind``, which
-    #: every lab has whose fabric has its nodes. The module is loaded whenever ``ringlight`` starts; the
-    #: testbed of a lab plans the device, tells it what becomes of the lab's bridges, and runs its processes.
+    #: By name, a ``testbed.devices.DeviceKind``: devices of labs that an option of this name asks for, or
+    #: that labs have which need them. The module is loaded whenever ``ringlight`` starts; the testbed plans
+    #: the device, tells it what becomes of the lab's bridges and links, and runs its processes.
     devices: Mapping[str, str] = field(default_factory=dict)
     #: By the name of the process in a lab, a ``testbed.lab_programs.ProgramKind``. Its options are options of
     #: the commands that build a lab for its user, the testbed starts it again when it ends, and packet
@@ -68,8 +68,8 @@ class Extension:
     #: the HTML by which the report leads there.
     pages: Mapping[str, str] = field(default_factory=dict)
 
-    #: Keys of the fabric file, each a :class:`fabric.keys.FabricKey`. The scenario language and the fabric's
-    #: schema read them when they are imported, so its module must be light.
+    #: Keys of the fabric file, and of its links, each a :class:`fabric.keys.FabricKey`. The scenario language
+    #: and the fabric's schema read them when they are imported, so its module must be light.
     fabric: Mapping[str, str] = field(default_factory=dict)
     #: By kind, a function of a fabric that returns its planes of this kind
     #: (:class:`fabric.planes.base.Plane`).

@@ -5,14 +5,15 @@ A key is an object :class:`FabricKey`, that of an extension named in ``Extension
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ringlight.fabric.extension import loaders
-from ringlight.fabric.impairments import NONE, Impairments
-from ringlight.fabric.parts import Counts, Gpu, Link, Plugged
+from ringlight.fabric.link_effects import Effects, LinkEffect
+from ringlight.fabric.parts import Counts, Gpu, Link, Plugged, Port
 from ringlight.fabric.topology import Fabric
 from ringlight.fabric.trees import Tree
 
@@ -24,7 +25,7 @@ class WrittenLink(NamedTuple):
     ends: tuple[str, str]
     rate_bps: float
     queue_s: float
-    impairments: Impairments = NONE
+    effects: Effects = MappingProxyType({})
 
 
 class CabledNode(NamedTuple):
@@ -74,6 +75,27 @@ def _as_it_is(part: Any, time: float, rate: float) -> Any:
 
 
 @dataclass(frozen=True)
+class LinkKeys:
+    """Keys of a link that say what it does to frames, and the event that says it anew while jobs run.
+
+    ``spec``: the keys, each of which may be left out, as a pydantic model of which links and events are made.
+    ``effect``: returns what they say. ``do``: what the event does, ``key``: its key that holds the same keys.
+    ``request``: the effect as a lab's fault service takes it, with limits of its own, for pydantic.
+    """
+
+    spec: type[Any]
+    effect: Callable[[Any], LinkEffect]
+    do: str
+    key: str
+    request: type[LinkEffect]
+
+
+#: Returns the port that a text names. Raises ValueError, which says ``where`` that text is, for one that is
+#: not there: ``port(where, text)``.
+FindPort = Callable[[str, str], Port]
+
+
+@dataclass(frozen=True)
 class FabricKey:
     """A key of the fabric file.
 
@@ -83,6 +105,8 @@ class FabricKey:
     fabric, and no other key may stand beside it. These raise ValueError, in one line that may begin with a
     key. ``devices``: what it
     calls the devices that it holds by name, if that and no GPUs is what it holds.
+    ``links``: returns the fabric's links with what it says of them, at the end. ``link_keys``: keys that it
+    adds to each link that is written out.
 
     Of a fabric that has parts of this key: ``finish``: returns it as checked, once all is plugged together;
     ``plugged``: returns it as emulated, with what was described as a whole plugged together port by port;
@@ -96,12 +120,19 @@ class FabricKey:
     tree: Callable[[Any], Tree] | None = None
     whole: Callable[[Any], Fabric] | None = None
     devices: str = ""
+    links: Callable[[Any, Sequence[Link], FindPort], list[Link]] | None = None
+    link_keys: LinkKeys | None = None
     finish: Callable[[Fabric], Fabric] | None = None
     plugged: Callable[[Fabric], Fabric] | None = None
     slowed: Callable[[Any, float, float], Any] = _as_it_is
     counts: Callable[[Fabric], Counts] | None = None
     documents: Any = None
     document: Callable[[Fabric], list[Any]] | None = None
+
+    @property
+    def has_gpus(self) -> bool:
+        """Return whether it can be what a fabric's GPUs come from."""
+        return not self.devices and any((self.add, self.tree, self.whole))
 
 
 @cache
@@ -111,6 +142,12 @@ def fabric_keys() -> Mapping[str, FabricKey]:
     Raises ExtensionError if one of an extension cannot be loaded.
     """
     return {name: load() for name, load in loaders("fabric").items()}
+
+
+@cache
+def link_keys() -> tuple[LinkKeys, ...]:
+    """Return what extensions say of links. Raises ExtensionError as :func:`fabric_keys`."""
+    return tuple(key.link_keys for key in fabric_keys().values() if key.link_keys is not None)
 
 
 @cache

@@ -22,6 +22,8 @@ _SYMBOLS, _SYMBOL_BITS, _CORRECTED = 544, 10, 15
 _Q = {"nrz": -NormalDist().inv_cdf(1e-12), "pam4": -NormalDist().inv_cdf(2.4e-4 / _PAM4)}
 #: Light is dark where half of the shortest frames, 64 bytes with their check sequence, have a bit error.
 _DARK = -math.expm1(math.log(0.5) / (8 * 64))
+#: Bytes of a frame that its sender does not count: Ethernet's check sequence.
+CHECK_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,14 @@ def bit_errors(optics: Optics, power_dbm: float) -> float:
             1.0 if intact <= 0 else -math.expm1(math.log(min(1.0, intact)) / (_SYMBOLS * _SYMBOL_BITS))
         )
     return error_rate if error_rate < _DARK else 1.0
+
+
+def frame_errors(bit_errors: float, frame_bytes: float) -> float:
+    """Return the share of frames of so many bytes, with Ethernet's header, that have a bit error.
+
+    ``bit_errors``: share of bits that are wrong. Such a frame is lost, as its check sequence shows the error.
+    """
+    return -math.expm1(8 * (frame_bytes + CHECK_BYTES) * math.log1p(-bit_errors))
 
 
 def received_dbm(launch_dbm: float, losses_db: Iterable[float]) -> float:

@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
-from ringlight.fabric.impairments import NONE, Impairments
+from ringlight.fabric import link_effects
+from ringlight.fabric.link_effects import Effects
 from ringlight.fabric.optical_drivers import driver_kinds
 from ringlight.fabric.optical_profiles import Profile, profiles
 
@@ -155,14 +156,25 @@ class Link:
     """A fixed duplex fibre or cable between two ports.
 
     ``rate_bps``: bits per second in each direction, as in the real fabric (not scaled).
-    ``queue_s``: depth of the sender's queue in seconds at that rate. ``impairments``: what it does to frames.
+    ``queue_s``: depth of the sender's queue in seconds at that rate. ``effects``: what else it does to
+    frames.
     """
 
     a: Port
     b: Port
     rate_bps: float
     queue_s: float
-    impairments: Impairments = NONE
+    effects: Effects = field(default_factory=dict, hash=False)
+
+    @property
+    def delay_s(self) -> float:
+        """Return the seconds that it adds to the way of every frame."""
+        return link_effects.delay_s(self.effects)
+
+    @property
+    def most_delay_s(self) -> float:
+        """Return the most seconds that it adds to the way of a frame."""
+        return link_effects.most_delay_s(self.effects)
 
     def other(self, port: Port) -> Port:
         """Return the far end, seen from ``port``."""

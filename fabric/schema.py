@@ -9,16 +9,15 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections import Counter
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+from collections.abc import Collection
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, create_model, model_validator
 
-from ringlight.fabric.impairments import NONE, Impairments
-from ringlight.fabric.keys import Assembly, CabledNode, WrittenLink, fabric_keys, plugged
+from ringlight.fabric.keys import Assembly, CabledNode, WrittenLink, fabric_keys, link_keys, plugged
 from ringlight.fabric.light import Modulation, Optics
+from ringlight.fabric.link_effects import Effects, acting
 from ringlight.fabric.optical_drivers import CLASSES, RESERVED, driver_kinds, driver_of, products_of
 from ringlight.fabric.parts import OURS, Gpu, Link, OpticalSwitch, PacketSwitch, Port
 from ringlight.fabric.table_writers import programs
@@ -188,47 +187,30 @@ class OpticalSwitchSpec(Strict):
         return {key: value for key, value in stated.items() if value is not None} | self.options
 
 
-class FlapSpec(Strict):
-    """Nothing passes for ``down``, then everything for ``up``, and so on."""
-
-    down: Annotated[Duration, Field(gt=0)]
-    up: Annotated[Duration, Field(gt=0)]
-
-
-class ImpairmentsSpec(Strict):
-    """Impairments of frames on a link (:mod:`fabric.impairments`).
-
-    ``loss``: share of frames; ``errors``: share of bits.
-    """
-
-    delay: Duration = 0.0
-    jitter: Duration = 0.0
-    loss: Annotated[float, Field(ge=0, le=1)] = 0.0
-    errors: Annotated[float, Field(ge=0, lt=0.5)] = 0.0
-    flap: FlapSpec | None = None
-
-    @model_validator(mode="after")
-    def _can_be(self) -> ImpairmentsSpec:
-        self.impairments()
-        return self
-
-    def impairments(self) -> Impairments:
-        down_s, up_s = (0.0, 0.0) if self.flap is None else (self.flap.down, self.flap.up)
-        return Impairments(self.delay, self.jitter, self.loss, self.errors, down_s, up_s)
-
-
-class ImpairedSpec(ImpairmentsSpec):
-    """The same of a link that a short form, a grid or a ring makes, by its two ``ends``."""
-
-    ends: tuple[str, str]
-
-
-class LinkSpec(ImpairmentsSpec):
-    """A fibre or cable between two ports, ``ends: [g0, "ocs0:1"]``."""
+class _LinkSpec(Strict):
+    """The keys of the core."""
 
     ends: tuple[str, str]
     rate: Rate
     queue: Duration = 0.02
+
+    @property
+    def effects(self) -> Effects:
+        """Return what the keys of extensions say that the link does to frames."""
+        return {keys.key: keys.effect(self) for keys in link_keys()}
+
+
+if TYPE_CHECKING:
+
+    class LinkSpec(_LinkSpec):
+        """A fibre or cable between two ports, ``ends: [g0, "ocs0:1"]``."""
+
+else:
+    LinkSpec = create_model(
+        "LinkSpec",
+        __base__=(_LinkSpec, *(keys.spec for keys in link_keys())),
+        __doc__='A fibre or cable between two ports, ``ends: [g0, "ocs0:1"]``.',
+    )
 
 
 class _TreeSpec(Strict):
@@ -309,7 +291,7 @@ class _FabricSpec(Strict):
     ``servers`` and ``packet_switches`` may be left out if there is a short form, or a key with GPUs of its
     own. ``fat_tree`` and ``leaf_spine`` are short forms: servers, switches and links are added before what is
     written out. ``paths``: how one of several shortest paths is chosen
-    (``fabric.paths``). ``impaired``: what some of their links do to frames.
+    (``fabric.paths``).
     ``light``: a path that leaves less power than its receiver's sensitivity carries nothing
     (``fabric.light``).
     ``controller``: who writes the packet switches' tables (:class:`fabric.parts.PacketSwitch`).
@@ -326,7 +308,6 @@ class _FabricSpec(Strict):
     paths: PathChoice = "hash"
     light: LightSpec = LightSpec()
     links: tuple[LinkSpec, ...] = ()
-    impaired: tuple[ImpairedSpec, ...] = ()
     circuits: tuple[tuple[str, str], ...] = ()
 
     @model_validator(mode="after")
@@ -335,12 +316,12 @@ class _FabricSpec(Strict):
             if more := self.model_fields_set - {whole, "title"}:
                 raise ValueError(f"{min(more)}: {whole} is all of a fabric, and has no such thing")
             return self
-        if self.fat_tree or self.leaf_spine or not all(fabric_keys()[name].devices for name in self.held):
+        if self.fat_tree or self.leaf_spine or any(fabric_keys()[name].has_gpus for name in self.held):
             return self
         for key in ("servers", "packet_switches", "links"):
             # An empty list of links is a fabric with nothing plugged in, which may be meant.
             if key not in self.model_fields_set or (key != "links" and not getattr(self, key)):
-                keys = [name for name, own in fabric_keys().items() if not own.devices]
+                keys = [name for name, own in fabric_keys().items() if own.has_gpus]
                 there = ", ".join(["fat_tree", "leaf_spine", *keys])
                 raise ValueError(f"{key} is missing; only a fabric with one of {there} may do without")
         return self
@@ -467,11 +448,13 @@ def build_fabric(spec: _FabricSpec) -> Fabric:
     groups |= {name: list(tree.links) for name, (tree, _) in trees.items()}
     _check_groups(groups, limits)
     assembly.links += [
-        WrittenLink(f"links[{index}]", link.ends, link.rate, link.queue, link.impairments())
+        WrittenLink(f"links[{index}]", link.ends, link.rate, link.queue, link.effects)
         for index, link in enumerate(spec.links)
     ]
     links, cables = _plug_in(assembly, groups, limits, onics)
-    links = _impaired(links, spec.impaired, limits)
+    for name, value in spec.held.items():
+        if (finish_links := keys[name].links) is not None:
+            links = finish_links(value, links, partial(_port, limits=limits))
     circuits = tuple(
         (_port(f"circuits[{i}]", a, limits), _port(f"circuits[{i}]", b, limits))
         for i, (a, b) in enumerate(spec.circuits)
@@ -556,7 +539,7 @@ def _plug_in(
     links = [link for group in groups.values() for link in group]
     cables: list[Link] = []
     used = {port: where for where, group in groups.items() for link in group for port in (link.a, link.b)}
-    for where, texts, rate_bps, queue_s, impairments in assembly.links:
+    for where, texts, rate_bps, queue_s, effects in assembly.links:
         a, b = (_port(f"{where}.ends", text, limits) for text in texts)
         if a == b:
             raise ValueError(f"{where}: both ends are {a}")
@@ -564,51 +547,27 @@ def _plug_in(
             if port in used:
                 raise ValueError(f"{where}: port {port} is already plugged in {used[port]}")
             used[port] = where
+        link = Link(a, b, rate_bps, queue_s, acting(effects))
         device = devices.get(a.node) or devices.get(b.node)
         if device is not None:
-            cables.append(_cable(where, device, Link(a, b, rate_bps, queue_s, impairments), assembly))
+            cables.append(_cable(where, device, link, assembly))
             continue
         for port in (a, b):
             if port.node in assembly.gpus and port.node not in onics and port.number > 0:
                 kinds = " or ".join(dict.fromkeys(device.kind for device in devices.values()))
                 raise ValueError(f"{where}: {port} takes only the cable of a device ({kinds})")
-        links.append(Link(a, b, rate_bps, queue_s, impairments))
+        links.append(link)
     return links, cables
 
 
 def _cable(where: str, device: CabledNode, link: Link, assembly: Assembly) -> Link:
-    if link.impairments != NONE:
+    if link.effects:
         what = f"the cable of a device ({device.kind}), which loses and delays nothing"
         raise ValueError(f"{where}: {link.a} - {link.b} is {what}")
     try:
         return device.cable(link, assembly)
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
-
-
-def _impaired(
-    links: Sequence[Link], entries: Sequence[ImpairedSpec], limits: dict[str, tuple[int, int]]
-) -> list[Link]:
-    """Return the links with the impairments that are given for some by their ends.
-
-    Raises ValueError for ends that no link joins, or that are named twice.
-    """
-    if not entries:
-        return list(links)
-    by_ends: dict[frozenset[Port], Impairments] = {}
-    known = {frozenset((link.a, link.b)) for link in links}
-    for index, entry in enumerate(entries):
-        where = f"impaired[{index}].ends"
-        ends = frozenset(_port(where, text, limits) for text in entry.ends)
-        if ends not in known:
-            raise ValueError(f"{where}: no link joins {' and '.join(entry.ends)}")
-        if ends in by_ends:
-            raise ValueError(f"{where}: {' and '.join(entry.ends)} are named twice")
-        by_ends[ends] = entry.impairments()
-    return [
-        replace(link, impairments=by_ends.get(frozenset((link.a, link.b)), link.impairments))
-        for link in links
-    ]
 
 
 def _port(where: str, text: str, limits: dict[str, tuple[int, int]]) -> Port:

@@ -19,7 +19,6 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from ringlight.fabric.crossconnect import CrossConnect
-from ringlight.fabric.impairments import NONE
 from ringlight.fabric.light import Optics, received_dbm
 from ringlight.fabric.parts import Gpu, Link, Onic, OpticalSwitch, PacketSwitch, Port
 
@@ -87,9 +86,9 @@ class Fabric:
         )
 
     @cached_property
-    def impaired(self) -> bool:
-        """Return whether any link has impairments next to its rate."""
-        return any(link.impairments != NONE for link in self.links)
+    def has_link_effects(self) -> bool:
+        """Return whether any link does something to frames besides its rate."""
+        return any(link.effects for link in self.links)
 
     @cached_property
     def packet_gpus(self) -> tuple[str, ...]:

@@ -6,13 +6,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from ringlight.fabric.extension import loaders
 from ringlight.testbed.lab import Lab
 
 if TYPE_CHECKING:
-    from ringlight.fabric.parts import Link
+    from ringlight.fabric.link_effects import Effects
+    from ringlight.fabric.parts import Link, Port
     from ringlight.fabric.topology import Fabric
     from ringlight.testbed.forkserver import Process
 
@@ -31,6 +32,24 @@ class Site:
     bridges: Mapping[str, int]
     fabric: Fabric | None = None
     rate_bps: Callable[[float], float] = float
+
+
+@dataclass(frozen=True)
+class Direction:
+    """One direction of a link, and the interface of this machine at which its frames can be met.
+
+    ``out`` and ``into``: the ports that send and that receive. ``namespace``: descriptor of the interface's
+    network namespace, None for the machine's own. ``sends``: the interface is the sender's, a device of eBPF:
+    the kernel passes by XDP what that has sent; else it is the receiver's. ``from_afar``: the sender is on
+    another host, so bursts may come as one frame.
+    """
+
+    out: Port
+    into: Port
+    namespace: int | None
+    interface: str
+    sends: bool = False
+    from_afar: bool = False
 
 
 class NodeProcesses(Protocol):
@@ -65,8 +84,13 @@ class NodeProcesses(Protocol):
 class Device:
     """A device in one lab. Each method does nothing unless a device has its own.
 
-    Interfaces are those of the lab's bridges, by name. Methods may raise NetworkError and OpenVSwitchError.
+    Interfaces are those of the lab's bridges, by name. Methods may raise NetworkError and OpenVSwitchError,
+    and where they load programs into the kernel, EbpfError, BuildError and OSError.
+
+    ``forwards``: whether it is there to forward packets in place of Open vSwitch.
     """
+
+    forwards: ClassVar[bool] = False
 
     @property
     def processes(self) -> NodeProcesses | None:
@@ -97,6 +121,19 @@ class Device:
     def leave(self, interfaces: Iterable[str]) -> None:
         """Send nothing out by these interfaces from now on, and by all others."""
 
+    def affect(self, effects: Effects, rate_bps: float, directions: Sequence[Direction]) -> None:
+        """Have frames of these directions of a link meet these effects from now on, in place of earlier ones.
+
+        Times and ``rate_bps``, the link's, are as emulated.
+        """
+
+    def let_be(self, ports: Iterable[Port]) -> None:
+        """Let what these ports receive meet nothing from now on; their interfaces may be gone."""
+
+    def counters(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        """Return what it has counted since the lab came up, by the name of a kind of counters."""
+        return {}
+
     def open_vswitch_is_back(self) -> None:
         """Attach to another process of Open vSwitch what the one before took with it."""
 
@@ -108,21 +145,7 @@ class Device:
         """Remove what :meth:`start` made, also when it was made only in part."""
 
 
-class DeviceKind(Protocol):
-    """Makes a device for each lab that is to have one. ``help``: of the option ``--NAME`` that asks for it.
-    ``carries``: it forwards packets in place of Open vSwitch, for less."""
-
-    @property
-    def help(self) -> str: ...
-
-    @property
-    def carries(self) -> bool: ...
-
-    def plan(self, site: Site) -> Device | None:
-        """Return a device, not started yet; None where the lab needs none."""
-
-
-class NodeLog(Protocol):
+class DeviceLog(Protocol):
     """Counts what a lab's device does from the making of the log on."""
 
     def records(self, **where: Any) -> list[Any]:
@@ -130,51 +153,46 @@ class NodeLog(Protocol):
         them."""
 
 
-class NodeKind(Protocol):
-    """Makes the device of each lab whose fabric has nodes of a kind; no option asks for it.
+class DeviceKind:
+    """Makes a device for each lab that is to have one.
 
-    ``help``: empty. ``part``: the key of its processes in the lab's inventory. ``modules``: what takes time
-    to import of them.
+    ``help``: of the option ``--NAME`` that asks for it; empty where no option does, and each lab is asked
+    whether it needs one. ``carries``: it forwards packets in place of Open vSwitch, for less. ``part``: the
+    key of its processes in the lab's inventory; ``modules``: what takes time to import of them.
     """
 
-    @property
-    def help(self) -> str: ...
-
-    @property
-    def part(self) -> str: ...
-
-    @property
-    def modules(self) -> tuple[str, ...]: ...
+    help: ClassVar[str] = ""
+    carries: ClassVar[bool] = False
+    part: ClassVar[str] = ""
+    modules: ClassVar[tuple[str, ...]] = ()
 
     def plan(self, site: Site) -> Device | None:
-        """Return a device, not started yet; None if the fabric has no such node."""
+        """Return a device, not started yet; None where the lab needs none."""
+        raise NotImplementedError
 
-    def log(self, inventory: Mapping[str, Any]) -> NodeLog:
-        """Return the log of a run, of a lab with this inventory."""
-
-
-@cache
-def _all_kinds() -> dict[str, Any]:
-    return {name: load() for name, load in loaders("devices").items()}
+    def log(self, inventory: Mapping[str, Any]) -> DeviceLog | None:
+        """Return the log of a run, of a lab with this inventory; None if nothing is counted."""
+        return None
 
 
 @cache
 def device_kinds() -> dict[str, DeviceKind]:
-    """Return the kinds of extensions that an option asks for, by name. Raises ExtensionError."""
-    return {name: kind for name, kind in _all_kinds().items() if kind.help}
+    """Return the kinds of extensions, by name. Raises ExtensionError."""
+    return {name: load() for name, load in loaders("devices").items()}
 
 
-def node_kinds() -> list[NodeKind]:
-    """Return the kinds of extensions that fabrics ask for. Raises ExtensionError."""
-    return [kind for kind in _all_kinds().values() if not kind.help]
+def optional_kinds() -> dict[str, DeviceKind]:
+    """Return the kinds that an option asks for, by name. Raises ExtensionError."""
+    return {name: kind for name, kind in device_kinds().items() if kind.help}
 
 
 def plan_devices(names: Collection[str], site: Site) -> list[Device]:
-    """Return the devices of these names that the site needs, and those of its fabric's nodes.
+    """Return the devices of these names that the site needs, then those that no option asks for.
 
     Raises LookupError naming an unknown one.
     """
-    kinds: list[DeviceKind | NodeKind] = [*(device_kinds()[name] for name in names), *node_kinds()]
+    kinds = [device_kinds()[name] for name in names]
+    kinds += [kind for kind in device_kinds().values() if not kind.help]
     planned = (kind.plan(site) for kind in kinds)
     return [device for device in planned if device is not None]
 

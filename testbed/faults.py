@@ -13,7 +13,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
-Do = Literal["cut", "kill", "lose", "disturb", "impair"]
 State = Literal["asked", "in force", "over", "failed"]
 #: Longest wait for one answer, seconds: the service answers at once.
 ANSWER_S = 10.0
@@ -39,7 +38,7 @@ class FaultReport:
     """
 
     id: str
-    do: Do
+    do: str
     target: str
     state: State
     back_after_s: float | None
@@ -90,24 +89,24 @@ class FaultClient:
         *,
         back_after_s: float | None = None,
         control: Mapping[str, Any] | None = None,
-        impairments: Mapping[str, float] | None = None,
+        **effects: Mapping[str, float],
     ) -> str:
-        """``cut``, ``kill``, ``lose``, ``disturb``, ``impair`` or ``restore`` a target (docs/faults.md).
-        Return the fault's id.
+        """``cut``, ``kill``, ``lose``, ``disturb`` or ``restore`` a target (docs/faults.md), or do to a link
+        what an extension does. Return the fault's id.
 
         ``control`` of ``disturb``: every message of the O-NICs' agents arrives ``delay_s`` seconds later. The
         shares ``loss``, ``duplicate`` and ``reorder`` of them, from 0 to 1, are lost, doubled and overtaken.
         ``tuning_s``: tuning time of the laser by GPU, in seconds, if it differs from the fabric's.
-        ``impairments`` of ``impair``: by the names of :class:`fabric.impairments.Impairments`. Times are
-        emulated seconds. Both ``control`` and ``impairments`` replace earlier ones. Raises FaultError.
+        ``effects``: what a link is to do to frames, by the key of the extension's event
+        (``fabric.keys.LinkKeys``), times in emulated seconds. Both ``control`` and ``effects`` replace what
+        was there before. Raises FaultError.
         """
         body: dict[str, Any] = {"do": do, "target": target}
         if back_after_s is not None:
             body["back_after_s"] = back_after_s
         if control is not None:
             body["control"] = dict(control)
-        if impairments is not None:
-            body["impairments"] = dict(impairments)
+        body |= {key: dict(effect) for key, effect in effects.items()}
         return str(self._call("POST", "/v1/faults", body)["id"])
 
     def kill(self, target: str, *, back_after_s: float | None = None) -> str:
@@ -116,10 +115,10 @@ class FaultClient:
         """
         return self.ask("kill", target, back_after_s=back_after_s)
 
-    def impaired(self) -> list[dict[str, Any]]:
-        """Return each direction of each link that was impaired, with its counters since the lab came up."""
-        links: list[dict[str, Any]] = self._call("GET", "/v1/impaired")
-        return links
+    def counters(self) -> dict[str, list[dict[str, Any]]]:
+        """Return what the lab's devices have counted since it came up, by the name of a kind of counters."""
+        counters: dict[str, list[dict[str, Any]]] = self._call("GET", "/v1/counters")
+        return counters
 
     def restore(self, target: str) -> str:
         """End the fault of this target. Return that fault's id."""

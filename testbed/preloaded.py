@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ringlight.testbed.devices import node_kinds
+from ringlight.testbed.devices import device_kinds
 
 _EMULATION = "ringlight.testbed.emulation"
 TESTBED = (f"{_EMULATION}.__main__", f"{_EMULATION}.testbed")
@@ -19,7 +19,7 @@ _PROGRAMS = (
 
 def lab_modules() -> tuple[str, ...]:
     """Return all that a lab may start, devices of extensions among it."""
-    return (*_PROGRAMS, *(module for kind in node_kinds() for module in kind.modules))
+    return (*_PROGRAMS, *(module for kind in device_kinds().values() for module in kind.modules))
 
 
 #: Makes a run of a lab over several hosts, on the first.

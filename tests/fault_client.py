@@ -19,6 +19,3 @@ class FaultClient(faults.FaultClient):
 
     def disturb(self, control: Mapping[str, Any], *, back_after_s: float | None = None) -> str:
         return self.ask("disturb", "control network", back_after_s=back_after_s, control=control)
-
-    def impair(self, a: str, b: str, impairments: Mapping[str, float]) -> str:
-        return self.ask("impair", f"link {a} {b}", impairments=impairments)

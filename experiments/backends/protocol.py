@@ -23,7 +23,7 @@ from typing import Any, Protocol, runtime_checkable
 from ringlight.experiments.language.plan import EventPlan, JobPlan, RunPlan, Setting
 from ringlight.experiments.record.events import Record
 from ringlight.experiments.record.folder import RunFolder
-from ringlight.fabric.keys import device_words
+from ringlight.fabric.keys import device_words, link_keys
 
 #: What each rank adds to the time that the start of a job or of a link test may take, seconds: hundreds are
 #: started on few processors.
@@ -47,7 +47,7 @@ CAPABILITIES: Mapping[str, str] = {
     "lose gpu then shrink": "go on without a lost GPU",
     "lose nic": "lose a NIC",
     "disturb": "disturb the O-NICs' control network",
-    "impair link": "impair a link",
+    **{f"{keys.do} link": f"{keys.do} a link" for keys in link_keys()},
     "cancel": "cancel a job",
     "start": "start a job by an event",
 }

@@ -15,7 +15,7 @@ import typer
 
 from ringlight.experiments.cli.common import fail, say
 from ringlight.fabric.extension import loaders
-from ringlight.testbed.devices import DeviceKind, device_kinds
+from ringlight.testbed.devices import DeviceKind, optional_kinds
 from ringlight.testbed.lab_programs import ProgramOptions, program_kinds
 
 if TYPE_CHECKING:
@@ -299,7 +299,7 @@ def program_options() -> tuple[type[Any], ...]:
 def _expanded(parameter: inspect.Parameter) -> list[inspect.Parameter]:
     """Return the parameters of the options that a parameter of extensions stands for; any other as it is."""
     if parameter.annotation == Devices:
-        return _device_options(device_kinds())
+        return _device_options(optional_kinds())
     if parameter.annotation == Programs:
         groups = (inspect.signature(group, eval_str=True).parameters for group in program_options())
         return [option for group in groups for option in group.values()]
@@ -341,7 +341,7 @@ def with_groups(command: Callable[..., None]) -> Callable[..., None]:
             parameters += options.values()
         else:
             parameters.append(own)
-    devices, programs = device_kinds(), program_options()
+    devices, programs = optional_kinds(), program_options()
     has_devices, has_programs, has_flags = (
         any(parameter.annotation == group for parameter in parameters)
         for group in (Devices, Programs, LabFlags)

@@ -50,6 +50,7 @@ from ringlight.experiments.language.spec import (
 from ringlight.experiments.language.text import at, first_problem, references_in, resolved, within
 from ringlight.experiments.language.workloads import WorkloadSpec, emulated, problem_of, workload_of
 from ringlight.fabric.control_faults import ControlFaults
+from ringlight.fabric.link_effects import dilated
 from ringlight.fabric.planes.choice import plane_of
 from ringlight.fabric.schema import build_fabric
 from ringlight.fabric.topology import Fabric
@@ -507,5 +508,5 @@ def _event(name: str, event: EventSpec, scale: Scale) -> EventPlan:
         event.then,
         event.circuits,
         control,
-        None if event.impairments is None else event.impairments.impairments().dilated(scale.time),
+        dilated(event.effects, scale.time),
     )

@@ -19,7 +19,7 @@ from ringlight.fabric.allocation.demand import sent_in_steps
 from ringlight.fabric.allocation.dividing import divider
 from ringlight.fabric.allocation.phased import phase_paths
 from ringlight.fabric.control_faults import ControlFaults
-from ringlight.fabric.keys import device_words
+from ringlight.fabric.keys import device_words, link_keys
 from ringlight.fabric.parts import Port
 from ringlight.fabric.paths import Router
 from ringlight.fabric.planes.base import Misfit, Plane
@@ -38,7 +38,7 @@ from ringlight.workloads.traffic import sent
 TARGETS_OF: Mapping[str, tuple[str, ...]] = {
     "kill": ("controller", "switch", "agent", *device_words(), "server agent", "worker"),
     "cut": ("link",),
-    "impair": ("link",),
+    **{keys.do: ("link",) for keys in link_keys()},
     "restore": ("link", "gpu", "nic"),
     "lose": ("gpu", "nic"),
     "cancel": ("job",),
@@ -55,7 +55,6 @@ EVENTS_WITH: Mapping[str, str] = {
     "back_after_s": "kill",
     "then": "lose",
     "control": "disturb",
-    "impairments": "impair",
 }
 
 
@@ -378,8 +377,12 @@ def _check_event(run: Draft, event: EventPlan, jobs: set[str]) -> None:
             raise ValueError(f"{where}.control: missing")
         if not fabric.agents:
             raise ValueError(f"{where}.do: {run.where} has no O-NICs with agents")
-    if event.do == "impair" and event.impairments is None:
-        raise ValueError(f"{where}.impairments: missing; give delay, jitter, loss, errors or flap")
+    for keys in link_keys():
+        if keys.key in event.effects and event.do != keys.do:
+            raise ValueError(f"{where}.{keys.key}: only do: {keys.do} has this key")
+        if keys.key not in event.effects and event.do == keys.do:
+            *most, last = keys.spec.model_fields
+            raise ValueError(f"{where}.{keys.key}: missing; give {', '.join(most)} or {last}")
     if event.do == "circuits":
         _check_circuits(run, event)
     if event.do == "regroup":

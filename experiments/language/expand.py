@@ -33,7 +33,7 @@ from ringlight.experiments.language.text import (
     resolved,
 )
 from ringlight.fabric.control_faults import ControlFaults
-from ringlight.fabric.impairments import Impairments
+from ringlight.fabric.link_effects import delay_s
 
 #: Gives one scale for runs that leave it to the machine, which are at their real rates and sizes.
 ScaleFor = Callable[[Sequence[RunPlan]], ChosenScale]
@@ -450,16 +450,12 @@ def _with_one_setting_each(plans: Sequence[RunPlan]) -> list[RunPlan]:
     """One object for each setting, which says what some run of it does to O-NICs and links."""
     settings_by_id = {id(plan.setting): plan.setting for plan in plans}
     disturbed = {id(plan.setting) for plan in plans if _disturbs(plan)}
-    delayed = {id(plan.setting) for plan in plans if any(_delays(event.impairments) for event in plan.events)}
+    delayed = {id(plan.setting) for plan in plans if any(delay_s(event.effects) for event in plan.events)}
     settings = {
         number: replace(setting, onic_faults=number in disturbed, delays=number in delayed)
         for number, setting in settings_by_id.items()
     }
     return [replace(plan, setting=settings[id(plan.setting)]) for plan in plans]
-
-
-def _delays(impairments: Impairments | None) -> bool:
-    return impairments is not None and impairments.delay_s > 0
 
 
 def _disturbs(plan: RunPlan) -> bool:

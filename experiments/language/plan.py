@@ -16,7 +16,7 @@ from pydantic import Field
 
 from ringlight.fabric.control_faults import ControlFaults
 from ringlight.fabric.frames import Frames, choose_frames
-from ringlight.fabric.impairments import Impairments
+from ringlight.fabric.link_effects import Effects
 from ringlight.fabric.planes.base import Plane
 from ringlight.fabric.planes.choice import plane_of
 from ringlight.fabric.topology import Fabric
@@ -25,9 +25,6 @@ from ringlight.workloads.graph import Workload
 from ringlight.workloads.job_settings import Training
 
 P = TypeVar("P", bound=Plane)
-Do = Literal[
-    "regroup", "circuits", "kill", "cut", "restore", "lose", "disturb", "impair", "cancel", "start"
-]  # fmt: skip
 OnLoss = Literal["fail", "swap", "shrink"]
 
 
@@ -259,20 +256,20 @@ class EventPlan:
     """Something that is made to happen in a run. ``back_after_s``: a killed thing is started again only then.
 
     ``jobs``: which a regroup is for, all that run when empty. ``then``: what becomes of the job whose GPU is
-    lost. ``circuits``: pairs of port names to light, of ``do: circuits``. ``impairments``: of ``do: impair``,
-    in place of the link's own.
+    lost. ``circuits``: pairs of port names to light, of ``do: circuits``. ``effects``: what a link does to
+    frames from then on, in place of its own, by the event's key.
     """
 
     name: str
     when: When
-    do: Do
+    do: str
     target: Target | None = None
     back_after_s: float = 0.0
     jobs: tuple[str, ...] = ()
     then: OnLoss | None = None
     circuits: tuple[tuple[str, str], ...] = ()
     control: ControlFaults | None = None
-    impairments: Impairments | None = None
+    effects: Effects = field(default_factory=dict)
 
     @property
     def told(self) -> dict[str, Any]:
@@ -283,7 +280,7 @@ class EventPlan:
     def capability(self) -> str:
         """Return the capability that a backend needs for the event: words as in ``backends.protocol``."""
         words: list[str] = [self.do]
-        if self.target is not None and self.do in ("kill", "cut", "restore", "lose", "impair"):
+        if self.target is not None and (self.effects or self.do in ("kill", "cut", "restore", "lose")):
             words.append(self.target.kind)
         if self.then in ("swap", "shrink"):
             words += ["then", self.then]

@@ -15,14 +15,15 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, create_m
 
 from ringlight.experiments.language.job_keys import Factor, JobKeys, Words, listed
 from ringlight.experiments.language.job_sources import job_source
-from ringlight.experiments.language.plan import Do, OnLoss, Scale, Target, Tcp
+from ringlight.experiments.language.link_events import DO, LinkEventKeys
+from ringlight.experiments.language.plan import OnLoss, Scale, Target, Tcp
 from ringlight.experiments.language.profiles import compute_seconds
 from ringlight.experiments.language.workloads import WorkloadSpec
 from ringlight.fabric.extension import entries
 from ringlight.fabric.guests import guest_kinds
 from ringlight.fabric.keys import device_words
 from ringlight.fabric.schedules import parse_collective
-from ringlight.fabric.schema import FabricSpec, ImpairmentsSpec
+from ringlight.fabric.schema import FabricSpec
 from ringlight.fabric.units import parse_rate, parse_size, parse_time
 from ringlight.fabric.values import Duration, Name, Rate, Size, Strict
 from ringlight.workloads.job_settings import Training
@@ -211,19 +212,18 @@ def parse_target(text: object) -> Target:
     return Target(kind, names)
 
 
-class EventSpec(Strict):
+class EventSpec(LinkEventKeys):
     """Something that is made to happen; see docs/experiments.md for its keys."""
 
     name: LongName | None = None
     when: Annotated[WhenSpec, BeforeValidator(lambda value: {"start": True} if value == "start" else value)]
-    do: Do
+    do: Literal[DO]  # type: ignore[valid-type]
     target: Annotated[Any, AfterValidator(parse_target)] = None
     back_after: Duration = 0.0
     jobs: tuple[Name, ...] = ()
     then: OnLoss | None = None
     circuits: tuple[tuple[str, str], ...] = ()
     control: ControlSpec | None = None
-    impairments: ImpairmentsSpec | None = None
 
 
 class TitledFabricSpec(FabricSpec):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -341,14 +341,6 @@ class LightCounters(Record, event="light"):
     moment: str
     kernel: Mapping[str, Any]
     agents: Mapping[str, Any]
-
-
-class ImpairedLinks(Record, event="impaired"):
-    """Effects on the frames of a run of links that lose, delay or damage frames, by direction: ``from``
-    and ``to``, the frames that arrived and their bytes, and the numbers of frames that were ``lost``,
-    ``damaged``, or arrived while the link was ``down``."""
-
-    links: Sequence[Mapping[str, Any]]
 
 
 class OnicsSimulated(Record, event="onics"):

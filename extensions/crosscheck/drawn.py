@@ -17,6 +17,7 @@ from typing import Any
 import yaml
 
 from ringlight.fabric.frames import ETHERNET_BYTES, LARGEST_MTU_BYTES
+from ringlight.fabric.schema import LinkSpec
 
 #: Payload of all NICs together, bits per second as emulated.
 MOST_BPS = 260e6
@@ -150,11 +151,12 @@ def _shallow(random: Random) -> tuple[_Draw, Part, dict[str, Part], list[Part]]:
 
 
 def _far(random: Random) -> tuple[_Draw, Part, dict[str, Part], list[Part]]:
-    """Uplinks that delay frames."""
+    """Uplinks that delay frames, where an extension has links that do."""
     each = random.randint(2, 3)
     draw = _Draw(random, 2 * each, FAR_S)
     delay_s = random.uniform(*DELAY_S) / draw.time
-    fabric = _leaves(draw, 2, each, random.choice((1.0, 2.0)), delay=f"{1e3 * delay_s:.3f} ms")
+    more = {"delay": f"{1e3 * delay_s:.3f} ms"} if "delay" in LinkSpec.model_fields else {}
+    fabric = _leaves(draw, 2, each, random.choice((1.0, 2.0)), **more)
     return draw, fabric, draw.jobs([f"g{k}" for k in range(2 * each)], _ON_PACKETS), []
 
 

@@ -195,6 +195,8 @@ class Carrier(Device):
     Raises EbpfError, BuildError or OSError where this machine cannot do it.
     """
 
+    forwards = True
+
     def __init__(
         self, bridges: Mapping[str, int], path: Path, smoother: tuple[str, str], group: int = 0
     ) -> None:

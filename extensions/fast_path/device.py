@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from ringlight.testbed.devices import Device, Site
+from ringlight.testbed.devices import Device, DeviceKind, Site
 
 
-@dataclass(frozen=True)
-class FastPath:
-    help: str = "Let the kernel carry what the flow tables of our controller's packet switches say."
-    carries: bool = True
+class FastPath(DeviceKind):
+    help = "Let the kernel carry what the flow tables of our controller's packet switches say."
+    carries = True
 
     def plan(self, site: Site) -> Device | None:
         """Return the fast path of a lab, None where Open vSwitch forwards in the kernel.

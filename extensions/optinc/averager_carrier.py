@@ -25,7 +25,7 @@ from ringlight.testbed.simulation.phases import synchronous
 class AveragerCarrier(Carrier):
     plane: AveragerPlane
 
-    impaired: ClassVar[bool] = False
+    link_effects: ClassVar[bool] = False
     stalls: ClassVar[bool] = False
 
     @staticmethod

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from ringlight.testbed.devices import Device, NodeLog, Site
+from ringlight.testbed.devices import Device, DeviceKind, DeviceLog, Site
 
 
-@dataclass(frozen=True)
-class AveragerNodes:
-    help: str = ""
-    part: str = "averagers"
-    modules: tuple[str, ...] = ("ringlight.extensions.optinc.emulated.__main__",)
+class AveragerNodes(DeviceKind):
+    part = "averagers"
+    modules = ("ringlight.extensions.optinc.emulated.__main__",)
 
     def plan(self, site: Site) -> Device | None:
         """Return the averagers of a lab, None if its fabric has none."""
@@ -23,7 +20,7 @@ class AveragerNodes:
 
         return AveragerDevice(site.fabric, site)
 
-    def log(self, inventory: Mapping[str, Any]) -> NodeLog:
+    def log(self, inventory: Mapping[str, Any]) -> DeviceLog:
         """Return what counts the work of a lab's averagers."""
         from ringlight.extensions.optinc.averager_log import AveragerLog
 

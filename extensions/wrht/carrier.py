@@ -58,7 +58,7 @@ def _ring(of: Around) -> tuple[Fabric, WdmRing]:
 class RingCarrier(Carrier):
     plane: RingPlane
 
-    impaired: ClassVar[bool] = False
+    link_effects: ClassVar[bool] = False
     traced: ClassVar[bool] = False
 
     def __post_init__(self) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ringlight.testbed.descriptors import too_few
-from ringlight.testbed.devices import device_kinds
+from ringlight.testbed.devices import optional_kinds
 from ringlight.testbed.lab import ENVIRONMENT, Lab, LabError
 from ringlight.testbed.lab_programs import LabProgram, program_kinds
 
@@ -61,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
         "--onic-faults", action="store_true", help="O-NICs' agents may be told to lose control messages"
     )
     parser.add_argument(
-        "--device", action="append", default=[], choices=[*device_kinds()], help="device of an extension"
+        "--device", action="append", default=[], choices=[*optional_kinds()], help="device of an extension"
     )
     parser.add_argument("--image", help="worker image (default: the one made from this source tree)")
     parser.add_argument("--seed", type=int, default=0)

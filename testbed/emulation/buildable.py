@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ringlight.fabric.impairments import Impairments
+from ringlight.fabric.link_effects import LinkEffect
 from ringlight.fabric.parts import Link
 from ringlight.fabric.topology import Fabric
 from ringlight.fabric.units import format_rate
@@ -20,7 +20,8 @@ def check_fabric(fabric: Fabric) -> None:
         if link.a.node in fabric.gpus and link.b.node in fabric.gpus:
             raise ValueError(f"links[{index}]: {link.a} and {link.b} are both GPUs; plug each into a switch")
         try:
-            check_impairments(fabric, link, link.impairments)
+            for effect in link.effects.values():
+                check_effect(fabric, link, effect)
         except ValueError as error:
             raise ValueError(f"links[{index}].{error}") from None
     for switch in fabric.optical_switches.values():
@@ -30,10 +31,10 @@ def check_fabric(fabric: Fabric) -> None:
             )
 
 
-def check_impairments(fabric: Fabric, link: Link, impairments: Impairments) -> None:
+def check_effect(fabric: Fabric, link: Link, effect: LinkEffect) -> None:
     """Raise ValueError for what this testbed cannot have a link do to frames."""
     onic = next((end for end in (link.a, link.b) if end.node in fabric.onics), None)
-    if onic is not None and impairments.delay_s:
+    if onic is not None and effect.delay_s:
         raise ValueError(f"delay: not on the fibre at {onic}, an O-NIC's: it is delayed before its shaper")
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from ringlight.fabric.control_faults import ControlFaults
-from ringlight.fabric.impairments import Impairments
-from ringlight.fabric.keys import device_words
+from ringlight.fabric.keys import device_words, link_keys
+from ringlight.fabric.link_effects import Effects
 from ringlight.fabric.parts import Link, Port
 from ringlight.fabric.topology import Fabric
 
@@ -33,33 +33,37 @@ class TargetError(ValueError):
         self.status = status
 
 
-#: Longest time of an impairment, seconds.
-_LONGEST_S = 3600.0
+#: What can be done, in the order in which messages list it.
+_DO = ("cut", "kill", "lose", "disturb", *(keys.do for keys in link_keys()), "restore")
 
 
-@dataclass(frozen=True)
-class AskedImpairments(Impairments):
-    """Requested impairments of a link, with times as emulated. Raises ValueError."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("delay_s", "down_s", "up_s"):
-            if not getattr(self, name) <= _LONGEST_S:
-                raise ValueError(f"{name} must be at most {_LONGEST_S:g} seconds")
-
-
-class FaultRequest(BaseModel):
-    """``target``: as ``_KNOWN``, or a link's two ports by themselves. ``control``: for ``disturb``;
-    ``impairments``: for ``impair``."""
+class _FaultRequest(BaseModel):
+    """The keys of the core."""
 
     model_config = ConfigDict(extra="forbid")
-    do: Literal["cut", "kill", "lose", "disturb", "impair", "restore"]
+    do: Literal[_DO]  # type: ignore[valid-type]
     target: str | tuple[str, str]
     back_after_s: float | None = Field(None, ge=0, le=86400)
     control: ControlFaults | None = None
-    impairments: AskedImpairments | None = None
+
+    @property
+    def effects(self) -> Effects:
+        """Return what a link is to do to frames, by key."""
+        given = {keys.key: getattr(self, keys.key) for keys in link_keys()}
+        return {key: effect for key, effect in given.items() if effect is not None}
+
+
+if TYPE_CHECKING:
+
+    class FaultRequest(_FaultRequest):
+        """``target``: as ``_KNOWN``, or a link's two ports by themselves. ``control``: for ``disturb``."""
+
+else:
+    FaultRequest = create_model(
+        "FaultRequest",
+        __base__=_FaultRequest,
+        **{keys.key: (keys.request | None, None) for keys in link_keys()},
+    )
 
 
 @dataclass(frozen=True)
@@ -92,9 +96,10 @@ def read_request(body: Any) -> FaultRequest:
     if (request.do == "disturb") != (request.control is not None):
         need = "is missing" if request.do == "disturb" else f"does not go with {request.do}"
         raise TargetError(422, f"control: {need}; it says how to disturb the control network")
-    if (request.do == "impair") != (request.impairments is not None):
-        need = "is missing" if request.do == "impair" else f"does not go with {request.do}"
-        raise TargetError(422, f"impairments: {need}; it says what a link does to frames")
+    for keys in link_keys():
+        if (request.do == keys.do) != (keys.key in request.effects):
+            need = "is missing" if request.do == keys.do else f"does not go with {request.do}"
+            raise TargetError(422, f"{keys.key}: {need}; it says what a link does to frames")
     return request
 
 
@@ -103,8 +108,9 @@ def find_target(fabric: Fabric, request: FaultRequest) -> FaultTarget:
     words = request.target.split() if isinstance(request.target, str) else ["link", *request.target]
     match words:
         case ["link", a, b]:
-            if request.do not in ("cut", "impair", "restore"):
-                raise TargetError(422, f"do: {request.do}: a link can be cut, impaired and restored")
+            allowed = ("cut", *(keys.do for keys in link_keys()), "restore")
+            if request.do not in allowed:
+                raise TargetError(422, f"do: {request.do}: a link takes {', '.join(allowed)}")
             return _link(fabric, a, b)
         case ["gpu" | "nic" as kind, name]:
             _allow(request, "lose", f"a {kind} can be lost and restored")

@@ -19,14 +19,14 @@ from fastapi import APIRouter, BackgroundTasks, Body
 from fastapi.responses import JSONResponse
 
 from ringlight.fabric.control_faults import ControlFaults
-from ringlight.fabric.impairments import Impairments
+from ringlight.fabric.link_effects import Effects
 from ringlight.fabric.parts import Link, Port
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation import openvswitch
 from ringlight.testbed.emulation.agent.http import AgentServer
 from ringlight.testbed.emulation.agent.worker import Worker
 from ringlight.testbed.emulation.agent.workers import Workers
-from ringlight.testbed.emulation.buildable import check_impairments
+from ringlight.testbed.emulation.buildable import check_effect
 from ringlight.testbed.emulation.fault_targets import (
     FaultRequest,
     FaultTarget,
@@ -42,7 +42,7 @@ from ringlight.testbed.emulation.network import LabNetwork
 from ringlight.testbed.emulation.onic.manage import emulate
 from ringlight.testbed.emulation.openvswitch import OpenVSwitchError
 from ringlight.testbed.emulation.worker_hosts import describe
-from ringlight.testbed.faults import Do, FaultReport, State
+from ringlight.testbed.faults import FaultReport, State
 from ringlight.testbed.supervision import SupervisionError, Supervisor
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class _Course:
 @dataclass
 class _Fault:
     id: str
-    do: Do
+    do: str
     target: FaultTarget
     back_after_s: float | None
     course: _Course
@@ -138,8 +138,8 @@ class Faults:
         self._dark_lock = threading.Lock()
         #: What links do to frames by a fault, in place of what the fabric says; as ``_control``, what was
         #: asked for last, whichever fault begins first.
-        self._by_event: dict[Link, Impairments] = {}
-        self._impaired_lock = threading.Lock()
+        self._by_event: dict[Link, Effects] = {}
+        self._effects_lock = threading.Lock()
 
     # -- asking
 
@@ -151,8 +151,8 @@ class Faults:
             if self._closed:
                 raise TargetError(503, "the testbed is stopping")
             same = [f for f in reversed(self._faults) if f.target.text == target.text and _stands(f)]
-            if request.do in ("cut", "impair"):
-                # An impaired link can be cut, too.
+            if request.do == "cut" or request.effects:
+                # A link that does something to frames can be cut, too.
                 same = [fault for fault in same if fault.do == request.do]
             standing = next((fault for fault in same if fault.do == "cut"), same[0] if same else None)
             if request.do == "restore":
@@ -160,7 +160,7 @@ class Faults:
                     raise TargetError(409, f"{target.text}: no fault is in force")
                 standing.over.set()
                 return standing.report(), None
-            if standing is not None and request.do in ("disturb", "impair"):
+            if standing is not None and (request.do == "disturb" or request.effects):
                 # Another of its kind takes its place.
                 standing.over.set()
             elif standing is not None:
@@ -176,10 +176,13 @@ class Faults:
         with self._lock:
             return [fault.report() for fault in self._faults]
 
-    def impaired(self) -> list[dict[str, Any]]:
-        """Return the counters of each direction of each link that was impaired."""
-        own = self._network.impaired_counts()
-        return own if self._elsewhere is None else [*own, *self._elsewhere.impaired()]
+    def counters(self) -> Mapping[str, list[Mapping[str, Any]]]:
+        """Return what the lab's devices have counted since it came up, by the name of a kind of counters."""
+        counters = self._network.counters()
+        for theirs in [] if self._elsewhere is None else self._elsewhere.counters():
+            for name, counted in theirs.items():
+                counters.setdefault(name, []).extend(counted)
+        return counters
 
     def close(self) -> None:
         """Let what is under way come to its end, and mend nothing: the lab goes."""
@@ -267,8 +270,8 @@ class Faults:
         """Raises TargetError for what cannot be broken now."""
         darken, lighten = (lambda: self._darken(fault_id, target.ports)), (lambda: self._lighten(fault_id))
         match target.kind:
-            case "link" if request.impairments is not None:
-                return self._impaired(target, request.impairments)
+            case "link" if request.effects:
+                return self._affected(target, request.effects)
             case "link" | "nic":
                 return _Course(darken, lighten)
             case "gpu":
@@ -301,25 +304,26 @@ class Faults:
             self._dark.pop(fault_id, None)
             self._network.hold_down(frozenset().union(*self._dark.values()))
 
-    def _impaired(self, target: FaultTarget, impairments: Impairments) -> _Course:
+    def _affected(self, target: FaultTarget, effects: Effects) -> _Course:
         link = self._fabric.link_at[Port.parse(target.text.split()[1])]
-        try:
-            check_impairments(self._fabric, link, impairments)
-        except ValueError as error:
-            raise TargetError(409, f"impairments.{error}") from None
-        self._by_event[link] = impairments
+        for key, effect in effects.items():
+            try:
+                check_effect(self._fabric, link, effect)
+            except ValueError as error:
+                raise TargetError(409, f"{key}.{error}") from None
+        self._by_event[link] = effects
 
         def begin() -> None:
-            with self._impaired_lock:
-                self._network.impair(link, self._by_event.get(link))
+            with self._effects_lock:
+                self._network.affect(link, self._by_event.get(link, {}))
 
         def end() -> None:
-            with self._impaired_lock:
+            with self._effects_lock:
                 with self._lock:
-                    if self._by_event.get(link) is not impairments:
+                    if self._by_event.get(link) is not effects:
                         return
                     del self._by_event[link]
-                self._network.impair(link, None)
+                self._network.affect(link, {})
 
         return _Course(begin, end)
 
@@ -466,16 +470,16 @@ def _stands(fault: _Fault) -> bool:
 
 
 def fault_routes(faults: Faults) -> APIRouter:
-    """Return the routes ``/v1/faults`` and ``/v1/impaired`` of a server agent."""
+    """Return the routes ``/v1/faults`` and ``/v1/counters`` of a server agent."""
     router = APIRouter()
 
     @router.get("/v1/faults")
     def list_faults() -> dict[str, Any]:
         return {"faults": [asdict(report) for report in faults.reports()]}
 
-    @router.get("/v1/impaired")
-    def impaired() -> list[dict[str, Any]]:
-        return faults.impaired()
+    @router.get("/v1/counters")
+    def counters() -> Any:
+        return faults.counters()
 
     @router.post("/v1/faults")
     def ask(background: BackgroundTasks, body: Any = Body()) -> JSONResponse:

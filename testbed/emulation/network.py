@@ -10,8 +10,7 @@ import logging
 import math
 import threading
 import time
-import zlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -20,11 +19,11 @@ from mininet.net import Mininet
 from pyroute2.iproute import IPRoute
 
 from ringlight.fabric.frames import IN_PACKET_BYTES, choose_frames
-from ringlight.fabric.impairments import NONE, Impairments
+from ringlight.fabric.link_effects import Effects, dilated
 from ringlight.fabric.parts import OURS, Link, Port
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.deaths import ProcessKind
-from ringlight.testbed.devices import Device, NodeProcesses
+from ringlight.testbed.devices import Device, Direction, NodeProcesses
 from ringlight.testbed.emulation import device_cables, openvswitch
 from ringlight.testbed.emulation.bridges import (
     RECONNECT_MS,
@@ -33,7 +32,6 @@ from ringlight.testbed.emulation.bridges import (
     has_kernel_datapath,
 )
 from ringlight.testbed.emulation.buildable import check_fabric, check_names, check_rates
-from ringlight.testbed.emulation.impairments.end import End, FrameCounts
 from ringlight.testbed.emulation.kernel import addressing, namespaces, netlink, netns, shaping
 from ringlight.testbed.emulation.kernel.network_errors import NetworkError
 from ringlight.testbed.emulation.nodes import (
@@ -54,7 +52,7 @@ from ringlight.testbed.emulation.onic.wiring import (
 )
 from ringlight.testbed.emulation.windows import LATE_S, WAITING_FRAMES, Windows
 from ringlight.testbed.emulation.worker_hosts import WorkerHost, WorkerPlace
-from ringlight.testbed.lab import INTERFACE_NAME_MAX, NIC, OVS_LABEL, SECOND_NIC, Lab
+from ringlight.testbed.lab import NIC, OVS_LABEL, SECOND_NIC, Lab
 from ringlight.testbed.lab_programs import program_kinds, waiting
 from ringlight.testbed.parts import Parts, Tunnel
 
@@ -134,7 +132,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         self._devices = devices({lab.bridge(s.name): s.dpid for s in ours if self.is_here(s.name)})
         #: Whether no switch that packets may meet is Open vSwitch alone.
         self._all_carried = (
-            bool(self._devices)
+            any(device.forwards for device in self._devices)
             and all(self._carrier_of(s.name) for s in ours if self.is_here(s.name))
             and not fabric.foreign_switches
             and all(not switch.is_bridge for switch in fabric.optical_switches.values())
@@ -161,13 +159,8 @@ class LabNetwork(Mininet):  # type: ignore[misc]
                 fabric, self.frames.mtu_bytes, emulation.rate_bps, emulation.seconds, self._queue_s
             )
         self._window_bytes = self._most_under_way()
-        self._impaired = {
-            link: link.impairments.dilated(emulation.time_dilation)
-            for link in fabric.links
-            if link.impairments != NONE
-        }
-        self._ends: dict[Port, End] = {}
-        self._counted: dict[Port, FrameCounts] = {}
+        #: What links do to frames now, with times as emulated.
+        self._effects = {link: self._own_effects(link) for link in fabric.links if link.effects}
         self._lock = threading.RLock()
 
     # -- the fixed part
@@ -239,9 +232,9 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         self._finish(ports)
         self._start_devices()
         self._start_onics()
-        for link in [*self._impaired]:
+        for link in [*self._effects]:
             if not self._has_gpu(*self._ends_here(link)):
-                self._impair_ends(link)
+                self._affect_ends(link)
 
     def open_vswitch_is_back(self) -> None:
         """Settle what a process of Open vSwitch that was started again does not find in its database."""
@@ -569,66 +562,66 @@ class LabNetwork(Mininet):  # type: ignore[misc]
 
     # -- what links do to frames
 
-    def impair(self, link: Link, impairments: Impairments | None) -> None:
-        """Have a link do this to frames from now on, times as emulated, whatever is plugged in there later;
-        None for what the fabric says. Raises NetworkError, BuildError, OSError."""
+    def affect(self, link: Link, effects: Effects) -> None:
+        """Have a link do this to frames from now on, times as emulated, whatever is plugged in there later.
+
+        It comes in place of what the fabric says under the same key. Raises NetworkError, BuildError,
+        OSError.
+        """
         with self._lock:
-            now = impairments or link.impairments.dilated(self.emulation.time_dilation)
-            self._impaired.pop(link, None)
-            if now != NONE:
-                self._impaired[link] = now
-            if self._impaired:
+            now = {**self._own_effects(link), **effects}
+            self._effects.pop(link, None)
+            if now:
+                self._effects[link] = now
+            if self._effects:
                 self._choose_offloads()
-            self._impair_ends(link)
-            if not self._impaired:
+            self._affect_ends(link)
+            if not self._effects:
                 self._choose_offloads()
 
-    def impaired_counts(self) -> list[dict[str, Any]]:
-        """Return the counters of each direction of a link that is or was impaired, with the direction's two
-        ends."""
+    def counters(self) -> dict[str, list[Mapping[str, Any]]]:
+        """Return what devices have counted since the lab came up, by the name of a kind of counters."""
+        counters: dict[str, list[Mapping[str, Any]]] = {}
         with self._lock:
-            counted = dict(self._counted)
-            for port, end in self._ends.items():
-                counted[port] = counted.get(port, FrameCounts()) + end.counts()
-        return [
-            {"from": str(self.fabric.link_at[port].other(port)), "to": str(port), **vars(counts)}
-            for port, counts in sorted(counted.items())
-        ]
+            for device in self._devices:
+                for name, counted in device.counters().items():
+                    counters.setdefault(name, []).extend(counted)
+        return counters
+
+    def _own_effects(self, link: Link) -> Effects:
+        """Return what the fabric says that a link does to frames, with times as emulated."""
+        return dilated(link.effects, self.emulation.time_dilation)
 
     def _leave_to_open_vswitch(self) -> None:
-        """Have devices send nothing there: the kernel takes what eBPF has sent past an impaired end."""
-        ends = [port for link in self._impaired for port in (link.a, link.b)]
+        """Have devices send nothing there: the kernel takes what eBPF has sent past programs at an end."""
+        ends = [port for link in self._effects for port in (link.a, link.b)]
         switches = [port for port in ends if isinstance(self._nodes.get(port.node), PacketSwitch)]
         for device in self._devices:
             device.leave(map(self._interface, switches))
 
-    def _impair_ends(self, link: Link) -> None:
-        """Those that are plugged in."""
+    def _affect_ends(self, link: Link) -> None:
+        """Have devices do what a link does to frames, at the ends that are plugged in."""
         self._leave_to_open_vswitch()
-        impairments = self._impaired.get(link)
-        for port in self._ends_here(link):
-            if impairments is None:
-                self._drop_end(port)
-                continue
-            far = link.other(port)
-            # What comes from another host is received, whatever sent it.
-            sends = self._tunnel(port) is None and self._redirects(far)
-            if port not in self._ends and (place := self._place_of(far if sends else port)) is not None:
-                # Seeded apart, and the same in every lab.
-                seed = zlib.crc32(f"{far} {port}".encode())
-                name = f"{self.lab.prefix}{seed:x}"[:INTERFACE_NAME_MAX]
-                self._ends[port] = End(*place, sends, name, seed, self.lab.environment())
-                if self._tunnel(port) is not None:
-                    # A burst would be lost, or delayed, as one.
-                    self._ends[port].keep_single()
-            if port in self._ends:
-                self._ends[port].set(impairments, self.emulation.rate_bps(link.rate_bps))
+        effects = self._effects.get(link)
+        if effects is None:
+            self._let_be(self._ends_here(link))
+            return
+        rate_bps, directions = self.emulation.rate_bps(link.rate_bps), [*self._directions(link)]
+        for device in self._devices:
+            device.affect(effects, rate_bps, directions)
 
-    def _drop_end(self, port: Port) -> None:
-        end = self._ends.pop(port, None)
-        if end is not None:
-            self._counted[port] = self._counted.get(port, FrameCounts()) + end.counts()
-            end.close()
+    def _directions(self, link: Link) -> Iterator[Direction]:
+        """Yield the directions of a link whose frames can be met here."""
+        for port in self._ends_here(link):
+            far, from_afar = link.other(port), self._tunnel(port) is not None
+            # What comes from another host is received, whatever sent it.
+            sends = not from_afar and self._redirects(far)
+            if (place := self._place_of(far if sends else port)) is not None:
+                yield Direction(far, port, *place, sends, from_afar)
+
+    def _let_be(self, ports: Sequence[Port]) -> None:
+        for device in self._devices:
+            device.let_be(ports)
 
     def _place_of(self, port: Port) -> tuple[int | None, str] | None:
         """Namespace and name of a port's interface; None where nothing is plugged in."""
@@ -678,7 +671,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         The fabrics that are emulated have no slow start, and windows keep what is under way within queues.
         Over links that delay it shows: an iteration over 128 ms there and back took 150 ms longer at first.
         """
-        delayed = any(link.impairments.delay_s for link in self.fabric.links)
+        delayed = any(link.delay_s for link in self.fabric.links)
         if self._windows is None or not delayed:
             return None
         return math.ceil(self._windows.most() / (self.frames.mtu_bytes - IN_PACKET_BYTES))
@@ -705,11 +698,11 @@ class LabNetwork(Mininet):  # type: ignore[misc]
     def _offloads(self, gpu: str) -> bool:
         """Return whether a host may use checksum and segmentation offload.
 
-        False if a link is impaired, because a burst would be lost or delayed as one frame, or if only Open
-        vSwitch reads the host's frames.
+        False if a link does something to frames, because a burst would be lost or delayed as one frame, or if
+        only Open vSwitch reads the host's frames.
         """
         read = gpu not in self.fabric.onics and not has_kernel_datapath() and not self._all_carried
-        return not self._impaired and not read
+        return not self._effects and not read
 
     def _inside(self, node: ShellLess, function: Callable[[], T]) -> T:
         """Run ``function`` where the node's interfaces are."""
@@ -853,9 +846,9 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         namespaces.in_namespace(host.namespace, inside)
         for second in device_cables.cables_at(self.fabric, gpu.name):
             self._plug_second(host, second)
-        if link in self._impaired and not onic:
+        if link in self._effects and not onic:
             with self._lock:
-                self._impair_ends(link)
+                self._affect_ends(link)
 
     def _plug_second(self, host: WorkerHost | IdleHost, cable: Link) -> None:
         """A worker's cable to a device, as ``eth1``."""
@@ -907,8 +900,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
                     self._attached -= {self.fabric.link_at[near].other(near)}
                 if near.number == 0 and near.node not in self.fabric.onics:
                     link = self.fabric.link_at[near]
-                    self._drop_end(link.a)
-                    self._drop_end(link.b)
+                    self._let_be((link.a, link.b))
                 node, name = cable.intf1.node, cable.intf1.name
                 if isinstance(node, PacketSwitch):
                     words += ["--", "--if-exists", "del-port", str(node), name]
@@ -948,9 +940,6 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         Every part is tried; the first error is raised at the end.
         """
         errors: list[Exception] = []
-        with self._lock:
-            for port in [*self._ends]:
-                self._drop_end(port)
         while self._devices:
             self._devices.pop().stop()
         try:

@@ -32,7 +32,7 @@ from ringlight.fabric.topology import Fabric
 from ringlight.testbed import deaths, descriptors, forkserver, limits, services
 from ringlight.testbed.deaths import Deaths
 from ringlight.testbed.descriptors import too_few
-from ringlight.testbed.devices import NodeProcesses, Site, node_kinds, plan_devices
+from ringlight.testbed.devices import NodeProcesses, Site, device_kinds, plan_devices
 from ringlight.testbed.emulation import clean, openvswitch
 from ringlight.testbed.emulation.agent.hosts import IdleHosts
 from ringlight.testbed.emulation.agent.http import AgentServer, make_app
@@ -349,7 +349,7 @@ class Testbed:
         kinds = (
             (optical, [f"{emulation}.optical.__main__"]),
             (len(fabric.agents), [f"{emulation}.onic.__main__"]),
-            (len(fabric.devices), [name for kind in node_kinds() for name in kind.modules]),
+            (len(fabric.devices), [name for kind in device_kinds().values() for name in kind.modules]),
             (sum(map(self._is_here, fabric.gpus)) * in_namespaces, WORKER),
         )
         worth = sum(count for count, _ in kinds) >= _WORTH_FORKING

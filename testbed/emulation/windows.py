@@ -51,7 +51,7 @@ class Windows:
         queue_s: Mapping[Link, float],
     ) -> None:
         self._fabric, self._mtu_bytes, self._rate_bps = fabric, mtu_bytes, rate_bps
-        self._delay_s = {link: seconds(link.impairments.delay_s) for link in fabric.links}
+        self._delay_s = {link: seconds(link.delay_s) for link in fabric.links}
         self._queues = {link: shaping.queue_bytes(rate_bps(link.rate_bps), s) for link, s in queue_s.items()}
         self._router = Router(fabric, electrical_graph(fabric, {}))
         self._by_traits = cache(self._of)

@@ -19,7 +19,6 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from ringlight.fabric.impairments import resumed_s
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.steps import Step, Steps, check_ranks, streams
 from ringlight.testbed.simulation.arrays import FloatArray
@@ -39,6 +38,7 @@ from ringlight.testbed.simulation.passing import (
 from ringlight.testbed.simulation.phases import StepCost, check_cost, check_vector, synchronous
 from ringlight.testbed.simulation.repeating import Groups, Loop
 from ringlight.testbed.simulation.streaming import Stream, Streaming, first_of, streams_of
+from ringlight.testbed.simulation.tcp import resumed_s
 from ringlight.workloads.graph_writer import data_parallel_loop
 
 #: More transfers than this of one job cannot be followed one by one.

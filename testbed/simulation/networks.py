@@ -18,8 +18,7 @@ from typing import Protocol
 import numpy as np
 
 from ringlight.fabric.frames import ETHERNET_BYTES, IN_PACKET_BYTES
-from ringlight.fabric.impairments import Impairments, reno_bps
-from ringlight.fabric.light import bit_errors
+from ringlight.fabric.light import bit_errors, frame_errors
 from ringlight.fabric.parts import Link, Port
 from ringlight.fabric.paths import Router
 from ringlight.fabric.planes.grid.grid import Grid, lines
@@ -35,6 +34,7 @@ from ringlight.fabric.topology import (
     path_dbm,
 )
 from ringlight.testbed.simulation.arrays import FloatArray, IntArray
+from ringlight.testbed.simulation.tcp import reno_bps
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,10 +127,10 @@ class Segments:
     def arrive(self, fabric: Fabric, passed: Iterable[Link], path: Sequence[Port]) -> float:
         """Return the share of full frames that arrive over consecutive links of one path of light."""
         frame_bytes = self.mtu_bytes + ETHERNET_BYTES
-        losses = [link.impairments.frame_loss(frame_bytes) for link in passed]
+        losses = [effect.frame_loss(frame_bytes) for link in passed for effect in link.effects.values()]
         if len(path) > 2 and fabric.optics.modulation is not None:
-            weak = Impairments(bit_errors=bit_errors(fabric.optics, path_dbm(fabric, path)))
-            losses.append(weak.frame_errors(frame_bytes))
+            wrong = bit_errors(fabric.optics, path_dbm(fabric, path))
+            losses.append(frame_errors(wrong, frame_bytes))
         return math.prod(1 - loss for loss in losses)
 
     def most_bps(self, loss: float, way_s: float) -> float:
@@ -155,8 +155,8 @@ class PacketNetwork:
     They take the paths of :class:`fabric.paths.Router`, as under the controller's rules. ``cross_connects``
     are by default those of the fabric's own circuits. ``segments``: used if links lose frames. What is lost
     is sent again, so a link that loses carries less by that share, and a pair of GPUs gets no more than TCP
-    Reno does, as of a link of its own. A transfer over links that delay counts their delay and jitter: of
-    many frames in order, some wait that long. Raises ValueError naming a link without capacity.
+    Reno does, as of a link of its own. A transfer over links that delay counts the most that they do: of many
+    frames in order, some wait that long. Raises ValueError naming a link without capacity.
     """
 
     def __init__(
@@ -254,7 +254,7 @@ class PacketNetwork:
 
 
 def _delay_s(passed: Iterable[Link]) -> float:
-    return math.fsum(link.impairments.delay_s + link.impairments.jitter_s for link in passed)
+    return math.fsum(link.most_delay_s for link in passed)
 
 
 def _listed(ways: Sequence[Sequence[int]]) -> tuple[IntArray, IntArray]:

@@ -46,15 +46,6 @@ def run_backwards(faults: Faults, *asked: Mapping[str, Any]) -> None:
             time.sleep(0.01)
 
 
-def test_the_impairment_that_was_asked_for_last_stays() -> None:
-    network, link = MagicMock(), FABRIC.links[0]
-    faults = Faults(FABRIC, network, MagicMock(), MagicMock(), {}, None)
-    ask = {"do": "impair", "target": f"link {link.a} {link.b}"}
-    run_backwards(faults, *({**ask, "impairments": {"loss": loss}} for loss in (0.1, 0.2)))
-    assert network.impair.call_args.args[1].loss == 0.2
-    faults.close()
-
-
 def test_the_disturbance_that_was_asked_for_last_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[float] = []
     monkeypatch.setattr(module, "emulate", lambda _, wanted: told.append(wanted["loss"]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,13 +13,15 @@ import pytest
 import typer
 
 from ringlight.experiments.cli import options
-from ringlight.fabric.impairments import Impairments
+from ringlight.fabric.link_effects import Effects
+from ringlight.fabric.parts import Port
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.testbed import devices
-from ringlight.testbed.devices import Device, Site
+from ringlight.testbed.devices import Device, Direction, Site
 from ringlight.testbed.emulation.bridges import ControllerAddress, PacketSwitch
 from ringlight.testbed.emulation.network import Emulation, LabNetwork
 from ringlight.testbed.lab import Lab
+from tests.delays import Delay
 
 FABRIC = {
     "servers": {"s": {"gpus": {"g0": "t", "g1": "t"}}},
@@ -35,15 +37,26 @@ FABRIC = {
 class Recorder(Device):
     """Carries the bridges that our controller drives, and keeps what it is told."""
 
+    forwards = True
+
     def __init__(self, site: Site) -> None:
         self.site = site
         self.left: list[str] = []
+        self.directions: list[Direction] = []
 
     def carries(self, bridge: str) -> bool:
         return bridge in self.site.bridges
 
     def leave(self, interfaces: Iterable[str]) -> None:
         self.left = sorted(interfaces)
+
+    def affect(self, effects: Effects, rate_bps: float, directions: Sequence[Direction]) -> None:
+        assert effects == {"delay": Delay(0.1)}
+        self.directions += directions
+
+    def let_be(self, ports: Iterable[Port]) -> None:
+        gone = set(ports)
+        self.directions = [direction for direction in self.directions if direction.into not in gone]
 
     def inventory(self) -> dict[str, Any]:
         return {"torus": sorted(self.site.bridges)}
@@ -75,14 +88,31 @@ def test_a_device_is_planned_with_the_bridges_that_our_controller_drives() -> No
     assert network("ringlight")[0]._all_carried
 
 
-def test_what_goes_out_by_an_impaired_link_is_left_by_devices() -> None:
+def test_what_goes_out_by_a_link_that_does_something_to_frames_is_left_by_devices() -> None:
     built, recorder = network("none")
     built._leave_to_open_vswitch()
     assert recorder.left == []
-    built._impaired = {built.fabric.links[0]: Impairments(loss=0.1)}
+    built._effects = {built.fabric.links[0]: {"delay": Delay(0.1)}}
     built._nodes = {"p0": PacketSwitch.__new__(PacketSwitch)}
     built._leave_to_open_vswitch()
     assert recorder.left == [Lab("dev1").interface("p0", 1)]
+
+
+def test_devices_are_told_where_frames_of_a_link_can_be_met_and_hosts_hand_over_single_ones() -> None:
+    built, recorder = network("ringlight")
+    bridges = {name: PacketSwitch.__new__(PacketSwitch) for name in ("p0", "p1")}
+    built._nodes = dict(bridges)
+    trunk, lab = built.fabric.links[2], Lab("dev1")
+    assert built._offloads("g0")
+    built.affect(trunk, {"delay": Delay(0.1)})
+    assert recorder.directions == [
+        Direction(trunk.b, trunk.a, None, lab.interface("p0", 2)),
+        Direction(trunk.a, trunk.b, None, lab.interface("p1", 2)),
+    ]
+    assert not built._offloads("g0")
+    built.affect(trunk, {})
+    assert recorder.directions == []
+    assert built._offloads("g0")
 
 
 @dataclass(frozen=True)
@@ -97,7 +127,7 @@ def test_commands_that_build_labs_have_an_option_for_each_device_and_those_of_pr
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     kinds = {"slow_path": SimpleNamespace(help="Go slowly.", carries=True)}
-    monkeypatch.setattr(options, "device_kinds", lambda: kinds)
+    monkeypatch.setattr(options, "optional_kinds", lambda: kinds)
     monkeypatch.setattr(options, "program_options", lambda: (TorusOptions,))
     given: list[options.OpenLab] = []
 
@@ -126,13 +156,8 @@ def test_costs_go_by_what_carries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_device_of_the_fabric_is_there_without_an_option(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = SimpleNamespace(help="Go slowly.", carries=True, plan=lambda site: None)
-    node = SimpleNamespace(help="", plan=Recorder)
-    monkeypatch.setattr(devices, "_all_kinds", lambda: {"slow_path": asked, "torus": node})
-    devices.device_kinds.cache_clear()
-    try:
-        assert devices.device_kinds() == {"slow_path": asked}
-        assert devices.node_kinds() == [node]
-        (found,) = devices.plan_devices(["slow_path"], Site(Lab("dev1"), Path("/nowhere"), {}))
-        assert isinstance(found, Recorder)
-    finally:
-        devices.device_kinds.cache_clear()
+    kinds = {"torus": SimpleNamespace(help="", plan=Recorder), "slow_path": asked}
+    monkeypatch.setattr(devices, "device_kinds", lambda: kinds)
+    assert devices.optional_kinds() == {"slow_path": asked}
+    (found,) = devices.plan_devices(["slow_path"], Site(Lab("dev1"), Path("/nowhere"), {}))
+    assert isinstance(found, Recorder)

@@ -13,6 +13,7 @@ from benchmarks.slowing import ROUNDING, Case, explained, own_links, shared_s
 from ringlight.experiments.analysis.prediction import model_s
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.expand import parse
+from ringlight.experiments.language.plan import RunPlan
 from ringlight.experiments.record.events import Iteration
 from ringlight.experiments.runner.experiment import one_alone
 from ringlight.fabric.schedules import ring
@@ -22,6 +23,7 @@ from ringlight.testbed.simulation.engine import Engine
 from ringlight.testbed.simulation.jobs import Compute, Job, NetworkChange
 from ringlight.testbed.simulation.link_flows import Passed
 from ringlight.testbed.simulation.networks import PacketNetwork
+from tests.delays import with_delay
 from tests.simulated_jobs import simulate
 
 
@@ -100,11 +102,12 @@ def test_seconds_in_which_flows_share_a_link() -> None:
     assert shared_s(passed) == pytest.approx(1.0)
 
 
-def two_sites(**training: Any) -> str:
+def two_sites(far: bool = False, **training: Any) -> RunPlan:
+    """A plan of a ring over two switches joined by a link that delays, or of its ends at either."""
     link = {"rate": "300 Mbit/s", "queue": "20 ms"}
     links = [{"ends": [f"g{k}", f"{'ab'[k // 2]}:{k % 2 + 1}"], **link} for k in range(4)]
-    links.append({"ends": ["a:3", "b:3"], "rate": "200 Mbit/s", "queue": "20 ms", "delay": "10 ms"})
-    return yaml.safe_dump(
+    links.append({"ends": ["a:3", "b:3"], "rate": "200 Mbit/s", "queue": "20 ms"})
+    text = yaml.safe_dump(
         {
             "name": "sites",
             "description": "A ring over links of unequal delay.",
@@ -119,16 +122,19 @@ def two_sites(**training: Any) -> str:
                 "model": "resnet50", "gradient": "1 MB", "compute": "20 ms", "batch": 16, "iterations": 2,
                 **training,
             },
-            "jobs": {"red": {"ranks": ["g0", "g1", "g2", "g3"]}},
+            "jobs": {"red": {"ranks": ["g0", "g2"] if far else ["g0", "g1", "g2", "g3"]}},
             "arms": {"even": {}},
         }
     )  # fmt: skip
+    (plan,) = parse(text, "s.yaml").plans
+    fabric = with_delay(plan.setting.fabric, "a", "b", 0.01)
+    return replace(plan, setting=replace(plan.setting, fabric=fabric))
 
 
 @pytest.mark.parametrize("collective", ["ring", "halving-doubling", "binary-tree"])
 @pytest.mark.parametrize("gradient", ["20 kB", "1 MB"])
 def test_the_model_counts_delay(collective: str, gradient: str) -> None:
-    (plan,) = parse(two_sites(collective=collective, gradient=gradient), "s.yaml").plans
+    plan = two_sites(collective=collective, gradient=gradient)
     records, failures = one_alone(SimulationBackend(), plan)
     assert not failures
     ends = [one.allreduce_end for one in records if isinstance(one, Iteration)]
@@ -139,9 +145,7 @@ def test_the_model_counts_delay(collective: str, gradient: str) -> None:
 
 def test_partners_far_apart_wait_for_each_other_s_words() -> None:
     """Both steps of an exchange of two begin with a word, and receipts come at the end: five ways in all."""
-    text = two_sites(collective="halving-doubling", gradient="20 kB", iterations=1)
-    (plan,) = parse(text.replace("    - g1\n    - g2\n    - g3\n", "    - g2\n"), "s.yaml").plans
-    assert plan.jobs[0].ranks == ("g0", "g2")
+    plan = two_sites(far=True, collective="halving-doubling", gradient="20 kB", iterations=1)
     records, _ = one_alone(SimulationBackend(), plan)
     (took_s,) = {one.allreduce_end - one.compute_end for one in records if isinstance(one, Iteration)}
     # 10 ms on the way, five times as long as emulated; and 10 kB in each step at 200 Mbit/s, 10 of it.

@@ -19,6 +19,7 @@ from ringlight.testbed.emulation.kernel import shaping
 from ringlight.testbed.emulation.network import Emulation, LabNetwork
 from ringlight.testbed.emulation.windows import window_bytes
 from ringlight.testbed.lab import Lab
+from tests.delays import with_delay
 from tests.unit.test_cli import ROOT
 
 FRAME, PAYLOAD = 9014, 8948
@@ -78,19 +79,20 @@ def test_without_a_queue_of_a_packet_switch_a_window_is_the_largest() -> None:
 
 
 def test_a_window_holds_what_is_on_the_way_over_links_that_delay() -> None:
-    found = windows(leaves({"rate": "3 Gbit/s", "queue": "12 ms", "delay": "10 ms"}))
+    found = windows(with_delay(leaves({"rate": "3 Gbit/s", "queue": "12 ms"}), "a", "b", 0.01))
     assert found == [0, 13 * PAYLOAD, *[2 * PAYLOAD + round(30e6 / 8 * 0.02)] * 2]
 
 
 def test_only_over_links_that_delay_a_connection_has_no_slow_start() -> None:
-    def first_segments(**uplink: str) -> int | None:
+    def first_segments(fabric: Fabric) -> int | None:
         emulation = Emulation(payload_scale=100, bounded=True)
         controller = ControllerAddress("127.0.0.1", 6653)
-        return LabNetwork(Lab("win3"), leaves(uplink), emulation, controller)._first_segments()
+        return LabNetwork(Lab("win3"), fabric, emulation, controller)._first_segments()
 
-    assert first_segments(rate="3 Gbit/s", queue="12 ms") is None
+    fabric = leaves({"rate": "3 Gbit/s", "queue": "12 ms"})
+    assert first_segments(fabric) is None
     # 100 Mbit/s and 20 ms there and back, and half of a NIC's queue.
-    assert first_segments(rate="3 Gbit/s", queue="12 ms", delay="10 ms") == 28 + 13
+    assert first_segments(with_delay(fabric, "a", "b", 0.01)) == 28 + 13
 
 
 def test_a_window_is_no_longer_than_lateness_asks_where_queues_are_long() -> None:
@@ -149,11 +151,13 @@ def test_a_peer_that_closes_before_it_began_is_an_error() -> None:
 
 
 def test_a_link_test_over_links_that_delay_lasts_until_slow_start_is_over() -> None:
-    setting = load(ROOT / "tests" / "data" / "agreement" / "delayed_trunk.yaml").plans[0].setting
-    nics, trunks = (part.batches for part in parts(setting.fabric, ())[0])
+    setting = load(ROOT / "tests" / "data" / "agreement" / "thin_trunk.yaml").plans[0].setting
+    trunk = next(link for link in setting.fabric.links if link.a.node in setting.fabric.packet_switches)
+    fabric = with_delay(setting.fabric, str(trunk.a), str(trunk.b), 0.008)
+    nics, trunks = (part.batches for part in parts(fabric, ())[0])
     assert {seconds_of(setting, stream) for batch in nics for stream in batch} == {0.8}
-    # 20 Mbit/s and 128 ms there and back hold 36 frames: two doublings of ten, and two round trips more.
-    assert {round(seconds_of(setting, s), 3) for batch in trunks for s in batch} == {(2 + 2) * 0.128 / 0.25}
+    # 6.25 Mbit/s and 128 ms there and back hold 11 frames: one doubling of ten, and two round trips more.
+    assert {round(seconds_of(setting, s), 3) for batch in trunks for s in batch} == {(1 + 2) * 0.128 / 0.25}
 
 
 def classified(program: str, packet: bytes) -> int:

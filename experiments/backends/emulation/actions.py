@@ -110,10 +110,9 @@ class Actions:
                 return {"circuits": [list(pair) for pair in event.circuits]}
             case "disturb", _:
                 return asdict(self._disturb(event.control or ControlFaults()))
-            case "impair", _:
-                assert event.impairments is not None
-                impairments = asdict(event.impairments)
-                return asdict(self._fault("impair", str(target), impairments=impairments))
+            case _ if event.effects:
+                effects = {key: asdict(effect) for key, effect in event.effects.items()}  # type: ignore[call-overload]
+                return asdict(self._fault(event.do, str(target), **effects))
             case "cancel", _:
                 assert target is not None
                 job_id = _known(ids, target.names[0])

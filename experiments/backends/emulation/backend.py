@@ -30,7 +30,7 @@ from ringlight.fabric.keys import plugged
 from ringlight.fabric.parts import canonical
 from ringlight.fabric.topology import Fabric
 from ringlight.fabric.values import under
-from ringlight.testbed.devices import device_kinds
+from ringlight.testbed.devices import optional_kinds
 from ringlight.testbed.emulation.buildable import building_problem
 from ringlight.testbed.lab_programs import ProgramOptions, waiting, writers
 from ringlight.testbed.processes import Addresses, LabProcesses, check_ready
@@ -160,7 +160,7 @@ class EmulationBackend:
         return lab
 
     def facts(self) -> Mapping[str, Any]:
-        devices = {name: name in self.devices for name in device_kinds()}
+        devices = {name: name in self.devices for name in optional_kinds()}
         facts = {"runtime": self.runtime, **devices, "labs": self._labs}
         with ending_runs():
             return facts | {k: v for program in self._programs for k, v in program.facts().items()}

@@ -34,7 +34,6 @@ from ringlight.experiments.record.events import (
     Circuits,
     Divisions,
     GridLit,
-    ImpairedLinks,
     JobRecovered,
     JobState,
     LightCounters,
@@ -56,7 +55,7 @@ from ringlight.experiments.record.writing import writing
 from ringlight.fabric.parts import Link
 from ringlight.testbed import load
 from ringlight.testbed.deaths import Death
-from ringlight.testbed.devices import NodeLog, node_kinds
+from ringlight.testbed.devices import DeviceLog, device_kinds
 from ringlight.testbed.faults import FaultClient, FaultError
 from ringlight.testbed.processes import LabProcesses
 from ringlight.workloads.packed import pack
@@ -113,7 +112,7 @@ class _Job:
 class _Run:
     plan: RunPlan
     flows: FlowLog
-    nodes: list[NodeLog]
+    devices: list[DeviceLog]
     drifts: DriftLog
     load: load.ProcessorLoad
     jobs: dict[str, _Job] = field(default_factory=dict)
@@ -130,7 +129,6 @@ class _Run:
     #: Whether an event has killed the controller, and its process is not started again yet.
     killed: bool = False
     #: What links had done to frames before.
-    impaired: list[dict[str, Any]] = field(default_factory=list)
     #: Submissions that nobody answered.
     unanswered: set[str] = field(default_factory=set)
     #: Names of the events that have been made to happen.
@@ -187,10 +185,10 @@ class EmulatedLab:
             # An interconnect has ports and links only as it is plugged together.
             plan = replace(plan, setting=self.setting)
             flows = FlowLog(self._api, plan.name, self.setting.fabric)
-            nodes = [kind.log(self.processes.inventory) for kind in node_kinds()]
+            logs = [kind.log(self.processes.inventory) for kind in device_kinds().values()]
+            devices = [log for log in logs if log is not None]
             drifts = DriftLog(self._api, plan)
-            self._now = _Run(plan, flows, nodes, drifts, load.ProcessorLoad(self.processes.lab.id))
-            self._now.impaired = self._faults.impaired()
+            self._now = _Run(plan, flows, devices, drifts, load.ProcessorLoad(self.processes.lab.id))
             self._light("before")
 
     def submit(self, job: JobPlan) -> str | None:
@@ -258,9 +256,7 @@ class EmulatedLab:
                 ring, set_ups = self._moved(name)
                 self._note(RingSetUps, ring={"name": name, **ring["own"]}, set_ups=set_ups)
             self._divisions()
-            if links := since(self._faults.impaired(), run.impaired):
-                self._note(ImpairedLinks, links=links)
-            for log in run.nodes:
+            for log in run.devices:
                 self._found += log.records(t=time.monotonic(), run=run.plan.name)
             self._note(Circuits, circuits=[list(pair) for pair in lit_circuits(self._api)])
             if "hosts" in self.processes.inventory:
@@ -616,21 +612,6 @@ def carried(link: Link, before: PortBytes, after: PortBytes) -> list[dict[str, A
             sent_bytes[str(near), str(far)] = sent
             sent_bytes.setdefault((str(far), str(near)), received)
     return [{"from": a, "to": b, "bytes": count} for (a, b), count in sorted(sent_bytes.items())]
-
-
-def since(now: Sequence[Mapping[str, Any]], before: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return what impaired links did to frames since ``before``, only for links that frames arrived at."""
-    known = {(counters["from"], counters["to"]): counters for counters in before}
-    changes = []
-    for counters in now:
-        then = known.get((counters["from"], counters["to"]), {})
-        made = {
-            key: value if isinstance(value, str) else value - then.get(key, 0)
-            for key, value in counters.items()
-        }
-        if made["frames"]:
-            changes.append(made)
-    return changes
 
 
 def goes_on(segments: Sequence[tuple[int, int]], ranks: int, first: int) -> list[tuple[int, int]]:

@@ -303,7 +303,7 @@ def _nics(fabric: Fabric, graph: ElectricalGraph) -> Iterator[LinkTestStream]:
 
 
 def _delay_s(fabric: Fabric, out: Port) -> float:
-    return fabric.link_at[out].impairments.delay_s
+    return fabric.link_at[out].delay_s
 
 
 def trunk_tests(fabric: Fabric, router: Router) -> tuple[list[list[LinkTestStream]], list[Port]]:

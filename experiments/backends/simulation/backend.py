@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ringlight.experiments.backends.protocol import CAPABILITIES, Batch, lacking
 from ringlight.experiments.backends.simulation.carriers import carriers
@@ -18,21 +18,21 @@ from ringlight.experiments.language.plan import JobPlan, RunPlan, Setting
 from ringlight.experiments.record.events import Record
 from ringlight.fabric.frames import ETHERNET_BYTES, IN_PACKET_BYTES, payload_share
 from ringlight.fabric.full_load import MEASURED
-from ringlight.fabric.impairments import NONE, Impairments
 from ringlight.fabric.keys import device_words
-from ringlight.fabric.light import bit_errors
+from ringlight.fabric.light import bit_errors, frame_errors
+from ringlight.fabric.link_effects import LinkEffect
 from ringlight.fabric.planes.base import NETWORK_S, Plane
 from ringlight.fabric.topology import circuit_cross_connects, electrical_graph, path_dbm
 from ringlight.fabric.units import format_time
-from ringlight.testbed.simulation.networks import MOST_LOSS, MOST_LOSSY, Segments
+from ringlight.testbed.simulation.networks import MOST_LOSS, MOST_LOSSY
 
 #: Nothing is simulated that has processes, but switches and workers; and no GPU comes back.
 _CANNOT = {"kill controller", "kill agent", "kill server agent", "disturb", "restore gpu"}
 _CANNOT |= {f"kill {kind}" for kind in device_words()}
 _LEFT_OUT = (
-    "TCP: no loss but on links that lose frames, no retransmission but there and where links flap, no time "
-    "to find the fair rate; acknowledgements in the way of payload, and flows that are ahead of others, only "
-    "with tcp.full_load.",
+    "TCP: no loss but on links that lose frames, no retransmission but there and after links were dark, no "
+    "time to find the fair rate; acknowledgements in the way of payload, and flows that are ahead of others, "
+    "only with tcp.full_load.",
     "The workers' software: no late timers, no time in the kernel or in software switches.",
     "The controller: light that it moves takes the command and dark times of the optical switch's profile "
     "and nothing more, and the packet switches' rules change at once. No beacons are sent.",
@@ -197,46 +197,59 @@ class SimulationBackend:
                 values.append(value)
 
 
+class _Losing(NamedTuple):
+    """A place where frames may be lost: whether they are, and the share of full frames."""
+
+    where: str
+    loses: bool
+    share: float
+
+
+def _effects(plan: RunPlan) -> Iterator[tuple[str, LinkEffect]]:
+    """Yield what links do to frames, with the keys that say it: those of the fabric, then of events."""
+    for link in plan.setting.fabric.links:
+        for effect in link.effects.values():
+            yield f"fabric.links: {link.a} - {link.b}", effect
+    for event in plan.events:
+        for key, effect in event.effects.items():
+            yield f"events.{event.name}.{key}", effect
+
+
 def _unmodelled(plan: RunPlan, planes: Mapping[str, Plane]) -> str | None:
     """Return which effect of links on frames has no model in a plan, ``key: reason``; None if none."""
     setting = plan.setting
-    effects = [
-        (f"fabric.links: {link.a} - {link.b}", link.impairments)
-        for link in setting.fabric.links
-        if link.impairments != NONE
-    ]
-    effects += [
-        (f"events.{event.name}.impairments", event.impairments) for event in plan.events if event.impairments
+    frame_bytes = setting.frames.mtu_bytes + ETHERNET_BYTES
+    losing = [
+        _Losing(where, effect.loses, effect.frame_loss(frame_bytes)) for where, effect in _effects(plan)
     ]
     if setting.fabric.optics.modulation is not None:
-        effects.append(("fabric.light.modulation", Impairments(bit_errors=1e-12)))
-    if not effects:
+        losing.append(_Losing("fabric.light.modulation", True, frame_errors(1e-12, frame_bytes)))
+    if not losing:
         return None
-    where = effects[0][0]
+    where = losing[0].where
     for name, plane in planes.items():
-        if not carriers()[plane.kind].impaired:
+        if not carriers()[plane.kind].link_effects:
             return f"{where}: what links do to frames is simulated for packets, and job {name} is on {plane}"
     for job in plan.jobs:
         if job.workload is not None and fidelity_of(job) == "classes":
             return f"{where}: a workload of more than {MOST_RANKS} ranks is simulated without it"
-    lossy = next((place for place, effect in effects if effect.loses), None)
+    lossy = next((place.where for place in losing if place.loses), None)
     if lossy is None:
         return None
     if (control := setting.tcp.congestion_control) != "reno":
         return f"tcp.congestion_control: only reno's answer to lost frames is simulated, not {control}'s"
-    segments = Segments(setting.frames.mtu_bytes, setting.tcp.rto_min)
-    for place, effect in [*effects, *_weak_light(setting)]:
-        if (lost := effect.frame_loss(segments.mtu_bytes + ETHERNET_BYTES)) > MOST_LOSS * (1 + 1e-9):
+    for place in [*losing, *_weak_light(setting, frame_bytes)]:
+        if place.share > MOST_LOSS * (1 + 1e-9):
             return (
-                f"{place}: {100 * lost:.3g} % of full frames are lost, and what TCP makes of more than "
-                f"{100 * MOST_LOSS:g} % is not simulated"
+                f"{place.where}: {100 * place.share:.3g} % of full frames are lost, and what TCP makes of "
+                f"more than {100 * MOST_LOSS:g} % is not simulated"
             )
     if len(setting.fabric.gpus) > MOST_LOSSY:
         return f"{lossy}: lost frames are simulated for up to {MOST_LOSSY} GPUs"
     return None
 
 
-def _weak_light(setting: Setting) -> Iterator[tuple[str, Impairments]]:
+def _weak_light(setting: Setting, frame_bytes: float) -> Iterator[_Losing]:
     """Ports at which light of the fabric's own circuits arrives with errors."""
     fabric = setting.fabric
     if fabric.optics.modulation is None:
@@ -244,7 +257,7 @@ def _weak_light(setting: Setting) -> Iterator[tuple[str, Impairments]]:
     graph = electrical_graph(fabric, circuit_cross_connects(fabric, fabric.circuits))
     for edge in graph.edges:
         if len(edge.path) > 2 and (wrong := bit_errors(fabric.optics, path_dbm(fabric, edge.path))):
-            yield f"fabric.light: at {edge.into}", Impairments(bit_errors=wrong)
+            yield _Losing(f"fabric.light: at {edge.into}", True, frame_errors(wrong, frame_bytes))
 
 
 def _apart(plan: RunPlan, planes: Mapping[str, Plane]) -> str | None:

@@ -107,8 +107,8 @@ class Carrier:
                 f"{1000 * profile.command_per_xc_s:.1f} ms for each ingress port",
             )
 
-    #: Whether links that lose, delay or flap have a model on it.
-    impaired: ClassVar[bool] = True
+    #: Whether what links do to frames besides their rate has a model on it.
+    link_effects: ClassVar[bool] = True
 
     @staticmethod
     def cannot(do: str) -> str | None:
@@ -137,7 +137,7 @@ class Carrier:
         # Light that leads to a fibre that is cut leads nowhere.
         whole = [c for c in circuits if all(Port.parse(end) in fabric.link_at for end in c)]
         lossy = fabric.optics.modulation is not None
-        lossy |= any(link.impairments.loses for link in fabric.links)
+        lossy |= any(effect.loses for link in fabric.links for effect in link.effects.values())
         setting = self.plan.setting
         time_out_s = setting.tcp.rto_min * setting.scale.time
         segments = Segments(setting.frames.mtu_bytes, time_out_s) if lossy else None

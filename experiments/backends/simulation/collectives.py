@@ -76,7 +76,7 @@ def alone(plan: RunPlan) -> bool:
     if len(plan.jobs) != 1 or plan.events or plan.control != ControlFaults():
         return False
     (job,), fabric = plan.jobs, plan.setting.fabric
-    if fabric.impaired:
+    if fabric.has_link_effects:
         return False
     if job.training is None or not job.start.at_once:
         return False

@@ -31,7 +31,7 @@ LEASE_S = 2.0
 class GridCarrier(Carrier):
     plane: GridPlane
 
-    impaired: ClassVar[bool] = False
+    link_effects: ClassVar[bool] = False
     traced: ClassVar[bool] = False
 
     def __post_init__(self) -> None:

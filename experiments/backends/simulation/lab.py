@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -32,16 +33,16 @@ from ringlight.experiments.record.events import (
     WorkerLost,
 )
 from ringlight.fabric.cost import RingJob
-from ringlight.fabric.impairments import NONE, Impairments
 from ringlight.fabric.keys import slowed_parts
+from ringlight.fabric.link_effects import Effects, dilated
 from ringlight.fabric.parts import Link, Port, canonical
 from ringlight.fabric.placement import regroup
 from ringlight.fabric.planes.base import Plane
 from ringlight.fabric.steps import Steps
 from ringlight.fabric.topology import Fabric, electrical_graph
 from ringlight.testbed.simulation.engine import Engine, TooManyEvents
-from ringlight.testbed.simulation.flaps import Flap
 from ringlight.testbed.simulation.jobs import Compute, GpuLost, Job, NetworkChange, Simulation
+from ringlight.testbed.simulation.link_courses import LinkCourse, Passage
 from ringlight.testbed.simulation.networks import (
     Network,
     PacketNetwork,
@@ -99,7 +100,8 @@ class SimulatedLab:
         self._records: list[Record] = []
         self._fabric = self._tuned(plan)
         self._cut: set[frozenset[Port]] = set()
-        self._flaps: dict[frozenset[Port], Flap] = {}
+        #: What changes links by itself, by their ends.
+        self._courses: dict[frozenset[Port], list[LinkCourse]] = {}
         self._circuits = canonical(plan.circuits)
         #: Schedules, of which jobs that do the same have the same one.
         self._steps: dict[tuple[int, str, int], Steps] = {}
@@ -117,7 +119,7 @@ class SimulatedLab:
         self._seen_losses: dict[str, int] = {}
         self._flows_of: dict[str, Mapping[int, int]] = {}
         self._on: dict[str, Carrier] = {}
-        flapping = any(link.impairments.flaps for link in self._fabric.links)
+        varying = any(effect.varies for link in self._fabric.links for effect in link.effects.values())
         try:
             network = self._network()
             if any(job.workload is not None and fidelity_of(job) == "exact" for job in plan.jobs):
@@ -130,10 +132,10 @@ class SimulatedLab:
                 gate=self._carrier.gate,
                 progress=self._iteration_done,
                 over=self._job_over,
-                disturbed=bool(plan.events) or len(plan.jobs) > 1 or flapping,
+                disturbed=bool(plan.events) or len(plan.jobs) > 1 or varying,
             )
             for fabric_link in self._fabric.links:
-                self._flap(fabric_link)
+                self._begin_courses(fabric_link)
         except ValueError as error:
             raise BackendError(f"{plan.title}: {error}") from None
 
@@ -256,9 +258,7 @@ class SimulatedLab:
         scale = self._setting.scale
         parts = slowed_parts(self._rates, scale.time, scale.rate)
         links = tuple(
-            link
-            if link.impairments == NONE
-            else replace(link, impairments=link.impairments.dilated(scale.time))
+            replace(link, effects=dilated(link.effects, scale.time)) if link.effects else link
             for link in self._rates.links
         )
         return replace(self._rates, onics=onics, parts=parts, links=links)
@@ -357,13 +357,13 @@ class SimulatedLab:
                 self._check_runs(target.names[0])
                 self._sim.stop(target.names[0], _CANCELLED)
                 self._over(event)
-            case "impair", _:
+            case _ if event.effects:
                 assert target is not None
-                self._impair(target.names, event.impairments)
+                self._affect(target.names, event.effects)
                 self._over(event)
             case "restore", "link" if not self._ends_of("link", target.names if target else ()) & self._cut:
                 assert target is not None
-                self._impair(target.names, None)
+                self._affect(target.names, {})
                 self._over(event)
             case ("cut", _) | ("restore", _) | ("lose", "nic"):
                 assert target is not None
@@ -397,28 +397,29 @@ class SimulatedLab:
         self._settle()
 
     def _settle(self) -> None:
-        for flap in self._flaps.values():
-            flap.settle()
+        for course in itertools.chain.from_iterable(self._courses.values()):
+            course.settle()
 
     def _wake(self) -> None:
-        for flap in self._flaps.values():
-            flap.wake()
+        for course in itertools.chain.from_iterable(self._courses.values()):
+            course.wake()
 
-    def _impair(self, names: Sequence[str], impairments: Impairments | None) -> None:
-        """Set what a link does to frames from now on; None restores what the fabric states."""
+    def _affect(self, names: Sequence[str], effects: Effects) -> None:
+        """Set what a link does to frames from now on, besides or in place of what the fabric states."""
         ends = frozenset(Port.parse(name) for name in names)
         own = next(link for link in self._tuned(self._plan).links if frozenset((link.a, link.b)) == ends)
-        now = own if impairments is None else replace(own, impairments=impairments)
+        now = replace(own, effects={**own.effects, **effects})
         links = tuple(now if frozenset((link.a, link.b)) == ends else link for link in self._fabric.links)
         self._fabric = replace(self._fabric, links=links)
-        if (flap := self._flaps.pop(ends, None)) is not None:
-            flap.end()
+        for course in self._courses.pop(ends, ()):
+            course.end()
         self._replug()
-        self._flap(now)
+        self._begin_courses(now)
 
-    def _flap(self, link: Link) -> None:
-        """Begin with it, where a link does."""
-        if not link.impairments.flaps:
+    def _begin_courses(self, link: Link) -> None:
+        """Let a link change by itself from now on, where it does."""
+        varying = [effect for effect in link.effects.values() if effect.varies]
+        if not varying:
             return
         ends = frozenset((link.a, link.b))
 
@@ -429,14 +430,13 @@ class SimulatedLab:
             rates = (float(network.capacity_bps[number]) / 8 for number in local)
             return list(zip(self._sim.links(local), rates, strict=True))
 
-        self._flaps[ends] = Flap(
-            self._engine, link.impairments, passing, self._time_out_s(link), self._settle
-        )
+        passage = Passage(self._engine, passing, self._time_out_s(link), self._settle)
+        self._courses[ends] = [effect.course(passage) for effect in varying]
 
     def _time_out_s(self, link: Link) -> float:
         """TCP's time-out over a link, seconds of the emulation, as if the queue in front of it were full."""
         full_s = self._setting.tcp.rto_min + link.queue_s
-        return 2 * link.impairments.delay_s + full_s * self._setting.scale.time
+        return 2 * link.delay_s + full_s * self._setting.scale.time
 
     def _moved_time_out_s(self, link: Link) -> float:
         """TCP's time-out over a link of an optical switch, seconds of the emulation.
@@ -444,7 +444,7 @@ class SimulatedLab:
         A GPU's own link is in front of it, so nothing else fills a queue there.
         """
         rto_min_s = self._setting.tcp.rto_min * self._setting.scale.time
-        return rto_min_s + ROUND_TRIP_S + 2 * link.impairments.delay_s
+        return rto_min_s + ROUND_TRIP_S + 2 * link.delay_s
 
     def _kill_switch(self, event: EventPlan) -> None:
         """The light of an optical switch stays; through a packet switch nothing goes until it is back."""

@@ -20,7 +20,7 @@ from ringlight.testbed.simulation.phases import StepCost
 class WholeCarrier(Carrier):
     plane: WholePlane
 
-    impaired: ClassVar[bool] = False
+    link_effects: ClassVar[bool] = False
     traced: ClassVar[bool] = False
 
     @staticmethod

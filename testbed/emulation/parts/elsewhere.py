@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ringlight.fabric.parts import Port
@@ -27,7 +27,7 @@ class Elsewhere:
 
     def pieces(self, target: FaultTarget, request: FaultRequest) -> tuple[bool, list[Piece]]:
         """Return whether a fault concerns this part, and the pieces of the fault at other parts."""
-        if request.do == "impair":
+        if request.effects:
             return True, [self._piece(other, target, request) for other in self._others]
         nodes = self._nodes(target)
         theirs = [other for other in self._others if nodes & other.nodes]
@@ -72,12 +72,12 @@ class Elsewhere:
             time.sleep(_EVERY_S)
         raise TimeoutError(f"host {other.host}: not {' or '.join(until)} within {_DONE_S:g} s")
 
-    def impaired(self) -> list[dict[str, Any]]:
-        """Return the counters of the other parts' impaired links, without parts that do not answer."""
+    def counters(self) -> list[Mapping[str, list[Mapping[str, Any]]]]:
+        """Return the counters of each other part's devices, without parts that do not answer."""
         counters = []
         for other in self._others:
             try:
-                counters += other.ask("GET", "/v1/impaired")
+                counters.append(other.ask("GET", "/v1/counters"))
             except AgentError:
                 continue
         return counters

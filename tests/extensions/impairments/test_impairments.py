@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import yaml
 
-from ringlight.experiments.backends.emulation.lab import since
 from ringlight.experiments.backends.emulation.lab_of_setting import processes_of
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.expand import Experiment, parse
 from ringlight.experiments.record.events import ActionEnded, Iteration
 from ringlight.experiments.runner.experiment import one_alone
-from ringlight.fabric.impairments import DELAYED_ACK_S, Impairments, reno_bps, resumed_s
-from ringlight.fabric.light import Modulation, Optics, bit_errors
+from ringlight.extensions.impairments.effect import Impairments
+from ringlight.extensions.impairments.log import since
 from ringlight.testbed.emulation.fault_targets import TargetError, read_request
-from ringlight.testbed.emulation.kernel.survival import ALL, survival
+from ringlight.testbed.emulation.faults import Faults
 from ringlight.testbed.processes import Addresses
+from ringlight.testbed.simulation.tcp import DELAYED_ACK_S
+from tests.unit.test_controller_circuits import FABRIC
+from tests.unit.test_fault_service import run_backwards
 
 LINK = "link leaf0:2 spine0:1"
 SCENARIO: Mapping[str, Any] = {
@@ -61,37 +63,9 @@ def impair(name: str = "it", iteration: int = 2, **said: Any) -> dict[str, Any]:
     return {"name": name, "when": when, "do": "impair", "target": LINK, "impairments": said}
 
 
-def test_a_frame_survives_all_of_its_bits() -> None:
-    assert Impairments(bit_errors=1e-6).frame_errors(996) == pytest.approx(1 - (1 - 1e-6) ** 8000)
+def test_a_frame_survives_loss_and_all_of_its_bits() -> None:
     both = Impairments(loss=0.5, bit_errors=1e-4)
     assert both.frame_loss(121) == pytest.approx(1 - 0.5 * (1 - 1e-4) ** 1000)
-
-
-@pytest.mark.parametrize("errors", [0.0, 1e-9, 1e-6, 1e-3])
-def test_the_kernel_multiplies_powers_of_two(errors: float) -> None:
-    shares = survival(errors)
-    for length in (64, 1518, 9018, 16384):
-        share = ALL
-        for k, one in enumerate(shares):
-            if length & (1 << k):
-                share = share * one >> 31
-        assert share / ALL == pytest.approx((1 - errors) ** (8 * length), abs=2e-8)
-
-
-@pytest.mark.parametrize(("down_s", "tries"), [(0.1, 1), (0.2, 1), (0.25, 3), (0.6, 3), (0.61, 7), (1.5, 15)])
-def test_tcp_tries_again_after_twice_as_long_each_time(down_s: float, tries: int) -> None:
-    assert resumed_s(down_s, 0.2) == pytest.approx(0.2 * tries + DELAYED_ACK_S)
-
-
-def test_reno_gets_less_with_loss_and_with_distance() -> None:
-    assert reno_bps(0.0, 0.01, 0.2, 8948) == math.inf
-    assert reno_bps(1.0, 0.01, 0.2, 8948) == 0
-    # The halving alone, where time-outs are rare: 1 / (RTT sqrt(4 p / 3)) segments per second.
-    few = reno_bps(1e-8, 0.1, 0.2, 1000)
-    assert few == pytest.approx(8000 / (0.1 * math.sqrt(4e-8 / 3)), rel=0.01)
-    assert (
-        reno_bps(0.01, 0.02, 0.2, 8948) < reno_bps(0.01, 0.01, 0.2, 8948) < reno_bps(0.001, 0.01, 0.2, 8948)
-    )
 
 
 @pytest.mark.parametrize(
@@ -136,7 +110,7 @@ def test_workers_are_bounded_by_their_paths_where_no_event_delays_frames() -> No
 
 def test_times_are_dilated_and_shares_are_not() -> None:
     found = experiment(impair(delay="1 ms", loss=0.1, flap={"down": "1 s", "up": "2 s"}), scale={"time": 3})
-    assert found.plans[0].events[0].impairments == Impairments(0.003, 0.0, 0.1, 0.0, 3.0, 6.0)
+    assert found.plans[0].events[0].effects == {"impairments": Impairments(0.003, 0.0, 0.1, 0.0, 3.0, 6.0)}
 
 
 def test_a_flap_costs_until_tcp_tries_again() -> None:
@@ -190,8 +164,8 @@ def test_more_loss_than_the_model_is_for_is_refused_by_key() -> None:
 
 def test_a_request_for_impairments_names_its_key() -> None:
     ask = {"do": "impair", "target": LINK, "impairments": {"delay_s": 0.001, "loss": 0.1}}
-    found = read_request(ask).impairments
-    assert found is not None
+    found = read_request(ask).effects["impairments"]
+    assert isinstance(found, Impairments)
     assert (found.delay_s, found.loss) == (0.001, 0.1)
     for wrong, key in (
         ({"do": "impair", "target": LINK}, "impairments: is missing"),
@@ -204,6 +178,15 @@ def test_a_request_for_impairments_names_its_key() -> None:
             read_request(wrong)
 
 
+def test_the_impairment_that_was_asked_for_last_stays() -> None:
+    network, link = MagicMock(), FABRIC.links[0]
+    faults = Faults(FABRIC, network, MagicMock(), MagicMock(), {}, None)
+    ask = {"do": "impair", "target": f"link {link.a} {link.b}"}
+    run_backwards(faults, *({**ask, "impairments": {"loss": loss}} for loss in (0.1, 0.2)))
+    assert network.affect.call_args.args[1]["impairments"].loss == 0.2
+    faults.close()
+
+
 def test_counts_of_a_run_are_what_came_since_it_began() -> None:
     now = [
         {"from": "a:1", "to": "b:1", "frames": 30, "lost": 4},
@@ -212,47 +195,3 @@ def test_counts_of_a_run_are_what_came_since_it_began() -> None:
     before = [{"from": "b:1", "to": "a:1", "frames": 5, "lost": 0}]
     assert since(now, before) == now[:1]
     assert since(now, [{**now[0], "frames": 10, "lost": 1}, *before])[0]["lost"] == 3
-
-
-@pytest.mark.parametrize(("modulation", "at_sensitivity"), [("nrz", 1e-12), ("pam4", 1e-14)])
-def test_light_below_the_sensitivity_has_errors_before_it_is_dark(
-    modulation: Modulation, at_sensitivity: float
-) -> None:
-    optics = Optics(sensitivity_dbm=-20, modulation=modulation)
-    powers = [-20 - 0.05 * step for step in range(120)]
-    found = [bit_errors(optics, power) for power in powers]
-    assert found[0] == 0
-    assert found[1] < 100 * at_sensitivity
-    assert found == sorted(found)
-    dark = powers[found.index(1.0)]
-    # By hand: NRZ's Q falls from 7.03 to 3.0; PAM4's from 3.41 to 2.42, where 30 symbols of a codeword are
-    # wrong on average.
-    assert dark == pytest.approx({"nrz": -23.7, "pam4": -21.5}[modulation], abs=0.1)
-    assert optics.reads(dark + 0.1)
-    assert not optics.reads(dark)
-    assert not Optics(sensitivity_dbm=-20).reads(-20.01)
-
-
-def test_errors_of_nrz_are_those_of_its_q() -> None:
-    optics = Optics(sensitivity_dbm=-20, modulation="nrz")
-    # 2 dB less light is a Q of 7.034 / 1.585 = 4.438.
-    assert bit_errors(optics, -22) == pytest.approx(4.54e-6, rel=0.02)
-
-
-def test_weak_light_slows_a_job_and_damages_frames() -> None:
-    circuit = {
-        "servers": {"s0": {"gpus": {"g0": "t"}}, "s1": {"gpus": {"g1": "t"}}},
-        "packet_switches": {"tor0": {"ports": 1}},
-        "optical_switches": {"ocs0": {"size": 2, "profile": "ideal", "loss_db": 4.5}},
-        "links": [{"ends": [f"g{n}", f"ocs0:{n + 1}"], "rate": "10 Gbit/s"} for n in range(2)],
-        "circuits": [["g0", "g1"]],
-    }
-    clear, weak = (
-        durations(experiment(fabric={**circuit, "light": {"sensitivity_dbm": least, "modulation": "nrz"}}))
-        for least in (-5, -3.1)
-    )
-    assert weak[2] > 1.002 * clear[2]
-    (plan,) = experiment(fabric={**circuit, "light": {"sensitivity_dbm": -2.5, "modulation": "nrz"}}).plans
-    assert (SimulationBackend().refuses(plan) or "").startswith("fabric.light: at g")
-    with pytest.raises(ValueError, match="g0"):
-        experiment(fabric={**circuit, "light": {"sensitivity_dbm": -3}})

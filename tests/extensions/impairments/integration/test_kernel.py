@@ -15,8 +15,9 @@ from contextlib import closing
 import pytest
 from pyroute2.iproute import IPRoute
 
-from ringlight.fabric.impairments import Impairments
-from ringlight.testbed.emulation.impairments.end import End
+from ringlight.extensions.impairments.effect import Impairments
+from ringlight.extensions.impairments.end import End
+from ringlight.fabric.light import frame_errors
 from ringlight.testbed.emulation.kernel import namespaces, netlink
 
 pytestmark = pytest.mark.root
@@ -104,7 +105,7 @@ def test_loss_and_errors_are_as_set(cable: Cable, end: End) -> None:
     assert counts.frames - counts.lost - counts.damaged >= came >= FRAMES - counts.lost - counts.damaged
     for count, of, share in (
         (counts.lost, counts.frames, wanted.loss),
-        (counts.damaged, counts.frames - counts.lost, wanted.frame_errors(FRAME_BYTES)),
+        (counts.damaged, counts.frames - counts.lost, frame_errors(wanted.bit_errors, FRAME_BYTES)),
     ):
         # Seeded, so this is no matter of chance.
         assert abs(count - of * share) < 3 * math.sqrt(of * share * (1 - share))

@@ -20,7 +20,7 @@ from typing import TypeVar
 
 from pyroute2.iproute import IPRoute
 
-from ringlight.fabric.impairments import Impairments
+from ringlight.extensions.impairments.effect import Impairments
 from ringlight.testbed.emulation.kernel import ebpf, namespaces, netlink, network_errors
 from ringlight.testbed.emulation.kernel.build import build_object, build_program
 from ringlight.testbed.emulation.kernel.netns import set_ipv6_off

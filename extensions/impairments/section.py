@@ -7,12 +7,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ringlight.experiments.record.events import ImpairedLinks
 from ringlight.experiments.report.page import quiet, table_of, tag, text
 from ringlight.experiments.report.sections import section
 from ringlight.experiments.report.view import Draw, View
 from ringlight.experiments.report.words import count
-from ringlight.fabric.impairments import Impairments
+from ringlight.extensions.impairments.effect import KEY, Impairments
+from ringlight.extensions.impairments.records import ImpairedLinks
+from ringlight.fabric.link_effects import LinkEffect
 from ringlight.fabric.parts import Port
 
 #: Standard deviations by which a share may be off its setting and still be chance.
@@ -23,7 +24,7 @@ CHANCE = 3.0
 class _Line:
     arm: str
     link: Mapping[str, Any]
-    set: Impairments | None
+    set: LinkEffect | None
 
     def part(self, key: str, of: int, share: float | None) -> str:
         """Return a share of frames in words, with its setting if the setting never changed; empty without
@@ -38,7 +39,7 @@ class _Line:
 
     @property
     def lost(self) -> str:
-        share = None if self.set is None else self.set.loss
+        share = self.set.loss if isinstance(self.set, Impairments) else None
         return self.part("lost", self.link["frames"] - self.link["down"], share)
 
     @property
@@ -49,7 +50,7 @@ class _Line:
 def _lines(view: View) -> Iterator[_Line]:
     for run in view.first.values():
         own = run.plan.setting.fabric.link_at
-        events = {str(event.target) for event in run.plan.events if event.do == "impair"}
+        events = {str(event.target) for event in run.plan.events if KEY in event.effects}
         for record in run.of(ImpairedLinks):
             for link in record.links:
                 setting = own.get(Port.parse(link["to"]))
@@ -58,10 +59,11 @@ def _lines(view: View) -> Iterator[_Line]:
                     or f"link {setting.a} {setting.b}" in events
                     or f"link {setting.b} {setting.a}" in events
                 )
-                yield _Line(run.plan.title, link, None if setting is None or changed else setting.impairments)
+                effect = None if setting is None or changed else setting.effects.get(KEY, Impairments())
+                yield _Line(run.plan.title, link, effect)
 
 
-@section(35, "Impaired links", needs=("frames_lost",))
+@section("controllers", "Impaired links", needs=("frames_lost",))
 def impaired(view: View, draw: Draw) -> str:
     """Return HTML that shows the effects on frames of the impaired links of first runs, by direction."""
     shown = table_of(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from ringlight.fabric.impairments import Impairments, resumed_s
-from ringlight.testbed.simulation.engine import Engine
+from ringlight.testbed.simulation.link_courses import Passage
+from ringlight.testbed.simulation.tcp import resumed_s
 
 
 @dataclass(frozen=True)
@@ -20,25 +20,17 @@ class _Turn:
 
 
 class Flap:
-    """Link that flaps from now on: first down, then up.
+    """Link that flaps from now on: down for ``down_s`` seconds, then up for ``up_s``, and so on.
 
-    ``links``: the engine's numbers of the links that pass it in the present network, with their capacity in
-    bytes per second. A sender into the link while it is down finds out by a time-out of ``time_out_s``
-    seconds. It sends again after that time, and after twice as long each time. ``restored``: called when the
-    link has come up.
+    A sender into the link while it is down finds out by a time-out. It sends again after that time, and after
+    twice as long each time.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        impairments: Impairments,
-        links: Callable[[], Sequence[tuple[int, float]]],
-        time_out_s: float,
-        restored: Callable[[], None],
-    ) -> None:
-        self._engine, self._links, self._time_out_s, self._restored = engine, links, time_out_s, restored
-        self._down_s, self._up_s = impairments.down_s, impairments.up_s
-        self._since_s = engine.now_s
+    def __init__(self, passage: Passage, down_s: float, up_s: float) -> None:
+        self._engine, self._links = passage.engine, passage.links
+        self._time_out_s, self._restored = passage.time_out_s, passage.restored
+        self._down_s, self._up_s = down_s, up_s
+        self._since_s = self._engine.now_s
         self._armed = self.over = False
         self.wake()
 
