@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
+from ringlight.extensions.oddl.wavelengths import Ways
 from ringlight.fabric.crossconnect import CrossConnect
-from ringlight.fabric.planes.grid.wavelengths import Ways
 from ringlight.fabric.planes.ring.wdm import Emit
 
 

@@ -17,13 +17,13 @@ from typing import Protocol
 
 import numpy as np
 
+from ringlight.extensions.oddl.grid import Grid, lines
+from ringlight.extensions.oddl.wavelengths import check_power as check_grid_power
 from ringlight.fabric.frames import ETHERNET_BYTES, IN_PACKET_BYTES
 from ringlight.fabric.impairments import Impairments, reno_bps
 from ringlight.fabric.light import bit_errors
 from ringlight.fabric.parts import Link, Port
 from ringlight.fabric.paths import Router
-from ringlight.fabric.planes.grid.grid import Grid, lines
-from ringlight.fabric.planes.grid.wavelengths import check_power as check_grid_power
 from ringlight.fabric.planes.ring.ring import WdmRing
 from ringlight.fabric.planes.ring.wdm import check_power, check_wavelengths, segments
 from ringlight.fabric.steps import Step, frozen

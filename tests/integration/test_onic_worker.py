@@ -14,8 +14,8 @@ import pytest
 from ringlight.containers.worker.reference import train_in_one_process
 from ringlight.containers.worker.spec import parse_spec
 from ringlight.controller.onic.agent import FLOW_SOCKET, Agent, AgentSettings
-from ringlight.fabric.planes.grid.grid import position
-from ringlight.fabric.planes.grid.wavelengths import wavelength_map, ways_for
+from ringlight.extensions.oddl.grid import position
+from ringlight.extensions.oddl.wavelengths import wavelength_map, ways_for
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from tests.integration.test_onic_agent import TIMES, WAIT_S, Light, manage

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ringlight.extensions.oddl.wavelengths import cross_connects as grid_cross_connects
+from ringlight.extensions.oddl.wavelengths import ways_for
 from ringlight.fabric.crossconnect import CrossConnect
 from ringlight.fabric.light import Fibres, Optics, Wires, arriving_dbm, dimness, reach, received_dbm
 from ringlight.fabric.optical_profiles import profiles
 from ringlight.fabric.parts import Port
-from ringlight.fabric.planes.grid.wavelengths import cross_connects as grid_cross_connects
-from ringlight.fabric.planes.grid.wavelengths import ways_for
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import (

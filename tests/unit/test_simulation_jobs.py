@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from ringlight.containers.worker.transport import SEGMENTS_PER_CHUNK
 from ringlight.controller.onic.protocol import Times
+from ringlight.extensions.oddl.control_units import ControlNetwork, OnicPlane
+from ringlight.extensions.oddl.wavelengths import light_use, wavelength_map, ways_for
 from ringlight.fabric.cost import RingJob, byte_time, predict, ring_edge_bytes
 from ringlight.fabric.parts import Port
 from ringlight.fabric.paths import PacketView
 from ringlight.fabric.placement import regroup
-from ringlight.fabric.planes.grid.wavelengths import light_use, wavelength_map, ways_for
 from ringlight.fabric.schedules import STEPS, halving_doubling, ring, ring_of_bits
 from ringlight.fabric.steps import Step, passes_on
 from ringlight.fabric.topology import circuit_cross_connects
@@ -30,7 +31,6 @@ from ringlight.testbed.simulation.networks import (
     Routes,
     without_link,
 )
-from ringlight.testbed.simulation.onics import ControlNetwork, OnicPlane
 from ringlight.testbed.simulation.passing import PARTS
 from ringlight.testbed.simulation.phases import Phases, StepCost, synchronous
 from tests.simulated_jobs import all_reduce_s, duration_s, iteration_s, simulate

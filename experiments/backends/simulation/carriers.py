@@ -14,6 +14,7 @@ from ringlight.experiments.record.events import (
     Circuits,
     Record,
 )
+from ringlight.extensions.oddl.control_units import OnicPlane
 from ringlight.fabric.extension import loaders
 from ringlight.fabric.parts import Port
 from ringlight.fabric.planes.packets import packets
@@ -28,7 +29,6 @@ from ringlight.testbed.simulation.networks import (
     Segments,
     scaled,
 )
-from ringlight.testbed.simulation.onics import OnicPlane
 from ringlight.testbed.simulation.phases import Phases, StepCost
 
 #: What a simulation takes for granted: of what, the value, and why.

@@ -19,10 +19,10 @@ from ringlight.experiments.report.page import NOTHING, folded, mark, table_of, t
 from ringlight.experiments.report.sections import section
 from ringlight.experiments.report.view import Draw, Figures, View
 from ringlight.experiments.report.words import called, count, meaning
+from ringlight.extensions.oddl.grid import Grid, lines, position
+from ringlight.extensions.oddl.grid_plane import GridPlane
+from ringlight.extensions.oddl.wavelengths import LightUse
 from ringlight.fabric.collectives import Schedule, schedule_of
-from ringlight.fabric.planes.grid.grid import Grid, lines, position
-from ringlight.fabric.planes.grid.grid_plane import GridPlane
-from ringlight.fabric.planes.grid.wavelengths import LightUse
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.units import format_rate
 

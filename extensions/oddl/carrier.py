@@ -11,13 +11,13 @@ from ringlight.controller.onic.protocol import Finished, Times
 from ringlight.experiments.backends.simulation.carriers import Assumed, Carrier
 from ringlight.experiments.language.plan import Setting
 from ringlight.experiments.record.events import Flow, OnicsSimulated
-from ringlight.fabric.planes.grid.grid_plane import GridPlane, grids
-from ringlight.fabric.planes.grid.wavelengths import ways_for
+from ringlight.extensions.oddl.control_units import ControlNetwork, OnicPlane
+from ringlight.extensions.oddl.grid_plane import GridPlane, grids
+from ringlight.extensions.oddl.wavelengths import ways_for
 from ringlight.fabric.steps import Steps
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.simulation.jobs import Job
 from ringlight.testbed.simulation.networks import GridNetwork, Network
-from ringlight.testbed.simulation.onics import ControlNetwork, OnicPlane
 
 #: Seconds that a control message takes between two O-NICs' agents, and its receiver's time for it. Measured:
 #: benchmarks/flow_setup.py, four agents on two processors, 0.35 ms from request to light, in which two

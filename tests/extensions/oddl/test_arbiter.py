@@ -23,17 +23,17 @@ from ringlight.controller.jobs.manager import JobManager
 from ringlight.controller.jobs.reservation import placed, planes_for
 from ringlight.controller.jobs.workload_files import WorkloadFiles
 from ringlight.controller.light.documents import PlaneDocument
-from ringlight.controller.light.grid import GridPlan, GridProvider, plan_light
 from ringlight.controller.light.onics import OnicEntry, OnicSite
+from ringlight.controller.onic.reach import Reach
 from ringlight.controller.onic.wire import VERSION
 from ringlight.controller.optical.base import Deadline, OpticalSwitchDriver
 from ringlight.controller.optical.errors import Unreachable
 from ringlight.controller.optical.model import Capabilities, PortStatus, Snapshot, dual_sided
 from ringlight.controller.packets.forwarding import Forwarding
 from ringlight.controller.store import Store
+from ringlight.extensions.oddl.arbiter import GridPlan, GridProvider, plan_light
 from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, Mode, PortState
 from ringlight.fabric.planes.choice import lit_planes
-from ringlight.fabric.planes.grid.reach import Reach
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import Fabric
 from tests.lights import light_context
