@@ -8,4 +8,7 @@ EXTENSION = Extension(
     planes={"grid": "grid_plane:grids"},
     light=("arbiter:GridProvider",),
     carriers={"grid": "carrier:GridCarrier"},
+    events=("records",),
+    metrics=("metrics",),
+    sections=("section:light",),
 )

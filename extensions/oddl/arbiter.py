@@ -20,11 +20,12 @@ from typing import Any
 
 from ringlight.controller.circuits.manager import Target
 from ringlight.controller.errors import ConflictError, ControllerError, InvalidError, UnavailableError
-from ringlight.controller.light.documents import GridPart, GridPlanned, LitPair, OnicDocument, wired
+from ringlight.controller.light.documents import LitPair, OnicDocument
 from ringlight.controller.light.onics import OnicView
 from ringlight.controller.light.provider import LightContext, Provider
 from ringlight.controller.light.traffic import steps_of_job
 from ringlight.controller.onic.reach import Reach
+from ringlight.extensions.oddl.documents import GridPart, GridPlanned, wired
 from ringlight.extensions.oddl.grid import Grid, sockets
 from ringlight.extensions.oddl.grid_plane import GridPlane
 from ringlight.extensions.oddl.wavelengths import cross_connects, wavelength_map

@@ -57,4 +57,11 @@ def _document(fabric: Fabric) -> list[Grid]:
     return list(fabric.parts.get("grids", {}).values())
 
 
-GRIDS = FabricKey(dict[Name, GridSpec], add=_add, documents=list[Grid], document=_document)
+GRIDS = FabricKey(
+    dict[Name, GridSpec],
+    add=_add,
+    documents=list[Grid],
+    document=_document,
+    columns={"grid": "name", "rows": "rows", "columns": "columns", "wavelengths": "wavelengths"},
+    per_run=("tuning",),
+)
