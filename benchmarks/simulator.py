@@ -26,12 +26,12 @@ def _oddl(nodes: int) -> dict[str, Any]:
     import numpy as np
 
     from ringlight.extensions.oddl.control_units import ControlNetwork, OnicPlane
+    from ringlight.extensions.oddl.network import GridNetwork
     from ringlight.extensions.oddl.wavelengths import wavelength_map
     from ringlight.fabric.schedules import halving_doubling
     from ringlight.fabric.schema import FabricSpec, build_fabric
     from ringlight.testbed.simulation.engine import Engine
     from ringlight.testbed.simulation.jobs import Job
-    from ringlight.testbed.simulation.networks import GridNetwork
     from tests.simulated_jobs import simulate
 
     side = math.isqrt(nodes)
