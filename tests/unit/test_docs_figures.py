@@ -131,5 +131,5 @@ def test_check_names_the_blocks_that_no_run_makes(capsys: pytest.CaptureFixture[
     assert main(["--check"]) == 1
     said = capsys.readouterr().out
     assert len(said.splitlines()) == len(BLOCKS)
-    assert "not made: oddl-4 (no measured run of scenarios/oddl_4.yaml)" in said
+    assert "not made: disaggregation-live (no measured run of scenarios/disaggregation.yaml)" in said
     assert [page.read_bytes() for page in pages()] == before

@@ -22,6 +22,7 @@ from tests.unit import (
     test_prediction,
     test_ring_of_bits,
     test_simulated_workloads,
+    test_simulation_workload,
 )
 from tests.unit.test_frames import window
 from tests.unit.test_impairments import SCENARIO, experiment
@@ -63,6 +64,11 @@ def test_trainings_on_wires_and_on_light_are_not_simulated_together() -> None:
 
 def test_a_workload_takes_as_long_beside_light_that_it_has_nothing_to_do_with() -> None:
     test_simulated_workloads.check_as_long_beside_light(SQUARE)
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "halving-doubling"])
+def test_the_training_loop_takes_what_it_takes_as_a_job(algorithm: str) -> None:
+    test_simulation_workload.test_the_training_loop_takes_what_it_takes_as_a_job("oddl_16", algorithm)
 
 
 def test_light_is_waited_for_and_shared_with_nobody() -> None:
