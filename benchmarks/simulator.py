@@ -25,13 +25,13 @@ def _oddl(nodes: int) -> dict[str, Any]:
     begin = time.perf_counter()
     import numpy as np
 
-    from ringlight.fabric.planes.grid.wavelengths import wavelength_map
+    from ringlight.extensions.oddl.control_units import ControlNetwork, OnicPlane
+    from ringlight.extensions.oddl.network import GridNetwork
+    from ringlight.extensions.oddl.wavelengths import wavelength_map
     from ringlight.fabric.schedules import halving_doubling
     from ringlight.fabric.schema import FabricSpec, build_fabric
     from ringlight.testbed.simulation.engine import Engine
     from ringlight.testbed.simulation.jobs import Job
-    from ringlight.testbed.simulation.networks import GridNetwork
-    from ringlight.testbed.simulation.onics import ControlNetwork, OnicPlane
     from tests.simulated_jobs import simulate
 
     side = math.isqrt(nodes)

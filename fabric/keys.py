@@ -111,8 +111,10 @@ class FabricKey:
     Of a fabric that has parts of this key: ``finish``: returns it as checked, once all is plugged together;
     ``plugged``: returns it as emulated, with what was described as a whole plugged together port by port;
     ``slowed``: returns the parts with times multiplied and rates divided; ``document``: returns the parts as
-    REST tells them, of the type ``documents``; ``counts``: counts what all of the fabric is built of, if its
-    links do not say it.
+    REST tells them, of the type ``documents``; ``columns``: their fields in the command ``fabric``, by
+    heading; ``counts``: counts what all of the fabric is built of, if its links do not say it.
+
+    ``per_run``: keys of each entry that a lab sets for each run, and so do not tell labs apart.
     """
 
     value: Any
@@ -128,6 +130,8 @@ class FabricKey:
     counts: Callable[[Fabric], Counts] | None = None
     documents: Any = None
     document: Callable[[Fabric], list[Any]] | None = None
+    columns: Mapping[str, str] = field(default_factory=dict)
+    per_run: tuple[str, ...] = ()
 
     @property
     def has_gpus(self) -> bool:

@@ -3,10 +3,10 @@
 Sources: [S320] Calient S320 hardware guide p. 44: reconfiguring all 320 ports takes at most 200 ms when the
 controller deletes before it adds. [Polatis] lab figures of a 320x320 Series 7000 in public client code:
 50 ms for a single connection, insertion loss 1.5 dB typical and 2.7 dB at most, repeatability 0.1 dB, dark
-fibre may be switched. [SONiC] SONiC-OCS sample data of a 3D-MEMS switch: 1.58 to 1.85 dB. [ODDL] Li et al.,
-JOCN 16(3), 2024, abstract: the grid's wavelength-selective switches (WSS) are liquid crystal on silicon.
+fibre may be switched. [SONiC] SONiC-OCS sample data of a 3D-MEMS switch: 1.58 to 1.85 dB. [Li] Li et al.,
+JOCN 16(3), 2024, abstract: their wavelength-selective switches (WSS) are liquid crystal on silicon.
 [WSS] JLT 24(2), 2006: a WSS loses 6 to 18 dB; that liquid crystal on silicon takes tens to hundreds of
-milliseconds is common knowledge, not a figure of [ODDL]. [ring]: later code of WRHT's first author for other
+milliseconds is common knowledge, not a figure of [Li]. [ring]: later code of WRHT's first author for other
 networks: 25 us for setting up light (TravisDai/LHAS@4b608a1 configs/approved_reference_parameters.json), and
 1 dB lost at the ring that drops it (TravisDai/onoc-fcnn-allocation@083825a physhb.py). The WRHT paper's own
 figures could not be read. [assumed]: our choice, within what the source allows.
@@ -124,7 +124,7 @@ PIEZO = Profile(
     repeatability_db=0.1,
 )
 
-#: Liquid crystal on silicon (LCoS), the WSS of [ODDL]: 100 ms, in the middle of the range in [WSS]. How it is
+#: Liquid crystal on silicon (LCoS), the WSS of [Li]: 100 ms, in the middle of the range in [WSS]. How it is
 #: split, the jitter, and the loss at the low end of the range are [assumed]; re-training as above.
 LCOS = Profile(
     "lcos",

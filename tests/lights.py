@@ -2,14 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from ringlight.controller.bus import EventBus
 from ringlight.controller.light.provider import LightContext
+from ringlight.controller.optical.base import Deadline, OpticalSwitchDriver
+from ringlight.controller.optical.errors import Unreachable
+from ringlight.controller.optical.model import Capabilities, PortStatus, Snapshot, dual_sided
+from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, PortState
 from ringlight.fabric.topology import Fabric
+
+
+class Wss(OpticalSwitchDriver):
+    """A WSS that does at once what it is told."""
+
+    def __init__(self, name: str, size: int, wavelengths: int) -> None:
+        ingress, egress = dual_sided(size)
+        super().__init__(name, Capabilities(ingress, egress, max_batch=64, wavelengths=wavelengths))
+        self.stand: set[CrossConnect] = set()
+        self.writes = 0
+        self.away = False
+
+    def _read(self, deadline: Deadline) -> Snapshot:
+        if self.away:
+            raise Unreachable("no session")
+        state = dict.fromkeys(self.stand, CrossConnectState.CONNECTED)
+        return Snapshot(
+            self.name, state, dict.fromkeys(self.capabilities().ports, PortStatus(PortState.TUNED))
+        )
+
+    def _remove(self, batch: Sequence[CrossConnect], deadline: Deadline) -> None:
+        self.writes += 1
+        self.stand -= set(batch)
+
+    def _add(self, batch: Sequence[CrossConnect], deadline: Deadline) -> None:
+        self.writes += 1
+        self.stand |= set(batch)
 
 
 def light_context(

@@ -260,7 +260,7 @@ class RegroupManager:
         old = circuit_cross_connects(self._fabric, now)
         new = circuit_cross_connects(self._fabric, plan.circuits)
         none: frozenset[CrossConnect] = frozenset()
-        # A WSS makes no circuits: its light is the arbiter's and stays.
+        # A WSS makes no circuits: its light is that of jobs with O-NICs and stays.
         return {
             name: (frozenset(group) - old.get(name, none)) | new.get(name, none)
             for name, group in before.items()

@@ -8,8 +8,6 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
-from ringlight.fabric.crossconnect import CrossConnect
-from ringlight.fabric.planes.grid.wavelengths import Ways
 from ringlight.fabric.planes.ring.wdm import Emit
 
 
@@ -143,14 +141,6 @@ class DecisionStatistics:
 
 
 @dataclass(frozen=True)
-class GridPart:
-    """Nodes are in rows, one after the other."""
-
-    rows: int
-    columns: int
-
-
-@dataclass(frozen=True)
 class DividedPart:
     """``interval_s``: how long a division holds, ``dark_s``: how long all is dark before it, seconds as
     emulated. ``job``: for which it is divided; ``lightpaths``: those that there are now."""
@@ -185,13 +175,6 @@ def plane_document(own: Any) -> type[PlaneDocument]:
 
 
 @dataclass(frozen=True)
-class WiredCrossConnect:
-    ingress: int
-    egress: int
-    wavelength: int | None
-
-
-@dataclass(frozen=True)
 class PlannedLight:
     """Light that a job would get: its GPUs in rank order, and the switches that carry something for it."""
 
@@ -202,23 +185,10 @@ class PlannedLight:
 
 
 @dataclass(frozen=True)
-class GridPlanned(PlannedLight):
-    """``cross_connects``: by switch; ``maps``: how each node reaches each peer."""
-
-    cross_connects: Mapping[str, list[WiredCrossConnect]]
-    maps: Ways
-
-
-@dataclass(frozen=True)
 class DividedPlanned(PlannedLight):
     """``lightpaths``: those of the first division."""
 
     lightpaths: Lightpaths
-
-
-def wired(group: frozenset[CrossConnect]) -> list[WiredCrossConnect]:
-    """Return the cross-connects as documents, sorted."""
-    return [WiredCrossConnect(xc.ingress, xc.egress, xc.wavelength) for xc in sorted(group)]
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,7 @@ from ringlight.controller.onic.protocol import (
     Times,
     Tune,
 )
+from ringlight.controller.onic.reach import Reach
 from ringlight.controller.onic.wire import (
     MESSAGE_BYTES,
     PORTS,
@@ -55,7 +56,6 @@ from ringlight.controller.onic.wire import (
     encode,
     parse_address,
 )
-from ringlight.fabric.planes.grid.reach import Reach
 
 if TYPE_CHECKING:
     from ringlight.controller.onic.datagram_faults import DatagramFaults

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ringlight.fabric.planes.grid.reach import Reach
+from ringlight.controller.onic.reach import Reach
 
 #: Whatever the caller names peers and flows by, if it is hashable: addresses, numbers, texts.
 Peer = Any

@@ -67,7 +67,8 @@ REFERENCE = f"an Intel Xeon with {REFERENCE_PROCESSORS} processors"
 #: Processors that a lab takes besides what its jobs send, and what each GPU adds, up to so many GPUs: workers
 #: that wake, the controller, what is sampled, Open vSwitch. Measured on 2 processors of an AMD EPYC beside
 #: other work, 2026-11-28, seven runs with Docker and Open vSwitch alone: arms of disaggregation (0.79 in
-#: all), wrht_9 (0.92), oddl_4 (0.48), packet_switches (0.65, 0.69), parallel_16 (1.01) and sixty_four (1.30).
+#: all), nine nodes around a ring of light (0.92), four O-NICs with agents (0.48), packet_switches (0.65,
+#: 0.69), parallel_16 (1.01) and sixty_four (1.30).
 LAB_PROCESSORS, LAB_GPUS = (0.45, 0.011), 64
 #: Share of the processors' time; above it, timers and threads delay each other.
 BUSY = 0.8

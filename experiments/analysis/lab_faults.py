@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ringlight.experiments.analysis.freezes import outside, stalled, standstills
-from ringlight.experiments.analysis.metrics import Context
-from ringlight.experiments.analysis.metrics.light import FORBIDDEN, counters, flows
+from ringlight.experiments.analysis.metrics import Context, metrics
+from ringlight.experiments.analysis.metrics.light import counters
 from ringlight.experiments.analysis.metrics.workers import identical, payload
 from ringlight.experiments.analysis.reasons import Level, Reason
 from ringlight.experiments.record.events import (
@@ -174,6 +174,13 @@ def differing(run: Run) -> Iterator[Reason]:
             yield Reason("parameters_differ", "bad", {"run": run.name, "job": job.name})
 
 
+def _condemning(context: Context) -> Mapping[str, float]:
+    """Return the counts that must be 0 in a correct run, by what each counts."""
+    entries = [entry for entry in metrics().values() if entry.condemning]
+    counts = {compute: compute(context) for compute in {entry.compute: None for entry in entries}}
+    return {entry.condemning: counts[entry.compute].get(entry.name, 0) for entry in entries}
+
+
 def astray(context: Context) -> Iterator[Reason]:
     """Yield reasons for light between jobs, lost payload, and counters of kernel and agents that must stay
     0."""
@@ -183,11 +190,10 @@ def astray(context: Context) -> Iterator[Reason]:
         if count:
             yield Reason("light_astray", level, {"run": run.name, "count": count, "counter": counter})
 
-    yield from light("bad", "wavelengths between jobs", flows(context).get("lit_between_jobs", 0))
+    for words, count in _condemning(context).items():
+        yield from light("bad", words, count)
     lost = payload(context).get("payload_lost", 0)
     if lost and all(job.state == SUCCEEDED and not job.losses for job in run.jobs.values()):
         yield Reason("payload_lost", "bad", {"run": run.name, "bytes": lost})
-    for name in FORBIDDEN:
-        yield from light("bad", name.replace("_", " "), counted.get(name, 0))
     for name in NEVER_ON_RINGS if run.of(RingSetUps) else ():
         yield from light("doubtful", name.replace("_", " "), counted.get(name, 0))

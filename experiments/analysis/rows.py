@@ -30,7 +30,7 @@ Value = float | int | bool | str | None
 
 @dataclass(frozen=True)
 class Row:
-    """``subject``: what the figure is of, a kind and a name (``job red``, ``fabric oddl``, ``event 1``), or
+    """``subject``: what the figure is of, a kind and a name (``job red``, ``fabric ideal``, ``event 1``), or
     ``run``. ``unit``: s, bit/s, bytes, %, 1 (a ratio or a share), count, or empty for words and truths.
     ``repeat`` is None where a figure stands for all repeats; then ``spread`` is half the width of the 95 %
     interval of their mean, None for fewer than two."""

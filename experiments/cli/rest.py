@@ -91,11 +91,13 @@ def _rate(entry: Mapping[str, Any]) -> str:
 
 def fabric(as_json: Json = False) -> None:
     """Show the nodes and cables of the fabric."""
+    from ringlight.fabric.keys import fabric_keys
+
     tables: dict[str, list[Column]] = {
         "gpus": [("GPU", "name"), "server", "model", ("address", "ip")],
         "packet_switches": [("packet switch", "name"), "dpid", "ports", "controller"],
         "optical_switches": [("optical switch", "name"), "size", "driver", "profile"],
-        "grids": [("grid", "name"), "rows", "columns", "wavelengths"],
+        **{name: list(key.columns.items()) for name, key in fabric_keys().items() if key.columns},
         "links": [("link", lambda link: " - ".join(link["ends"])), ("real rate", _rate)],
     }
 
@@ -179,7 +181,7 @@ def planes(
     name: Annotated[str, typer.Argument(metavar="[PLANE]", help="One plane with its nodes and light.")] = "",
     as_json: Json = False,
 ) -> None:
-    """Grids, rings and divided interconnects: planes with light of their own."""
+    """Planes with light of their own: their nodes, and the jobs that have them."""
     if name:
         answer(get(f"/v1/planes/{name}"), as_json, _write_plane)
         return
@@ -245,7 +247,7 @@ def job_submit(
     batch: Count = 28,
     seed: int = 7,
     collective: str = "ring",
-    plane: Annotated[str, typer.Option(help="On this grid, ring or divided interconnect.")] = "",
+    plane: Annotated[str, typer.Option(help="On this plane with light of its own.")] = "",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="On a plane with light: show nodes and light; change nothing.")
     ] = False,

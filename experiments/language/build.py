@@ -50,6 +50,7 @@ from ringlight.experiments.language.spec import (
 from ringlight.experiments.language.text import at, first_problem, references_in, resolved, within
 from ringlight.experiments.language.workloads import WorkloadSpec, emulated, problem_of, workload_of
 from ringlight.fabric.control_faults import ControlFaults
+from ringlight.fabric.keys import fabric_keys
 from ringlight.fabric.link_effects import dilated
 from ringlight.fabric.planes.choice import plane_of
 from ringlight.fabric.schema import build_fabric
@@ -259,14 +260,16 @@ class Builder:
             return self.once(("built", key), lambda: build_fabric(spec))
 
     def _setting(self, setting: Setting) -> Setting:
-        """The first setting from which the same lab is built: the tuning of lasers is set for each run."""
-        grids = {
-            name: {**grid, "tuning": None} for name, grid in (setting.section.get("grids") or {}).items()
-        }
+        """The first setting from which the same lab is built."""
+        section = dict(setting.section)
+        for name, fabric_key in fabric_keys().items():
+            if fabric_key.per_run and section.get(name):
+                unset = dict.fromkeys(fabric_key.per_run)
+                section[name] = {entry: {**keys, **unset} for entry, keys in section[name].items()}
         key = _text(
             [
                 setting.name,
-                {**setting.section, "grids": grids},
+                section,
                 [setting.scale.time, setting.scale.payload],
                 [setting.tcp.congestion_control, setting.tcp.rto_min, setting.link_test_s],
             ]

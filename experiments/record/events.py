@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, cast, dataclass_transform
+from typing import Any, ClassVar, Literal, cast, dataclass_transform
 
 from ringlight.experiments.language.plan import RunPlan
 from ringlight.experiments.language.text import ScenarioError, read_text
@@ -351,18 +351,35 @@ class OnicsSimulated(Record, event="onics"):
     receiver_overlaps: int
 
 
-class GridLit(Record, event="grid"):
-    """A grid as the controller shows it while the jobs run."""
+class PlaneShown(Record):
+    """A plane as the controller of a lab shows it, kept at a certain time of each run.
 
-    grid: Mapping[str, Any]
+    ``plane_kind``: the kind of such planes. ``moment``: at the release of jobs or after the run.
+    """
+
+    plane_kind: ClassVar[str]
+    moment: ClassVar[Literal["release", "end"]]
+
+    @classmethod
+    def shown(cls, plane: Mapping[str, Any], changes: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return the record's own fields. ``plane``: the plane's document; ``changes``: those of its light in
+        the last job."""
+        raise NotImplementedError
 
 
-class RingSetUps(Record, event="ring"):
+class RingSetUps(PlaneShown, event="ring"):
     """A ring of wavelengths as the controller shows it after a run, and each change of its light: ``t``,
     ``step``, ``total_s`` and ``write_s``."""
 
+    plane_kind: ClassVar[str] = "ring"
+    moment: ClassVar[Literal["release", "end"]] = "end"
+
     ring: Mapping[str, Any]
     set_ups: list[dict[str, Any]]
+
+    @classmethod
+    def shown(cls, plane: Mapping[str, Any], changes: list[dict[str, Any]]) -> dict[str, Any]:
+        return {"ring": {"name": plane["name"], **plane["own"]}, "set_ups": changes}
 
 
 class Circuits(Record, event="circuits"):

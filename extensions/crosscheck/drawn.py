@@ -17,6 +17,7 @@ from typing import Any
 import yaml
 
 from ringlight.fabric.frames import ETHERNET_BYTES, LARGEST_MTU_BYTES
+from ringlight.fabric.keys import fabric_keys
 from ringlight.fabric.schema import LinkSpec
 
 #: Payload of all NICs together, bits per second as emulated.
@@ -276,6 +277,15 @@ KINDS: Mapping[str, Kind] = {
 }
 
 
+#: Keys of the fabric file that come with extensions, by the kinds that need them.
+_KEYS = {"grid": "grids", "ring": "rings"}
+
+
+def drawn_kinds() -> list[str]:
+    """Return the kinds that are drawn here: those whose keys of the fabric file there are."""
+    return [kind for kind in KINDS if kind not in _KEYS or _KEYS[kind] in fabric_keys()]
+
+
 def kind_of(arm: str) -> str:
     """Return the kind of fabric of an arm's experiment."""
     return arm.rpartition("-")[0]
@@ -286,9 +296,10 @@ def scenario_of(experiments: int, seed: int) -> str:
 
     A smaller number of experiments gives the first ones of a larger number.
     """
+    kinds_here = drawn_kinds()
     fabrics, arms = {}, {}
     for number in range(experiments):
-        kind = list(KINDS)[number % len(KINDS)]
+        kind = kinds_here[number % len(kinds_here)]
         draw, fabric, jobs, events = KINDS[kind](Random(f"{seed}-{number}"))
         name = f"{kind}-{number:03d}"
         fabrics[name] = {"title": name, **fabric}

@@ -45,7 +45,7 @@ class ImpairmentsSpec(Strict):
 
 
 class ImpairedSpec(ImpairmentsSpec):
-    """The same of a link that a short form, a grid or a ring makes, by its two ``ends``."""
+    """The same of a link that a short form or an entry of another key makes, by its two ``ends``."""
 
     ends: tuple[str, str]
 

@@ -23,9 +23,9 @@ from ringlight.experiments.report.charts import (
     pictures,
 )
 from ringlight.experiments.report.drawing import FACE, INK, LIGHT, PALETTE, QUIET, RULE, wavelength_colours
+from ringlight.experiments.report.light_tables import counted, of_fabric, times
 from ringlight.experiments.report.page import NOTHING, quiet, table_of, tag, text
 from ringlight.experiments.report.sections import section
-from ringlight.experiments.report.sections.light import counted, of_fabric, times
 from ringlight.experiments.report.view import Draw, View, seconds_and_real
 from ringlight.experiments.report.words import count, seconds
 from ringlight.extensions.wrht.ring_plane import RingPlane

@@ -15,7 +15,6 @@ from ringlight.fabric.cost import Latencies, byte_time
 from ringlight.fabric.kinds import bus_factor
 from ringlight.fabric.parts import Port
 from ringlight.fabric.paths import PacketView
-from ringlight.fabric.planes.grid.wavelengths import LightUse
 from ringlight.fabric.planes.streams import LinkTestStream
 from ringlight.fabric.planes.wholes.interconnect import Built, Division, PhaseLight
 from ringlight.fabric.schedules import steps_named
@@ -38,7 +37,7 @@ class Misfit(ValueError):
 
 @dataclass(frozen=True)
 class Plane:
-    """``name``: of the grid, ring, … in its fabric; ``nodes``: the GPUs that it joins."""
+    """``name``: what its fabric calls it; ``nodes``: the GPUs that it joins."""
 
     fabric: Fabric
     name: str
@@ -169,10 +168,6 @@ class Plane:
     def set_ups(self, ranks: Sequence[str], collective: str) -> int:
         """Return the number of steps of an all-reduce that wait once for light."""
         return 0
-
-    def use(self, ranks: Sequence[str], collective: str) -> LightUse | None:
-        """Return how an all-reduce uses tuned lasers and receivers; None if there are none."""
-        return None
 
     def wait_s(self, time: float, control_s: float, tuning_s: Mapping[str, float]) -> float:
         """Return about what such a step waits, as declared, in emulated seconds.

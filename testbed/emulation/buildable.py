@@ -63,7 +63,7 @@ def check_names(lab: Lab, fabric: Fabric) -> None:
         taken = {"control", *(f"onic-{gpu}" for gpu in fabric.onics)}
         for name in switches:
             if name in taken:
-                raise ValueError(f"{name} is the name of a part of an O-NIC grid or ring; rename the switch")
+                raise ValueError(f"{name} is the name of a part of a plane of O-NICs; rename the switch")
     for port in fabric.link_at:
         name = lab.interface(port.node, port.number)
         if port.node not in fabric.gpus and names.setdefault(name, str(port)) != str(port):

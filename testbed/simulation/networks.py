@@ -1,7 +1,7 @@
 """Fabrics as the simulator sees them: directed links with a capacity, and the links of each transfer.
 
 The engine knows nothing else of a fabric. One class for each way in which a fabric finds its paths: packets
-along the controller's rules, O-NICs in a grid of WSSs, lightpaths on a ring of wavelengths.
+along the controller's rules, an ideal switch, lightpaths on a ring of wavelengths; extensions have more.
 
 Every network may be given ``share``, the part of a link's rate that payload gets (headers take the rest),
 and ``latency_s``, seconds that pass before the first byte of a transfer counts.
@@ -13,7 +13,7 @@ import itertools
 import math
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -21,8 +21,6 @@ from ringlight.fabric.frames import ETHERNET_BYTES, IN_PACKET_BYTES
 from ringlight.fabric.light import bit_errors, frame_errors
 from ringlight.fabric.parts import Link, Port
 from ringlight.fabric.paths import Router
-from ringlight.fabric.planes.grid.grid import Grid, lines
-from ringlight.fabric.planes.grid.wavelengths import check_power as check_grid_power
 from ringlight.fabric.planes.ring.ring import WdmRing
 from ringlight.fabric.planes.ring.wdm import check_power, check_wavelengths, segments
 from ringlight.fabric.steps import Step, frozen
@@ -67,6 +65,13 @@ class Network(Protocol):
         Raises ValueError naming a transfer that has no path or does not fit.
         """
         ...
+
+
+class NetworkForCollectives:
+    """Base class of networks whose light is set for one collective, so that no workload can be simulated
+    there. ``name``: what messages call such a network."""
+
+    name: ClassVar[str]
 
 
 def _positive(name: str, capacity_bps: float) -> float:
@@ -295,63 +300,14 @@ class IdealNetwork:
         return Routes(2 * np.arange(len(step) + 1), links.ravel(), np.full(len(step), self._latency_s))
 
 
-class GridNetwork:
-    """O-NICs in a grid of WSSs: a transfer takes the sender's and the receiver's port of their row or column.
-
-    Nothing is shared inside a WSS, because on each wavelength it is a matching. That a transmitter has one
-    colour and a receiver one flow at a time is the agents' work (``testbed.simulation.onics``); without
-    them flows would share the ports. Raises ValueError naming a node without link or capacity.
-    """
-
-    def __init__(self, fabric: Fabric, grid: Grid, *, latency_s: float = 0.0, share: float = 1.0) -> None:
-        _check_share(share)
-        check_grid_power(fabric, grid)
-        self.grid = grid
-        self._latency_s = latency_s
-        self._at = {node: index for index, node in enumerate(grid.nodes)}
-        nodes = len(grid.nodes)
-        self._ports = len(lines(grid))
-        self.capacity_bps: FloatArray = np.empty(2 * self._ports * nodes)
-        for index, node in enumerate(grid.nodes):
-            for port in range(self._ports):
-                link = fabric.link_at.get(Port(node, port))
-                if link is None:
-                    raise ValueError(f"grid {grid.name}: nothing is plugged into {node}:{port}")
-                rate = _positive(f"{node}:{port}", link.rate_bps * share)
-                self.capacity_bps[[self._ports * i + port for i in (index, nodes + index)]] = rate
-
-    def key(self, link: int) -> Hashable:
-        nodes = len(self.grid.nodes)
-        index, port = divmod(link, self._ports)
-        return ("from" if index < nodes else "to", Port(self.grid.nodes[index % nodes], port))
-
-    def routes(self, ranks: Sequence[str], step: Step, number: int = 0) -> Routes:
-        for rank, node in enumerate(ranks):
-            if node not in self._at:
-                raise ValueError(f"rank {rank}: grid {self.grid.name} has no node {node}")
-        places = np.array([self._at[node] for node in ranks], dtype=np.int64)
-        a, b = places[step.sources], places[step.destinations]
-        columns = self.grid.columns
-        row, column = a // columns == b // columns, a % columns == b % columns
-        stray = np.flatnonzero(~(row ^ column))
-        if len(stray):
-            s, d = int(step.sources[stray[0]]), int(step.destinations[stray[0]])
-            raise ValueError(
-                f"step {number}: ranks {s} and {d} ({ranks[s]}, {ranks[d]}) share neither row nor column"
-            )
-        port = np.where(row, 0, self._ports - 1)
-        links = np.empty(2 * len(a), dtype=np.int64)
-        links[0::2] = self._ports * a + port
-        links[1::2] = self._ports * (len(self.grid.nodes) + b) + port
-        return Routes(2 * np.arange(len(a) + 1), links, np.full(len(a), self._latency_s))
-
-
-class RingNetwork:
+class RingNetwork(NetworkForCollectives):
     """Lightpaths on a ring of wavelengths; a link is one wavelength of one fibre of one segment.
 
     Wavelengths of a step are those of its ranks at their places. ``segment_s``: seconds that light takes for
     a segment. Raises ValueError naming a node or segment without link or capacity.
     """
+
+    name = "a ring of wavelengths"
 
     def __init__(
         self, fabric: Fabric, ring: WdmRing, *,

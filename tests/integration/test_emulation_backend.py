@@ -22,13 +22,10 @@ from ringlight.experiments.record.events import (
     ActionBegun,
     ActionEnded,
     Circuits,
-    Flow,
-    GridLit,
     Iteration,
     JobArrived,
     JobRecovered,
     JobState,
-    LightCounters,
     LinkRate,
     LinkRateDisturbed,
     PortRate,
@@ -133,25 +130,6 @@ arms:
   whole:
     training.iterations: 3
     jobs: {red: {ranks: [g0, g2]}}
-"""
-GRID = """
-name: grid
-description: A grid of four.
-scale: {time: 1, payload: 1600}
-fabric:
-  grids: {n: {rows: 2, columns: 2, gpu: test, rate: 100 Gbit/s, wavelengths: 2, wss: {profile: ideal}}}
-training:
-  {model: resnet50, gradient: 150 MB, compute: 200 ms, batch: 8, iterations: 8, collective: halving-doubling}
-link_test: {duration: 300 ms}
-jobs: {red: {gpus: 4}}
-arms:
-  hurt:
-    control: {loss: 0.1, duplicate: 0.1}
-    fabric.grids.n.tuning: 300 ms
-    events:
-      - {name: hit, when: {job: red, iteration: 2}, do: kill, target: agent n1, back_after: 300 ms}
-      - {when: {after: hit}, do: disturb, control: {reorder: 0.2}}
-  usual: {training.iterations: 3}
 """
 
 
@@ -349,26 +327,6 @@ def test_a_job_goes_on_without_a_gpu(runs: Mapping[str, Found], run: str, lost: 
     }
     assert found.exact("red")
     assert not found.failures
-
-
-def test_a_grid_whose_agent_is_killed_in_a_disturbed_control_network() -> None:
-    runs, _ = runs_of(GRID)
-    found = runs["hurt"]
-    assert [(record.do, record.error) for record in found.of(ActionEnded)] == [
-        ("kill", None),
-        ("disturb", None),
-    ]
-    assert found.states("red")[-1] == "SUCCEEDED"
-    assert found.exact("red")
-    counters = found.of(LightCounters)
-    assert [record.moment for record in counters] == ["before", "after"]
-    assert counters[0].agents["n1"]["epoch"] != counters[1].agents["n1"]["epoch"]
-    assert found.of(GridLit)[0].grid["name"] == "n"
-    flows = found.of(Flow)
-    assert {flow.gpu for flow in flows} == {f"n{i}" for i in range(4)}
-    # Each laser is tuned once: it has one peer in its row or column.
-    assert max(flow.t_lit - flow.t_grant for flow in flows if flow.t_lit and flow.t_grant) >= 0.3
-    assert runs["usual"].exact("red")
 
 
 @contextmanager

@@ -92,7 +92,6 @@ ARMS: Mapping[str, Sequence[str]] = {
     "sonic_ocs": ("regrouped",),
     "spare": ("shrunk", "failed"),
     "two_cables": ("two",),
-    "two_jobs_grid": ("both",),
     "workload_text": ("thin",),
 }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
 import sys
@@ -13,7 +12,6 @@ from typing import Any
 import httpx
 import pytest
 
-from ringlight.controller.light.onics import OnicEntry, ask
 from ringlight.controller.optical.registry import make_driver
 from ringlight.fabric.crossconnect import CrossConnect
 from ringlight.fabric.schema import FabricSpec, build_fabric
@@ -309,47 +307,3 @@ def test_a_killed_server_agent_does_not_answer_and_its_workers_go_on(rig: Rig) -
     over = rig.back(fault)
     assert 1.0 <= over.t_back - over.t_done < 4.0  # type: ignore[operator]
     assert rig.worker("red-0")["state"] == "running"
-
-
-def test_a_killed_agent_of_an_o_nic_comes_back_when_it_is_told_to_and_hears_of_a_disturbance() -> None:
-    grid = {"rows": 1, "columns": 2, "gpu": "test", "rate": "1 Gbit/s", "wss": {"profile": "ideal"}}
-    fabric = build_fabric(FabricSpec.model_validate({"grids": {"n": grid}}))
-    with (
-        running_testbed(fabric, runtime="namespace", command=WAIT, onic_faults=True) as testbed,
-        agent_client(testbed) as agent,
-        FaultClient(testbed.inventory["agent"]) as faults,
-    ):
-        rig = Rig(testbed, faults, agent)
-        sites = {
-            gpu: OnicEntry(gpu, entry["manage"], "", "") for gpu, entry in testbed.inventory["onics"].items()
-        }
-
-        def told(what: str) -> list[float]:
-            return [ask(site, "emulate")["emulate"][what] for site in sites.values()]
-
-        usual = told("tuning_s")
-        weaker = rig.done(faults.disturb({"loss": 0.125}))
-        disturbed = rig.done(faults.disturb({"loss": 0.25, "delay_s": 0.001, "tuning_s": {"n0": 0.5}}))
-        rig.back(weaker.id)
-        assert told("loss") == [0.25, 0.25]
-        assert told("tuning_s") == [0.5, usual[1]]
-        before = testbed.inventory["onics"]["n0"]["pid"]
-        fault = rig.done(faults.kill("agent n0"))
-        with pytest.raises(ProcessLookupError):
-            os.kill(before, 0)
-        time.sleep(1.0)
-        assert faults.fault(fault.id).state == "in force"
-        assert testbed.inventory["onics"]["n0"]["pid"] == before
-        assert faults.restore("agent n0") == fault.id
-        rig.back(fault.id)
-        assert testbed.inventory["onics"]["n0"]["pid"] != before
-        assert told("loss") == [0.25, 0.25], "the new agent has not been told"
-        assert told("tuning_s") == [0.5, usual[1]]
-        faults.restore("control network")
-        rig.back(disturbed.id)
-        assert (told("loss"), told("tuning_s")) == ([0.0, 0.0], usual)
-        with pytest.raises(FaultError, match="agent n0: no fault is in force"):
-            faults.restore("agent n0")
-        # The lab is taken down with these in force, and leaves nothing.
-        for asked in (faults.lose("gpu n0"), faults.kill("agent n0"), faults.kill("switch n-r0")):
-            rig.done(asked)

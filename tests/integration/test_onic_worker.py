@@ -1,4 +1,4 @@
-"""Worker processes and agents on a 2 × 2 grid, over loopback: no root, the lasers are a dictionary."""
+"""Worker processes and agents of four O-NICs, over loopback: no root, the lasers are a dictionary."""
 
 from __future__ import annotations
 
@@ -14,26 +14,18 @@ import pytest
 from ringlight.containers.worker.reference import train_in_one_process
 from ringlight.containers.worker.spec import parse_spec
 from ringlight.controller.onic.agent import FLOW_SOCKET, Agent, AgentSettings
-from ringlight.fabric.planes.grid.grid import position
-from ringlight.fabric.planes.grid.wavelengths import wavelength_map, ways_for
-from ringlight.fabric.schedules import steps_named
-from ringlight.fabric.schema import FabricSpec, build_fabric
 from tests.integration.test_onic_agent import TIMES, WAIT_S, Light, manage
 from tests.null_onic import NullRoutes
 from tests.unit.test_training import Crew, ended, of_kind
 
 HOST = "127.83.8.1"
-SIDE = 2
-GRID = build_fabric(
-    FabricSpec.model_validate(
-        {"grids": {"n": {"rows": SIDE, "columns": SIDE, "gpu": "titan-v", "rate": "100 Gbit/s"}}}
-    )
-).parts["grids"]["n"]
-NODES = GRID.nodes
+#: Each pair that differs in bit k has light by port k, which one wavelength is enough for.
+NODES = ("n0", "n1", "n2", "n3")
+WAVELENGTH = 1
 
 
 class Agents:
-    """One agent per node of the grid, each in a thread."""
+    """One agent per node, each in a thread."""
 
     def __init__(self, root: Path, ips: tuple[str, ...]) -> None:
         self.light = Light()
@@ -47,12 +39,13 @@ class Agents:
         return self._root / NODES[index]
 
     def set_maps(self) -> None:
-        for index, node in enumerate(NODES):
+        for index in range(len(NODES)):
             peers = {}
-            for peer, way in wavelength_map(GRID, NODES)[node].items():
-                host, port = self._agents[NODES.index(peer)].address
-                entry = {"port": way.port, "wavelength": way.wavelength, "agent": f"{host}:{port}"}
-                peers[self._ips[NODES.index(peer)]] = entry
+            for own_port in (0, 1):
+                peer = index ^ (1 << own_port)
+                host, port = self._agents[peer].address
+                entry = {"port": own_port, "wavelength": WAVELENGTH, "agent": f"{host}:{port}"}
+                peers[self._ips[peer]] = entry
             assert manage(self.directory(index), op="set_map", job="j", version=1, peers=peers)["ok"]
 
     def ask_all(self, **request: Any) -> list[dict[str, Any]]:
@@ -89,13 +82,9 @@ class Agents:
 
     @staticmethod
     def _target(node: str, port: int, wavelength: int) -> str:
-        """Which node's receiver a laser lights, as the WSSs lead it."""
-        row, column = position(GRID, node)
-        if port == 0:
-            column = (column + wavelength) % GRID.wavelengths
-        else:
-            row = (row + wavelength) % GRID.wavelengths
-        return GRID.nodes[row * GRID.columns + column]
+        """Which node's receiver a laser lights."""
+        assert wavelength == WAVELENGTH
+        return NODES[NODES.index(node) ^ (1 << port)]
 
 
 @contextmanager
@@ -130,7 +119,6 @@ def check_done(workers: Crew) -> None:
 
 
 def test_training_under_light(tmp_path: Path) -> None:
-    assert ways_for(GRID, NODES, steps_named("halving-doubling", len(NODES)))
     with training(tmp_path, 60, 20) as (workers, agents):
         start(workers)
         check_done(workers)

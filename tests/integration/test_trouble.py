@@ -26,7 +26,7 @@ from tests.integration.test_run import MINI, ROOT, free_ports
 
 pytestmark = pytest.mark.root
 
-TWO_FABRICS = MINI.with_name("mini_oddl.yaml")
+TWO_FABRICS = ROOT / "scenarios" / "examples" / "packet_switches.yaml"
 HIDE = {
     "Open vSwitch": "mount -t tmpfs tmpfs /run/openvswitch",
     "Docker": "mount --bind /dev/null /run/docker.sock",
@@ -96,13 +96,13 @@ def test_a_lab_stands_until_it_is_taken_down() -> None:
     said = f"ringlight: {TWO_FABRICS}: it has several fabrics; name one by its arm with --arm: "
     assert up.stderr.strip().splitlines()[-1].startswith(said)
     ports = free_ports()
-    up = ringlight("up", str(TWO_FABRICS), "--arm", "oddl", "--runtime", "namespace", "--json", *ports)
+    up = ringlight("up", str(TWO_FABRICS), "--arm", "slow", "--runtime", "namespace", "--json", *ports)
     assert up.returncode == 0, up.stderr
     document = json.loads(up.stdout)
     lab = Lab(document["lab"])
     try:
-        with urllib.request.urlopen(f"http://{document['rest']}/v1/onics", timeout=10) as answer:
-            assert len(json.load(answer)) == 4
+        with urllib.request.urlopen(f"http://{document['rest']}/v1/packet-switches", timeout=10) as answer:
+            assert len(json.load(answer)) == 1
         assert all(alive(pid) for pid in document["pids"].values())
         down = ringlight("down", lab.id)
         assert down.returncode == 0, down.stderr

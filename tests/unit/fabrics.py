@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from ringlight.fabric.parts import (
     Gpu,
     Link,
+    Onic,
     OpticalSwitch,
     PacketSwitch,
     Port,
@@ -171,3 +172,24 @@ def walk(
         port = out_port(table, node, ip, source_ip)
         node = None if port is None else at.get((node, port))
     return path
+
+
+def onic_stars(nodes: int, ports: int = 1, beside: tuple[Gpu, ...] = ()) -> Fabric:
+    """O-NICs n0, n1, … with tunable lasers, port p of each on a WSS wp that joins all of them.
+
+    ``beside``: GPUs that come first and have none.
+    """
+    names = [f"n{i}" for i in range(nodes)]
+    gpus = [*beside, *(Gpu.numbered(name, name, "test", len(beside) + i) for i, name in enumerate(names))]
+    links = tuple(
+        Link(Port(name, port), Port(f"w{port}", i + 1), 100e9, 0.02)
+        for port in range(ports)
+        for i, name in enumerate(names)
+    )
+    return Fabric(
+        {gpu.name: gpu for gpu in gpus},
+        {},
+        {f"w{port}": OpticalSwitch(f"w{port}", nodes, "scpi", "lcos", nodes) for port in range(ports)},
+        links,
+        onics={name: Onic(name, ports, 10.5e-9) for name in names},
+    )

@@ -44,7 +44,7 @@ from ringlight.controller.onic.protocol import (
     Times,
     Tune,
 )
-from ringlight.fabric.planes.grid.reach import Reach
+from ringlight.controller.onic.reach import Reach
 from tests.unit.onic_states import freeze, thaw
 
 TICKS = Times(lease_s=2, guard_s=1, retry_s=1, refresh_s=1, patience_s=4)

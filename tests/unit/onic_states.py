@@ -15,7 +15,7 @@ from ringlight.controller.onic.protocol import (
     _Outgoing,
     _Waiting,
 )
-from ringlight.fabric.planes.grid.reach import Reach
+from ringlight.controller.onic.reach import Reach
 
 
 def freeze(onic: Onic, now_s: float) -> tuple[Any, ...]:

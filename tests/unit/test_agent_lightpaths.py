@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +30,8 @@ PLANES = interconnect(kind="parallel-ocs", rate="100 Gbit/s", switches=4)
 RING = interconnect(
     kind="demand-ring", rate="100 Gbit/s", wavelength="25 Gbit/s", interval="5 ms", dark="1 ms"
 )
-GRID = build_fabric(
-    FabricSpec.model_validate({"grids": {"n": {"rows": 1, "columns": 4, "gpu": "test", "rate": "1 Gbit/s"}}})
-)
+#: The same O-NICs, as if their light did not stand.
+ASKING = replace(PLANES, onics={gpu: replace(onic, standing=False) for gpu, onic in PLANES.onics.items()})
 SWITCH = build_fabric(
     FabricSpec.model_validate(
         {
@@ -56,7 +56,7 @@ def lit(*paths: tuple[int, int | None]) -> PeerLight:
     [
         (PLANES, "g9", {}, 404, "GPU g9 has no O-NIC"),
         (SWITCH, "g0", {}, 404, "GPU g0 has no O-NIC"),
-        (GRID, "n0", {}, 409, "the light of O-NIC n0 does not stand; PUT /v1/onics/n0/transmit sets it"),
+        (ASKING, "g0", {}, 409, "the light of O-NIC g0 does not stand; PUT /v1/onics/g0/transmit sets it"),
         (PLANES, "g0", {"10.9.9.9": lit()}, 422, "O-NIC g0: 10.9.9.9 is the address of no other GPU"),
         (PLANES, "g0", {ip(PLANES, "g0"): lit()}, 422, f"{ip(PLANES, 'g0')} is the address of no other GPU"),
         (PLANES, "g0", {ip(PLANES, "g1"): lit((7, None))}, 422, "O-NIC g0: there is no port 7 (0..3)"),

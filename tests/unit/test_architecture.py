@@ -311,7 +311,7 @@ except SystemExit as end:
 print(*sys.modules)
 """
     with tempfile.TemporaryDirectory() as runs:
-        command = [sys.executable, "-c", code, str(ROOT / "tests/data/mini_oddl.yaml"), "--runs", runs]
+        command = [sys.executable, "-c", code, str(ROOT / "tests/data/mini.yaml"), "--runs", runs]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     loaded = done.stdout.splitlines()[-1].split()
     loaded = [name.removeprefix("ringlight.") for name in loaded]
@@ -435,8 +435,7 @@ OF_KINDS = (
     *("controller.light", "controller.onic"),
     "testbed.emulation.onic",
     *("testbed.simulation.interconnects", "testbed.simulation.networks", "testbed.simulation.zoo"),
-    "testbed.simulation.onics",
-    *("experiments.backends.simulation.grid_carrier", "experiments.backends.simulation.whole_carrier"),
+    "experiments.backends.simulation.whole_carrier",
     *("containers.worker.reducers", "experiments.papers", "extensions"),
 )
 #: Where rings are collectives, and what is divided is a layer.

@@ -171,13 +171,20 @@ def test_check_says_what_an_experiment_is() -> None:
     assert "sound. 6 runs of 6 arms on 1 fabric." in ringlight("check", str(BUNDLED)).stdout
 
 
-def test_check_says_which_arm_a_backend_refuses() -> None:
-    found = json.loads(ringlight("check", "scenarios/oddl_4.yaml", "--json").stdout)
-    assert found["arms"]["controller-killed"]["refused"] == {
-        "simulation": "events.kill.do: the simulation cannot kill the controller"
+def test_check_says_which_arm_a_backend_refuses(tmp_path: Path) -> None:
+    text = (ROOT / "scenarios/examples/dead_switch.yaml").read_text()
+    path, runs = tmp_path / "dead.yaml", tmp_path / "runs"
+    path.write_text(text.replace("target: switch ocs0", "target: controller"))
+    found = json.loads(ringlight("check", str(path), "--json").stdout)
+    assert found["arms"]["killed"]["refused"] == {
+        "simulation": "events.death.do: the simulation cannot kill the controller"
     }
-    said = ringlight("check", "scenarios/oddl_4.yaml").stdout
+    said = ringlight("check", str(path)).stdout
     assert "the simulation cannot kill the controller" in said
+    done = ringlight("simulate", str(path), "--arm", "killed", "--runs", str(runs))
+    assert done.returncode == 2
+    assert "arms.killed.events.death" in one_line(done)
+    assert not runs.exists()
 
 
 def test_a_bad_scenario_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
@@ -201,7 +208,6 @@ def test_a_bad_scenario_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
         (["run", str(BUNDLED), "--runtime", "vm"], 2, "'--runtime': 'vm' is not one of"),
         (["run", str(BUNDLED), "--arm", "torus"], 2, "there is no arm torus; there are a-fragmented, "),
         (["simulate", str(BUNDLED), "--arm", "torus"], 2, "there is no arm torus; there are a-fragmented, "),
-        (["simulate", "scenarios/oddl_4.yaml", "--arm", "agent-killed"], 2, "arms.agent-killed.events.kill"),
         (["simulate", str(BUNDLED), "--repeat", "0"], 2, "--repeat"),
         (["simulate", str(BUNDLED), "--latency", "soon"], 2, "--latency"),
         (["simulate", str(BUNDLED), "--latency", "-1 ms"], 2, "--latency"),
@@ -219,8 +225,8 @@ def test_a_bad_scenario_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
         ),
         (["up", str(BUNDLED), "--dask", "tls://h:1", "--rest", "127.0.0.1:1"], 2, "--rest: without effect"),
         (["simulate", str(BUNDLED), "--resume", "nowhere"], 2, "nowhere: not a run folder"),
-        (["up", "scenarios/oddl_4.yaml", "--arm", "torus"], 2, "there is no arm torus"),
-        (["up", "scenarios/oddl_4.yaml"], 2, "name one by its arm with --arm: ideal, prototype, oddl"),
+        (["up", "scenarios/examples/two_cables.yaml", "--arm", "torus"], 2, "there is no arm torus"),
+        (["up", "scenarios/examples/two_cables.yaml"], 2, "name one by its arm with --arm: one, two"),
         (["report", "nowhere"], 2, "nowhere: not a run folder"),
         (["results", "nowhere"], 2, "nowhere/result.json: cannot be read"),
         (["simulate", str(BUNDLED), "--executor", "none"], 2, "--executor: there is no executor 'none'"),

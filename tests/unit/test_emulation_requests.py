@@ -41,10 +41,6 @@ fabric:
     - {ends: [g2, "tor0:3"], rate: 4 Gbit/s}
     - {ends: [g3, "tor0:4"], rate: 4 Gbit/s}
 """
-GRID = "fabric: {grids: {n: {rows: 2, columns: 2, gpu: t, rate: 4 Gbit/s, wavelengths: 2}}}\n"
-
-
-HALVING = GRID + "jobs: {red: {ranks: all, training: {collective: halving-doubling}}}\n"
 
 
 def plan_of(text: str) -> RunPlan:
@@ -52,17 +48,17 @@ def plan_of(text: str) -> RunPlan:
     return plan
 
 
-def test_a_number_of_gpus_is_asked_of_the_one_grid_or_of_packet_switches() -> None:
-    for text, where in ((SWITCH, {}), (GRID, {"plane": "n"})):
-        plan = plan_of(text + "jobs: {red: {gpus: 4}}\n")
-        request = job_request(plan, plan.job("red"))
-        places = {key: request[key] for key in ("ranks", "gpus", "plane") if key in request}
-        assert places == {"gpus": 4, **where}
-        assert request["connect_timeout_s"] < READY_S
-    plan = plan_of(GRID + "jobs: {red: {ranks: [n0, n1]}}\n")
+def test_a_number_of_gpus_is_asked_of_packet_switches() -> None:
+    check_asked(SWITCH, {})
+
+
+def check_asked(text: str, where: dict[str, str]) -> None:
+    """Check where a number of GPUs is asked for."""
+    plan = plan_of(text + "jobs: {red: {gpus: 4}}\n")
     request = job_request(plan, plan.job("red"))
-    assert request["ranks"] == ["n0", "n1"]
-    assert "plane" not in request
+    places = {key: request[key] for key in ("ranks", "gpus", "plane") if key in request}
+    assert places == {"gpus": 4, **where}
+    assert request["connect_timeout_s"] < READY_S
 
 
 @pytest.mark.parametrize(
@@ -70,8 +66,6 @@ def test_a_number_of_gpus_is_asked_of_the_one_grid_or_of_packet_switches() -> No
     [
         # 2 * 3/4 of 100 kB at 10 Mbit/s are 0.12 s; twice, with all four on one link, 0.96 s.
         (SWITCH, 15.96, 15.97),
-        # Each of 4 steps waits for two messages of 10 s, and that twice.
-        (HALVING + "control: {delay: 10 s}\n", 175.2, 175.4),
         (
             SWITCH + "events: [{when: {at: 1 s}, do: kill, target: switch tor0, back_after: 50 s}]\n",
             80.0,

@@ -225,30 +225,6 @@ sweep: {training.gradient: [10 MB, 100 MB], training.compute: [5 ms, 20 ms]}
 repeat: 2
 compare: {baseline: ring, metrics: [jct, allreduce]}
 """
-BREAK_EVEN = """
-name: small-sweep
-description: Up to which handshake.
-scale: {time: 4, payload: 400}
-fabrics:
-  eps:
-    servers: {s0: {gpus: {g0: t, g1: t, g2: t, g3: t}}}
-    packet_switches: {tor: {ports: 4}}
-    links:
-      - {ends: [g0, "tor:1"], rate: 100 Gbit/s, queue: 20 ms}
-      - {ends: [g1, "tor:2"], rate: 100 Gbit/s, queue: 20 ms}
-      - {ends: [g2, "tor:3"], rate: 100 Gbit/s, queue: 20 ms}
-      - {ends: [g3, "tor:4"], rate: 100 Gbit/s, queue: 20 ms}
-  light:
-    grids:
-      n: {rows: 1, columns: 4, gpu: t, rate: 100 Gbit/s, queue: 20 ms, wavelengths: 2, tuning: 10.5 ns,
-          wss: {driver: scpi, profile: lcos}}
-training: {model: resnet50, compute: 5 ms, batch: 4, iterations: 3, collective: halving-doubling}
-arms: {eps: {fabric: eps}, light: {fabric: light}}
-sweep:
-  - {arms: [eps], over: {training.gradient: [25 MB, 100 MB]}}
-  - {arms: [light], over: {training.gradient: [25 MB, 100 MB], control.delay: [0 ms, 0.5 ms, 2 ms]}}
-break_even: {arm: light, baseline: eps, tolerance: 1.05}
-"""
 DATA = Path(__file__).parents[1] / "data"
 
 
@@ -356,20 +332,10 @@ def test_a_sweep_of_two_paths_is_a_map(tmp_path: Path) -> None:
     assert "15 ms" in picture
 
 
-def test_a_break_even_stands_beside_the_models(tmp_path: Path) -> None:
-    view = view_of_file(BREAK_EVEN, "break.yaml")
-    assert "break_even" in appearing(view)
-    shown = _page(view, tmp_path)
-    assert "Where switching per flow stops paying" in shown
-    assert "25 MB" in shown
-    assert (tmp_path / "break-even.svg").exists()
-
-
 @pytest.mark.parametrize(
     ("name", "there", "pictures"),
     [
         ("mini", {"topology", "throughput", "regroup"}, {"topology-1", "throughput-0", "regroup-live-1"}),
-        ("mini_oddl", {"light"}, set()),
     ],
 )
 def test_sections_of_the_bundled_fabrics(

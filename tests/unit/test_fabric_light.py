@@ -12,10 +12,7 @@ from hypothesis import strategies as st
 from ringlight.fabric.crossconnect import CrossConnect
 from ringlight.fabric.light import Fibres, Optics, Wires, arriving_dbm, dimness, reach, received_dbm
 from ringlight.fabric.optical_profiles import profiles
-from ringlight.fabric.parts import Port
-from ringlight.fabric.planes.grid.wavelengths import cross_connects as grid_cross_connects
-from ringlight.fabric.planes.grid.wavelengths import ways_for
-from ringlight.fabric.schedules import steps_named
+from ringlight.fabric.parts import OpticalSwitch, Port
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import (
     Fabric,
@@ -23,7 +20,6 @@ from ringlight.fabric.topology import (
     path_dbm,
     trace,
 )
-from ringlight.testbed.simulation.networks import GridNetwork
 
 
 def described(**sections: object) -> Fabric:
@@ -72,24 +68,12 @@ def test_copper_needs_no_light() -> None:
 
 
 def test_a_switch_loses_what_its_profile_says_unless_told_otherwise() -> None:
-    fabric = described(grids={"n": {"rows": 1, "columns": 2, "gpu": "x", "rate": "1 Gbit/s"}})
-    switch = next(iter(fabric.optical_switches.values()))
+    switch = OpticalSwitch("w", 2, "scpi", "lcos", wavelengths=2)
     profile = profiles()["lcos"]
     assert switch.insertion_loss_db == profile.loss_max_db + profile.repeatability_db
     exact = profile.losing(2.0)
     assert (exact.loss_min_db, exact.loss_max_db, exact.repeatability_db) == (2.0, 2.0, 0.0)
     assert replace(switch, loss_db=0.0).insertion_loss_db == 0
-
-
-def test_a_grid_whose_light_is_too_weak_is_refused() -> None:
-    grid = {"rows": 2, "columns": 2, "gpu": "x", "rate": "1 Gbit/s", "wss": {"loss_db": 8}}
-    fabric = described(grids={"n": grid}, light={"sensitivity_dbm": -8.5, "fibre_db": 0.5})
-    with pytest.raises(ValueError, match=r"WSS n-r0 arrives with -9\.00 dBm"):
-        GridNetwork(fabric, fabric.parts["grids"]["n"])
-    ranks = fabric.parts["grids"]["n"].nodes
-    ways = ways_for(fabric.parts["grids"]["n"], ranks, steps_named("halving-doubling", 4))
-    with pytest.raises(ValueError, match=r"less than the receivers' -8\.5 dBm"):
-        grid_cross_connects(fabric.parts["grids"]["n"], fabric, ways)
 
 
 @given(

@@ -11,6 +11,7 @@ from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation import fault_targets
 from ringlight.testbed.emulation.fault_targets import FaultTarget, TargetError, find_target, read_request
+from tests.unit.fabrics import onic_stars
 
 
 def fabric_of(**parts: Any) -> Fabric:
@@ -28,7 +29,6 @@ FABRIC = fabric_of(
         {"ends": ["tor0:5", "tor1:5"], "rate": "1 Gbit/s"},
     ],
 )
-GRID = fabric_of(grids={"n": {"rows": 2, "columns": 2, "gpu": "test", "rate": "1 Gbit/s", "wavelengths": 2}})
 
 
 def find(fabric: Fabric, do: str, target: Any, **more: Any) -> FaultTarget:
@@ -57,12 +57,11 @@ def test_a_target_is_found_however_it_is_written(
     assert {str(port) for port in found.ports} == ports
 
 
-def test_a_lost_gpu_of_a_grid_loses_both_its_fibres_at_both_ends() -> None:
-    gpu = next(iter(GRID.gpus))
-    ports = find(GRID, "lose", f"gpu {gpu}").ports
-    assert {Port(gpu, 0), Port(gpu, 1)} <= ports
-    assert len(ports) == 4
-    assert find(GRID, "kill", f"agent {gpu}").kind == "agent"
+def test_a_lost_gpu_loses_all_fibres_of_its_o_nic_at_both_ends() -> None:
+    fabric = onic_stars(2, ports=2)
+    ports = find(fabric, "lose", "gpu n1").ports
+    assert ports == {Port("n1", 0), Port("n1", 1), Port("w0", 2), Port("w1", 2)}
+    assert find(fabric, "kill", "agent n1").kind == "agent"
 
 
 NODES = "g0, g1, g2, g3, ocs0, tor0, tor1"

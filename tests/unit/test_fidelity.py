@@ -13,17 +13,14 @@ import pytest
 from ringlight.experiments.analysis.machine_faults import processors
 from ringlight.experiments.analysis.reasons import SENTENCES, Reason
 from ringlight.experiments.analysis.result import Analysis, analyse
-from ringlight.experiments.backends.simulation.backend import SimulationBackend
-from ringlight.experiments.language.expand import Experiment, load
+from ringlight.experiments.language.expand import Experiment
 from ringlight.experiments.record.events import (
     Aborted,
     EventLate,
-    GridLit,
     Iteration,
     JobState,
     LightCounters,
     LinkRateDisturbed,
-    OnicsSimulated,
     PortRate,
     ProcessBack,
     ProcessEnded,
@@ -42,12 +39,9 @@ from ringlight.experiments.record.events import (
     read_records,
 )
 from ringlight.experiments.record.runs import runs_of
-from ringlight.experiments.runner.experiment import choose, one_alone
 from tests.simulated import experiment, late, records_of, with_links, with_workers
-from tests.unit.test_cli import ROOT
 
 ARMS = "arms: {slow: {}, fast: {training.compute: 40 ms}}\ncompare: {baseline: slow}\n"
-TWO_JOBS = ROOT / "tests" / "data" / "mini_two_jobs.yaml"
 
 
 @pytest.fixture(scope="module")
@@ -335,13 +329,6 @@ def test_lost_payload_is_no_run_to_believe(two: tuple[Experiment, list[Record]])
 # --- light --------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def grid() -> tuple[Experiment, list[Record]]:
-    found, backend = load(TWO_JOBS), SimulationBackend()
-    records = [r for plan in choose(found, backend).plans for r in one_alone(backend, plan)[0]]
-    return found, with_links(list(with_workers(records)), 0.993)
-
-
 def counters(**counted: int) -> Callable[[list[Record]], list[Record]]:
     """As if the kernel had counted that much in every run, in place of the simulation."""
     onics = {"n0": {"light_tx_bytes": [0], "unrouted": 0}}
@@ -355,8 +342,7 @@ def counters(**counted: int) -> Callable[[list[Record]], list[Record]]:
         for record in records:
             if isinstance(record, RunEnded):
                 found.append(read(record, "after", counted))
-            if not isinstance(record, OnicsSimulated):
-                found.append(record)
+            found.append(record)
             if isinstance(record, RunStarted):
                 found.append(read(record, "before", {}))
         return found
@@ -364,40 +350,22 @@ def counters(**counted: int) -> Callable[[list[Record]], list[Record]]:
     return change
 
 
-def test_a_collision_is_no_run_to_believe(grid: tuple[Experiment, list[Record]]) -> None:
-    found = judged(grid, counters(collisions=3, receiver_overlaps=1))
+def test_a_collision_is_no_run_to_believe(two: tuple[Experiment, list[Record]]) -> None:
+    found = judged(two, counters(collisions=3, receiver_overlaps=1))
     assert found["verdict"] == "bad"
     said = [reason["text"] for reason in found["reasons"] if reason["code"] == "light_astray"]
-    run = grid[0].plans[0].name
+    run = two[0].plans[0].name
     assert f"{run}: 3 collisions" in said
     assert f"{run}: 1 receiver overlaps" in said
 
 
-def test_dark_drops_are_condemned_on_a_ring_alone(grid: tuple[Experiment, list[Record]]) -> None:
+def test_dark_drops_are_condemned_on_a_ring_alone(two: tuple[Experiment, list[Record]]) -> None:
     """There a step's light stands before anybody sends; elsewhere TCP sends again what is lost."""
     dark = counters(dark_drops=5)
-    assert "light_astray" not in codes(judged(grid, dark))
+    assert "light_astray" not in codes(judged(two, dark))
     ring = beside(lambda end: RingSetUps(t=end.t, run=end.run, ring={}, set_ups=[]))
-    found = judged(grid, lambda records: dark(ring(records)))
+    found = judged(two, lambda records: dark(ring(records)))
     assert {r["level"] for r in found["reasons"] if r["code"] == "light_astray"} == {"doubtful"}
-
-
-def test_light_from_one_job_to_another_is_no_run_to_believe(grid: tuple[Experiment, list[Record]]) -> None:
-    run = next(run for run in runs_of(grid[1], grid[0].plans) if len(run.jobs) == 2)
-    one, other = (job.gpus for job in run.jobs.values())
-    for to, between in ((one[1], False), (other[1], True)):
-        lit = [{"from": one[0], "to": to}, {"from": other[0], "to": other[1]}]
-        note = GridLit(t=run.ended, run=run.name, grid={"switches": [{"lit": lit}]})
-        found = judged(
-            grid,
-            lambda records, note=note: [  # type: ignore[misc]
-                n
-                for r in records
-                for n in ([note, r] if isinstance(r, RunEnded) and r.run == run.name else [r])
-            ],
-        )
-        astray = [r for r in found["reasons"] if r["code"] == "light_astray"]
-        assert bool(astray) is between
 
 
 def test_a_link_that_was_measured_again_counts_once(two: tuple[Experiment, list[Record]]) -> None:

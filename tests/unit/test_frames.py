@@ -133,8 +133,5 @@ def window(fabric: Fabric, scale: float, *, bounded: bool = True) -> int | None:
     return LabNetwork(Lab("win1"), fabric, emulation, ControllerAddress("127.0.0.1", 6653))._most_under_way()
 
 
-def test_routes_of_workers_have_a_window_of_half_a_queue_only_where_light_is_asked_for() -> None:
+def test_routes_of_workers_have_no_window_where_light_is_not_asked_for() -> None:
     assert window(fabric("4 Gbit/s", "1 s", "1 s"), 40) is None
-    grid = {"rows": 2, "columns": 2, "gpu": "x", "rate": "4 Gbit/s", "queue": "1 s", "wavelengths": 4}
-    light = build_fabric(FabricSpec.model_validate({"grids": {"n": grid}}))
-    assert window(light, 40) == shaping.queue_bytes(4e9 / 40, 1.0) // 2

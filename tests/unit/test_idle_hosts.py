@@ -8,7 +8,11 @@ from typing import Any
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.testbed.emulation.agent.hosts import IdleHosts
 
-GRID = {"grids": {"n": {"rows": 1, "columns": 3, "gpu": "t", "rate": "1 Gbit/s"}}}
+FABRIC = {
+    "servers": {"s": {"gpus": dict.fromkeys(("n0", "n1", "n2"), "t")}},
+    "packet_switches": {"tor": {"ports": 3}},
+    "links": [{"ends": [f"n{i}", f"tor:{i + 1}"], "rate": "1 Gbit/s"} for i in range(3)],
+}
 
 
 class Network:
@@ -42,7 +46,7 @@ class Worker:
 
 def test_a_worker_that_comes_after_the_idle_hosts_is_told_of_them_once() -> None:
     network: Any = Network()
-    hosts = IdleHosts(build_fabric(FabricSpec.model_validate(GRID)), network)
+    hosts = IdleHosts(build_fabric(FabricSpec.model_validate(FABRIC)), network)
     hosts.fill(list)
     workers: Any = [Worker("n0"), Worker("n1")]
     hosts.leave(["n0", "n1"])

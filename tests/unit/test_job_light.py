@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -19,25 +19,63 @@ from ringlight.controller.jobs.manager import JobManager
 from ringlight.controller.jobs.workload_files import WorkloadFiles
 from ringlight.controller.rest.requests import JobRequest
 from ringlight.controller.store import Store
+from ringlight.fabric.extension import Extension, InstalledExtension
 from ringlight.fabric.keys import plugged
+from ringlight.fabric.parts import Gpu
 from ringlight.fabric.planes.base import Plane
+from ringlight.fabric.planes.choice import _finders
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import Fabric
 from ringlight.workloads.graph_writer import Book, Writer
 from ringlight.workloads.packed import pack
+from tests.door import door
 from tests.unit.test_controller_job import ScriptedAgent
 from tests.unit.workloads import put
 
 ONIC = {"gpu": "titan-v", "rate": "100 Gbit/s"}
-FABRIC = build_fabric(
-    FabricSpec.model_validate(
-        {
-            "grids": {"n": {"rows": 1, "columns": 4, **ONIC}},
-            "rings": {"r": {"nodes": 3, "wavelengths": 1, **ONIC}},
-        }
-    )
+
+
+@dataclass(frozen=True)
+class FieldPlane(Plane):
+    """A plane that several jobs may share."""
+
+    kind: ClassVar[str] = "field"
+
+
+@dataclass(frozen=True)
+class LoopPlane(Plane):
+    """A plane that one job has whole."""
+
+    kind: ClassVar[str] = "loop"
+    whole: ClassVar[bool] = True
+
+
+NODES = {"field": ("n0", "n1", "n2", "n3"), "loop": ("r0", "r1", "r2")}
+GPUS = [*NODES["field"], *NODES["loop"]]
+FABRIC = Fabric({gpu: Gpu.numbered(gpu, gpu, "titan-v", i) for i, gpu in enumerate(GPUS)}, {}, {}, ())
+
+
+def fields(fabric: Fabric) -> list[FieldPlane]:
+    return [FieldPlane(fabric, "n", NODES["field"])] if "n0" in fabric.gpus else []
+
+
+def loops(fabric: Fabric) -> list[LoopPlane]:
+    return [LoopPlane(fabric, "r", NODES["loop"])] if "r0" in fabric.gpus else []
+
+
+HERE = Path(__file__).stem
+LIGHT = InstalledExtension(
+    Extension("light", planes={"field": f"{HERE}:fields", "loop": f"{HERE}:loops"}), "tests.unit"
 )
-NODES = {"grid": FABRIC.parts["grids"]["n"].nodes, "ring": FABRIC.parts["rings"]["r"].nodes}
+
+
+@pytest.fixture(autouse=True)
+def with_planes() -> Iterator[None]:
+    """An extension with planes of two kinds."""
+    with door(LIGHT, readers=(_finders,)):
+        yield
+
+
 SKY = plugged(
     build_fabric(
         FabricSpec.model_validate(
@@ -90,8 +128,8 @@ class Site:
         self.directory = directory
         self.fabric = fabric
         self.agent = ScriptedAgent()
-        self.grid, self.ring, self.sky = Lamp(), Lamp(), Lamp(alone=True)
-        self.lights: dict[str, Any] = {"ring": self.ring, "grid": self.grid, "interconnect": self.sky}
+        self.field, self.loop, self.sky = Lamp(), Lamp(), Lamp(alone=True)
+        self.lights: dict[str, Any] = {"loop": self.loop, "field": self.field, "interconnect": self.sky}
         self.manager = self.start()
 
     def start(self) -> JobManager:
@@ -136,42 +174,42 @@ def site(tmp_path: Path) -> Any:
 
 
 def test_a_job_is_lit_before_its_workers_start_and_cleared_when_they_have_gone(site: Site) -> None:
-    document = site.manager.submit("red", list(NODES["grid"]), {}, hold=True)
+    document = site.manager.submit("red", list(NODES["field"]), {}, hold=True)
     assert (document["plane"], document["switches"]) == ("n", ["wss"])
     site.wait(lambda: "red-0" in site.agent.alive)
-    assert site.grid.told == [("check", "n"), ("light", "red")]
-    site.grid.problems = ["wss: away"]
+    assert site.field.told == [("check", "n"), ("light", "red")]
+    site.field.problems = ["wss: away"]
     site.manager.cancel("red")
-    site.wait(lambda: site.grid.told[2:] == [("clear", "red")] * 2)
+    site.wait(lambda: site.field.told[2:] == [("clear", "red")] * 2)
     assert not site.agent.alive
-    assert site.ring.told == []
+    assert site.loop.told == []
 
 
 def test_a_job_whose_light_does_not_come_fails_without_workers(site: Site) -> None:
-    site.ring.dark = UnavailableError("wss: away")
+    site.loop.dark = UnavailableError("wss: away")
     site.manager.submit("red", 3, {}, hold=True, plane="r")
-    site.wait(lambda: ("clear", "red") in site.ring.told)
+    site.wait(lambda: ("clear", "red") in site.loop.told)
     job = site.manager.job("red")
     assert (job["state"], job["error"]) == ("FAILED", "not started: wss: away")
     assert not site.agent.specs
 
 
 def test_the_first_that_has_light_is_taken_and_a_refusal_asks_the_next(site: Site) -> None:
-    site.ring.refusal = ConflictError("ring r is taken")
+    site.loop.refusal = ConflictError("loop r is taken")
     found = site.manager.light_plan(3, {})
     assert found is not None
     assert found[0].name == "n"
-    site.grid.refusal = InvalidError("3 nodes do not fit")
+    site.field.refusal = InvalidError("3 nodes do not fit")
     with pytest.raises(ConflictError, match="taken"):
         site.manager.light_plan(3, {})
-    site.ring.refusal, site.grid.refusal = site.grid.refusal, ConflictError("grid n is taken")
-    with pytest.raises(ConflictError, match="grid n is taken"):
+    site.loop.refusal, site.field.refusal = site.field.refusal, ConflictError("field n is taken")
+    with pytest.raises(ConflictError, match="field n is taken"):
         site.manager.light_plan(3, {})
-    site.ring.refusal = None
+    site.loop.refusal = None
     found = site.manager.light_plan(3, {})
     assert found is not None
-    assert (found[0].name, found[1]) == ("r", Beam("r", NODES["ring"]))
-    with pytest.raises(ConflictError, match="grid n is taken"):
+    assert (found[0].name, found[1]) == ("r", Beam("r", NODES["loop"]))
+    with pytest.raises(ConflictError, match="field n is taken"):
         site.manager.light_plan(3, {}, "n")
 
 
@@ -223,10 +261,10 @@ def test_a_graph_needs_light_that_stands(site: Site) -> None:
     digest = hashlib.sha256(data).hexdigest()
     put(site.manager.workloads, digest, data)
     graph = {"workload": "graph", "graph": digest, "iterations": 1}
-    with pytest.raises(InvalidError, match=r"workload graph: it runs on packet switches .* not on grid n"):
+    with pytest.raises(InvalidError, match=r"workload graph: it runs on packet switches .* not on field n"):
         site.manager.submit("red", ["n0", "n1"], graph, hold=True)
     guests = {"workload": "shell", "shell": {"deadline_s": 9.0}}
-    with pytest.raises(InvalidError, match=r"shell: a program that asks nobody .* not on grid n"):
+    with pytest.raises(InvalidError, match=r"shell: a program that asks nobody .* not on field n"):
         site.manager.submit("red", 4, guests, hold=True, plane="n")
 
 
@@ -236,8 +274,8 @@ def test_a_request_names_a_plane_by_one_key() -> None:
     assert request.plane == "r"
     assert "plane" not in request.worker_settings()
     assert JobRequest.model_validate(body).plane is None
-    with pytest.raises(ValueError, match="grid"):
-        JobRequest.model_validate({**body, "grid": "n"})
+    with pytest.raises(ValueError, match="field"):
+        JobRequest.model_validate({**body, "field": "n"})
 
 
 def test_a_restart_adopts_what_runs_and_clears_what_had_ended(site: Site) -> None:
@@ -245,14 +283,14 @@ def test_a_restart_adopts_what_runs_and_clears_what_had_ended(site: Site) -> Non
     site.wait(lambda: "red-3" in site.agent.alive)
     site.wait(lambda: (Store(site.directory).read("jobs") or {})["jobs"][0]["started"])
     site.restart()
-    assert site.grid.told == [("adopt", "red")]
-    site.grid.problems = ["wss: away"] * 1000
+    assert site.field.told == [("adopt", "red")]
+    site.field.problems = ["wss: away"] * 1000
     site.manager.cancel("red")
-    site.wait(lambda: ("clear", "red") in site.grid.told)
+    site.wait(lambda: ("clear", "red") in site.field.told)
     site.restart()
-    assert ("adopt", "red") not in site.grid.told
-    site.grid.problems = []
-    site.wait(lambda: site.grid.told and site.grid.told[-1] == ("clear", "red") and not site.grid.problems)
+    assert ("adopt", "red") not in site.field.told
+    site.field.problems = []
+    site.wait(lambda: site.field.told and site.field.told[-1] == ("clear", "red") and not site.field.problems)
 
 
 RECORD = {
@@ -262,8 +300,8 @@ RECORD = {
     "error": None,
     "hold": False,
     "switches": ["wss"],
-    "ranks": [{"rank": i, "gpu": gpu, "state": "started"} for i, gpu in enumerate(NODES["ring"])],
-    "spec": {"collective": "wrht"},
+    "ranks": [{"rank": i, "gpu": gpu, "state": "started"} for i, gpu in enumerate(NODES["loop"])],
+    "spec": {"collective": "ring"},
     "t_submitted": 1.0,
     "t_released": 2.0,
     "t_ended": None,
@@ -272,7 +310,7 @@ RECORD = {
 }
 
 
-@pytest.mark.parametrize("places", [{"grid": None, "ring": "r"}, {"grid": "n"}, {"plane": "n"}, {}])
+@pytest.mark.parametrize("places", [{"field": None, "loop": "r"}, {"field": "n"}, {"plane": "n"}, {}])
 def test_jobs_stored_by_earlier_versions_are_read(places: dict[str, str | None]) -> None:
     job = Job.from_record({**RECORD, **places})
     assert job.state is JobState.RUNNING
@@ -287,17 +325,17 @@ def test_jobs_stored_by_earlier_versions_are_read(places: dict[str, str | None])
 
 def test_a_job_stored_by_an_earlier_version_is_adopted_on_its_plane(site: Site) -> None:
     site.stop()
-    site.store.write("jobs", {"jobs": [{**RECORD, "grid": None, "ring": "r"}]})
+    site.store.write("jobs", {"jobs": [{**RECORD, "field": None, "loop": "r"}]})
     site.store.close()
     site.manager = site.start()
     # The agent knows none of its workers, so it may have been cleared since.
-    assert site.ring.told[0] == ("adopt", "red")
+    assert site.loop.told[0] == ("adopt", "red")
     assert site.manager.job("red")["plane"] == "r"
 
 
 def test_a_stored_job_whose_place_is_not_there_is_named(site: Site) -> None:
     site.stop()
-    site.store.write("jobs", {"jobs": [{**RECORD, "grid": "m"}]})
+    site.store.write("jobs", {"jobs": [{**RECORD, "field": "m"}]})
     site.store.close()
     manager = site.start()
     assert manager.jobs() == []

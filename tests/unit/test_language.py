@@ -52,20 +52,6 @@ def test_the_demo_as_run_plans() -> None:
     assert plans["live"].job("blue").beacon_s == pytest.approx(0.005)
 
 
-def test_times_of_the_file_are_stretched_and_runs_of_one_lab_share_a_setting() -> None:
-    experiment = load(ROOT / "scenarios/oddl_4.yaml")
-    plans = {plan.name: plan for plan in experiment.plans}
-    killed = plans["controller-killed"]
-    assert killed.events[0].back_after_s == 10.0
-    assert killed.job("train").iterations == 21
-    assert killed.job("train").loop.compute_s == pytest.approx(4 * 0.221)
-    assert killed.setting is plans["prototype"].setting is plans["agent-killed"].setting
-    assert killed.setting.onic_faults
-    assert not plans["oddl"].setting.onic_faults
-    assert plans["agent-killed"].control.loss == 0.05
-    assert plans["prototype"].tuning_s == dict.fromkeys(("n0", "n1", "n2", "n3"), pytest.approx(42e-9))
-
-
 SMALL = """
 name: small
 description: Two switches.
@@ -475,23 +461,17 @@ jobs: {{{jobs}}}
 """
 
 
-GRID = "n: {rows: 1, columns: 4, gpu: x, rate: 1 Gbit/s, wavelengths: 2}"
-SMALL_GRID = "m: {rows: 1, columns: 2, gpu: x, rate: 1 Gbit/s}"
 BESIDE = """servers: {s0: {gpus: {g0: x, g1: x}}}, packet_switches: {tor0: {ports: 3}, tor1: {ports: 3}},
   links: [{ends: [g0, "tor0:1"], rate: 1 Gbit/s}, {ends: [g1, "tor0:2"], rate: 1 Gbit/s}]"""
 #: g1 on the other switch, which nothing joins to the first; its link left out; its link dark.
 APART = BESIDE.replace("tor0:2", "tor1:2")
 UNPLUGGED = BESIDE.replace(', {ends: [g1, "tor0:2"], rate: 1 Gbit/s}', "")
 DARK = BESIDE.replace("tor0:2", "ocs0:1") + ", optical_switches: {ocs0: {size: 4}}"
-FIT = "training.collective: {} of job red on fabric: "
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (light(f"grids: {{{GRID}, {SMALL_GRID}}}"), "fabric.grids: grid n and grid m"),
-        (light(f"grids: {{{GRID}}}, {BESIDE}", "red: {ranks: [n0, g0]}"), "jobs.red.ranks: GPU g0 is"),
-        (light("grids: {n: {rows: 2, columns: 2, gpu: x, rate: 1 Gbit/s}}"), FIT.format("ring") + "ranks"),
         (light(UNPLUGGED), "fabric.links: GPU g1 is not plugged in"),
         (light(APART), "fabric.links: "),
         (light(DARK), "jobs.red.ranks: GPU g1 has no circuit in fabric.circuits, so it is dark"),

@@ -284,22 +284,6 @@ def test_light_that_moves_before_the_jobs_start_blacks_nothing_out() -> None:
     assert not where(rows, metric="iteration_before")
 
 
-# Light that is asked for.
-
-
-def test_every_flow_of_a_grid_is_asked_for_and_lit() -> None:
-    found = load(bundled("mini_two_jobs"))
-    rows = analyse(found, records_of(found), "simulated").rows
-    for arm in ("alone", "shared"):
-        of = {row.metric: row.value for row in where(rows, arm=arm, repeat=None)}
-        assert of["flows"] == of["flows_expected"] > 0
-        assert of["receiver_overlaps"] == 0
-        assert 0 < of["setup_p50"] <= of["setup_p99"] <= of["setup_max"]
-        assert of["idle_setup_max"] <= of["setup_max"] <= of["open_max"]
-        assert of["control_messages_per_flow"] == pytest.approx(4)
-        assert of["jct_predicted_with_setup"] > of["jct_predicted"]
-
-
 def test_the_documentation_lists_every_metric() -> None:
     """To bring it up to date, put what ``table()`` gives in place of its first table."""
     assert f"\n{table()}\n" in (ROOT / "docs" / "metrics.md").read_text()

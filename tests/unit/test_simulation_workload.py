@@ -76,7 +76,7 @@ def one_collective(what: Collective, ranks: int, group: int, size: int) -> Workl
 # Against training jobs
 
 
-@pytest.mark.parametrize("name", ["packet_switches", "disaggregation", "spare", "oddl_16", "fat_tree_4"])
+@pytest.mark.parametrize("name", ["packet_switches", "disaggregation", "spare", "fat_tree_4"])
 @pytest.mark.parametrize("algorithm", ["ring", "halving-doubling"])
 def test_the_training_loop_takes_what_it_takes_as_a_job(name: str, algorithm: str) -> None:
     """On the fabrics of the bundled scenarios, all ranks alike and with one that is slower."""

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 
 from ringlight.controller.onic.protocol import Times
 from ringlight.fabric.keys import plugged
-from ringlight.fabric.parts import Gpu, Port
+from ringlight.fabric.parts import Gpu, OpticalSwitch, Port
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation.buildable import check_fabric, check_names
@@ -33,11 +34,7 @@ from ringlight.testbed.emulation.onic.wiring import (
 from ringlight.testbed.emulation.optical.__main__ import main as optical_switch
 from ringlight.testbed.lab import Lab
 from ringlight.testbed.supervision import Supervisor
-
-
-def grid(rows: int = 2, columns: int = 3, **more: Any) -> Fabric:
-    spec = {"rows": rows, "columns": columns, "gpu": "test", "rate": "100 Gbit/s"}
-    return build_fabric(FabricSpec.model_validate({"grids": {"n": spec}, **more}))
+from tests.unit.fabrics import onic_stars
 
 
 def test_an_onic_is_on_the_control_network_where_its_gpu_is_on_the_data_network() -> None:
@@ -46,11 +43,7 @@ def test_an_onic_is_on_the_control_network_where_its_gpu_is_on_the_data_network(
 
 
 def test_every_laser_is_plugged_into_one_port_of_one_switch() -> None:
-    servers: dict[str, Any] = {
-        "servers": {"s": {"gpus": {"g0": "test"}}},
-        "packet_switches": {"tor": {"ports": 1}},
-    }
-    fabric = grid(**servers, links=[{"ends": ["g0", "tor:1"], "rate": "1 Gbit/s"}])
+    fabric = onic_stars(6, ports=2, beside=(Gpu.numbered("g0", "s", "test", 0),))
     plugged: dict[int, Port] = {}
     for name, switch in fabric.optical_switches.items():
         found = lasers_of_switch(fabric, name)
@@ -86,7 +79,7 @@ def test_where_light_stands_a_peer_has_a_queue_for_each_number_of_lightpaths() -
         assert (made.agents, array_wavelengths(made, "g0")) == ((), None)
         check_fabric(made)
         check_names(Lab("test"), made)
-    assert standing_light(grid(), "n0", lambda real: real) is None
+    assert standing_light(onic_stars(6), "n0", lambda real: real) is None
 
 
 def test_light_tells_its_own_colour_on_rings_only() -> None:
@@ -114,12 +107,13 @@ def test_a_wss_either_knows_the_lasers_or_reads_the_light(
 
 
 def test_what_cannot_be_emulated_is_named() -> None:
-    with pytest.raises(ValueError, match="WSS n-r0 has 129 ports; at most 128"):
-        check_fabric(grid(2, 129))
-    taken: dict[str, Any] = {"optical_switches": {"control": {"size": 2}}}
-    with pytest.raises(ValueError, match="control is the name of a part of an O-NIC grid"):
-        check_names(Lab("test"), grid(**taken))
-    check_names(Lab("test"), grid())
+    with pytest.raises(ValueError, match="WSS w0 has 129 ports; at most 128"):
+        check_fabric(onic_stars(129))
+    fabric = onic_stars(6)
+    taken = {**fabric.optical_switches, "control": OpticalSwitch("control", 2, "scpi", "mems")}
+    with pytest.raises(ValueError, match="control is the name of a part of a plane of O-NICs"):
+        check_names(Lab("test"), replace(fabric, optical_switches=taken))
+    check_names(Lab("test"), fabric)
 
 
 @pytest.mark.parametrize(("lease_s", "dilation"), [(2.0, 1.0), (0.1, 1.0), (0.5, 40.0), (30.0, 0.5)])

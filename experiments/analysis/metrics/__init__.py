@@ -23,6 +23,7 @@ import pkgutil
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from types import MappingProxyType
 from typing import Any, Literal
 
 from ringlight.experiments.analysis.prediction import (
@@ -176,7 +177,8 @@ class Metric:
     a model, ``simulated`` from a simulation of a measured run. ``unscaled``: a time that is real, or
     that of software, which no scale changes.
     ``compute``: gives its value by its name, with those that are computed with it. ``file``: its module.
-    ``column``: its heading in the command's table of jobs, of an extension's metric that is shown there."""
+    ``column``: its heading in the command's table of jobs, of an extension's metric that is shown there.
+    ``condemning``: what it counts, in words, if a run where it is not 0 cannot be believed."""
 
     name: str
     unit: Unit
@@ -187,6 +189,7 @@ class Metric:
     file: str
     column: str = ""
     unscaled: bool = False
+    condemning: str = ""
 
 
 _FOUND: dict[str, Metric] = {}
@@ -200,9 +203,11 @@ def metric(
     makes: Mapping[str, str] | None = None,
     column: str = "",
     unscaled: bool = False,
+    condemning: Mapping[str, str] = MappingProxyType({}),
 ) -> Callable[[Compute], Compute]:
     """Return a decorator that registers a function as a metric, or as the metrics in ``makes``.
 
+    ``condemning``: by the names of those that must be 0 in a correct run.
     The decorator raises ValueError for a name that a metric of another file has.
     """
 
@@ -211,7 +216,8 @@ def metric(
         compute = function if makes else lambda *what: {own: function(*what)}
         helps = makes or {own: (function.__doc__ or "").partition("\n")[0].removesuffix(".")}
         for name, help in helps.items():
-            entry = Metric(name, unit, help, of, known, compute, function.__module__, column, unscaled)
+            bad = condemning.get(name, "")
+            entry = Metric(name, unit, help, of, known, compute, function.__module__, column, unscaled, bad)
             before = _FOUND.setdefault(name, entry)
             if before.file != entry.file:
                 raise ValueError(f"metric {name}: {before.file} has one of this name")

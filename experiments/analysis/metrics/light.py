@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import functools
-import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ringlight.experiments.analysis.metrics import Context, metric
-from ringlight.experiments.analysis.rows import Value
 from ringlight.experiments.analysis.statistics import median, percentile
 from ringlight.experiments.record.events import (
     Flow,
     FlowsLost,
-    GridLit,
     LightCounters,
     OnicsSimulated,
     RingSetUps,
 )
-from ringlight.experiments.record.runs import JobRun, Run
-from ringlight.fabric.planes.base import Plane
+from ringlight.experiments.record.runs import Run
 
 #: What must be 0 in every correct run; the kernel counts it.
 FORBIDDEN = ("collisions", "receiver_overlaps", "misdirected")
@@ -87,15 +82,12 @@ _FLOWS = {
     "flows_per_iteration": "Flows that the workers asked for in an iteration",
     "flows_waited": "Flows that stood in a queue",
     "flows_not_traced": "Flows that an agent forgot before they were read",
-    "lit_pairs": "Pairs of nodes that the switches let light through between",
-    "lit_between_jobs": "Of these, pairs that are not of one job",
 }
 
 
 @metric("count", of="fabric", makes=_FLOWS)
 def flows(context: Context) -> Mapping[str, float]:
-    """Return counts of flows, and of pairs that WSSs let through while the jobs ran, as read back, by
-    metric."""
+    """Return counts of flows by metric."""
     run = context.run
     counts: dict[str, float] = {}
     if traced := run.of(Flow):
@@ -105,12 +97,6 @@ def flows(context: Context) -> Mapping[str, float]:
         counts["flows_expected"] = expected
         if iterations := len(next(iter(run.jobs.values())).by_index):
             counts["flows_per_iteration"] = expected / iterations
-    if notes := run.of(GridLit):
-        user = {gpu: job.name for job in run.jobs.values() for gpu in job.gpus}
-        cross_connects = [xc for note in notes for switch in note.grid["switches"] for xc in switch["lit"]]
-        users = [(user.get(xc["from"]), user.get(xc["to"])) for xc in cross_connects]
-        counts["lit_pairs"] = len(cross_connects)
-        counts["lit_between_jobs"] = sum(a is None or a != b for a, b in users)
     return counts
 
 
@@ -132,7 +118,12 @@ def _rise(before: Mapping[str, Any], after: Mapping[str, Any], name: str) -> flo
 
 
 @metric("bytes", of="fabric", makes={"light_tx_bytes": OF_ONICS["light_tx_bytes"]})
-@metric("count", of="fabric", makes={**COUNTERS, "unrouted": OF_ONICS["unrouted"]})
+@metric(
+    "count",
+    of="fabric",
+    makes={**COUNTERS, "unrouted": OF_ONICS["unrouted"]},
+    condemning={name: name.replace("_", " ") for name in FORBIDDEN},
+)
 def counters(context: Context) -> Mapping[str, float]:
     """Return the increase of the counters of switches and O-NICs in a run, by metric; empty if not read
     twice."""
@@ -195,39 +186,3 @@ def control_faults(context: Context, kind: str) -> int | None:
                 began = before[gpu]["counters"].get("faults", {}).get(kind, 0) if same_life else 0
                 total = (total or 0) + entry["counters"]["faults"][kind] - began
     return total
-
-
-_USE = {
-    "receivers": "Receivers that anybody sends to in an all-reduce",
-    "contended": "Of these, receivers of more than one sender, where two flows may want one at a time",
-    "senders": "The most senders of one receiver",
-    "lasers": "Lasers that send in an all-reduce",
-    "tuned": "Of these, lasers with more than one wavelength",
-    "retunes": "Changes of wavelength of all lasers in an all-reduce",
-}
-
-
-def _trained(run: Run) -> list[tuple[JobRun, Plane]]:
-    """Trainings that had GPUs, with what carries their bytes."""
-    fabric = run.plan.setting.fabric
-    jobs = [job for job in run.jobs.values() if job.gpus and job.plan.training is not None]
-    return [(job, job.plan.plane(fabric, job.gpus)) for job in jobs]
-
-
-@metric(
-    "",
-    of="fabric",
-    known="analytic",
-    makes={"light_use_collisions_possible": "Whether lights could meet at all"},
-)
-@metric(
-    "count", of="fabric", known="analytic", makes={f"light_use_{name}": words for name, words in _USE.items()}
-)
-def use(context: Context) -> Mapping[str, Value]:
-    """Return the use of lasers and receivers by an all-reduce of the jobs on a grid, by metric; empty if
-    unknown."""
-    uses = (plane.use(job.gpus, job.plan.loop.collective) for job, plane in _trained(context.run))
-    if not (known := [each for each in uses if each is not None]):
-        return {}
-    total = functools.reduce(operator.add, known)
-    return {f"light_use_{name}": getattr(total, name) for name in (*_USE, "collisions_possible")}

@@ -33,13 +33,13 @@ from ringlight.experiments.record.events import (
     ENDED,
     Circuits,
     Divisions,
-    GridLit,
     JobRecovered,
     JobState,
     LightCounters,
     LightDecisions,
     LightTurns,
     LinkBytes,
+    PlaneShown,
     PortRate,
     ProcessBack,
     ProcessEnded,
@@ -47,12 +47,13 @@ from ringlight.experiments.record.events import (
     Record,
     Reference,
     Released,
-    RingSetUps,
     WorkerLost,
+    kinds,
     record_of,
 )
 from ringlight.experiments.record.writing import writing
 from ringlight.fabric.parts import Link
+from ringlight.fabric.planes.choice import lit_planes
 from ringlight.testbed import load
 from ringlight.testbed.deaths import Death
 from ringlight.testbed.devices import DeviceLog, device_kinds
@@ -251,10 +252,7 @@ class EmulatedLab:
             self._found += run.flows.read()
             self._found += run.drifts.look(now=True)
             self._light("after")
-            for name in self.setting.fabric.parts.get("rings", ()):
-                # How long the light between two steps took to set, as the controller counted.
-                ring, set_ups = self._moved(name)
-                self._note(RingSetUps, ring={"name": name, **ring["own"]}, set_ups=set_ups)
+            self._show_planes("end")
             self._divisions()
             for log in run.devices:
                 self._found += log.records(t=time.monotonic(), run=run.plan.name)
@@ -457,8 +455,7 @@ class EmulatedLab:
             documents = [self._api.get(f"/v1/jobs/{job.id}") for job in jobs]
             going = [document for document in documents if document["state"] not in ENDED]
             if any(document["t_released"] is None for document in going):
-                for name in self.setting.fabric.parts.get("grids", ()):
-                    self._note(GridLit, grid=self._api.get(f"/v1/planes/{name}"))
+                self._show_planes("release")
                 self._count_before(jobs)
                 body = {"jobs": [document["id"] for document in going], "delay_s": RELEASE_DELAY_S}
                 try:
@@ -536,6 +533,14 @@ class EmulatedLab:
             if entry.get("status")
         }
         self._note(LightCounters, moment=moment, kernel=kernel, agents=agents)
+
+    def _show_planes(self, moment: str) -> None:
+        """Record planes as the controller shows them, those of whose kind that is kept now."""
+        kept = [kind for kind in kinds().values() if issubclass(kind, PlaneShown) and kind.moment == moment]
+        for plane in lit_planes(self.setting.fabric):
+            for kind in kept:
+                if kind.plane_kind == plane.kind:
+                    self._note(kind, **kind.shown(*self._moved(plane.name)))
 
     def _divisions(self) -> None:
         """Record how the controller divided the light of each job, if the job's light is divided."""

@@ -75,7 +75,7 @@ def job_request(plan: RunPlan, job: JobPlan) -> dict[str, Any]:
 
 
 def _where(plan: RunPlan, job: JobPlan) -> dict[str, Any]:
-    """GPUs by name; or how many, of the grid or ring where no packet switch joins any."""
+    """GPUs by name; or how many, of a plane with light where no packet switch joins any."""
     if job.ranks:
         return {"ranks": list(job.ranks)}
     plane = job.plane(plan.setting.fabric)
@@ -120,8 +120,8 @@ def longest_all_reduce_s(plan: RunPlan, job: JobPlan) -> float:
     """Return an upper bound on the time of an all-reduce without faults, in emulated seconds, far above the
     usual time.
 
-    On packet switches as if all that every job sends in a step passed the slowest link; on a grid or ring
-    each step waits for its light.
+    On packet switches as if all that every job sends in a step passed the slowest link; elsewhere each
+    step waits for its light.
     """
     setting = plan.setting
     shared = job.plane(setting.fabric).shared

@@ -171,7 +171,7 @@ class SimulationBackend:
                 f"{format_time(NETWORK_S)} over packet switches, interconnects and each hop of averagers, "
                 "which NCCL's model has for a step of a ring between servers in its protocol for small "
                 "messages (hwLat, network, ring, LL, in NVIDIA/nccl@01afd20 src/graph/tuning.cc), inside "
-                "servers too; none on grids and rings of wavelengths, whose set-ups are counted, and none "
+                "servers too; none where light is set up for transfers, as that is counted, and none "
                 "where times, rates or bytes are scaled for an emulation",
             ),
             (

@@ -21,14 +21,13 @@ from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.steps import Steps, compact
 from ringlight.fabric.topology import Fabric, circuit_switches
 from ringlight.testbed.simulation.engine import Engine
-from ringlight.testbed.simulation.jobs import Job, Simulation
+from ringlight.testbed.simulation.jobs import Gate, Job, Simulation
 from ringlight.testbed.simulation.networks import (
     Network,
     PacketNetwork,
     Segments,
     scaled,
 )
-from ringlight.testbed.simulation.onics import OnicPlane
 from ringlight.testbed.simulation.phases import Phases, StepCost
 
 #: What a simulation takes for granted: of what, the value, and why.
@@ -87,7 +86,7 @@ class Carrier:
     note: Callable[[Record], None]
     keep: Callable[[Record], None]
     #: Who lets transfers begin, where light is asked for.
-    gate: OnicPlane | None = field(default=None, init=False)
+    gate: Gate | None = field(default=None, init=False)
 
     #: Whether a rank that stands still is seen by what passes its port.
     stalls: ClassVar[bool] = True

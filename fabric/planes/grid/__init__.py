@@ -1,1 +1,1 @@
-"""A grid of wavelength-selective switches, whose light is asked for (Li et al., ODDL)."""
+"""A grid of wavelength-selective switches, described as a whole."""

@@ -333,7 +333,6 @@ OTHERS = {
     GRID: (32,),
     "interconnect: {kind: wavelength-ring, gpus: 32, gpu: g, rate: 100 Gbit/s, wavelength: 25 Gbit/s}": (32,),
     "hop_ring: {gpus: 32, gpu: g, rate: 100 Gbit/s, reach: 2}": (32,),
-    "grids: {g: {rows: 4, columns: 8, gpu: g, rate: 10 Gbit/s}}": (32,),
     "interconnect: {kind: torus, gpus: 32, gpu: g, rate: 100 Gbit/s, sides: [4, 8]}": (32,),
     "interconnect: {kind: ideal, gpus: 32, gpu: g, rate: 100 Gbit/s}": (32,),
     "interconnect: {kind: servers, gpus: 32, gpu: g, each: 8, inside: 400 Gbit/s, rate: 100 Gbit/s}": (8,)
@@ -343,11 +342,18 @@ OTHERS = {
 
 @pytest.mark.parametrize("fabric", OTHERS)
 def test_planes_that_a_trace_is_replayed_on(fabric: str, tmp_path: Path) -> None:
-    """Where jobs need neighbours they have them, wait for them, and share nothing."""
+    check_replayed_on(fabric, OTHERS[fabric], tmp_path)
+
+
+def check_replayed_on(fabric: str, gpus: tuple[int, ...], tmp_path: Path) -> None:
+    """Check how a trace is replayed on a plane. ``gpus``: of each cluster that the plane is.
+
+    Where jobs need neighbours they have them, wait for them, and share nothing.
+    """
     text = SMALL[: SMALL.index("arms:")].replace(FABRIC, fabric).replace("10: 1, 40: 0.1", "10: 1, 29: 0.1")
     experiment = _parsed(text)
     plan = trace_of(experiment.plans[0])
-    assert plan.cluster.gpus == OTHERS[fabric]
+    assert plan.cluster.gpus == gpus
     needs = plan.cluster.lattice is not None and plan.cluster.lattice.needed
     assert plan.policies.placement == ("blocks" if needs else "pack")
     _, result = _run(experiment, tmp_path)

@@ -17,12 +17,9 @@ from ringlight.extensions.console import light_echoes, measures
 from ringlight.extensions.console.measures import Pinged
 from ringlight.fabric.keys import plugged
 from ringlight.fabric.schema import FabricSpec, build_fabric
-from ringlight.testbed.emulation.attached import Attached
 from ringlight.testbed.emulation.onic.tables import Transmitter
-from ringlight.testbed.lab import Lab
 from tests.null_onic import NullLaser, NullRoutes
 
-GRID = {"grids": {"n": {"rows": 2, "columns": 2, "gpu": "t", "rate": "1 Gbit/s"}}}
 PLANES = {
     "interconnect": {"kind": "parallel-ocs", "gpus": 3, "gpu": "a100", "rate": "2 Gbit/s", "switches": 2}
 }
@@ -31,7 +28,6 @@ PLANES = {
 @pytest.mark.parametrize(
     ("section", "source", "target", "transmitter", "name", "ranks"),
     [
-        (GRID, "n0", "n1", Transmitter(0, 3), "n0:0 λ3 into n-r0:1", "n0,n1"),
         (PLANES, "g1", "g2", Transmitter(1), "g1:1 into q1:2", "g1,g2"),
     ],
 )
@@ -89,26 +85,6 @@ def tell(folder: Path, gpu: str, peers: dict[str, Any]) -> None:
         request = {"op": "set_map", "job": "held", "version": 1, "peers": peers}
         manage.sendall(json.dumps(request).encode() + b"\n")
         assert json.loads(manage.makefile().readline())["ok"]
-
-
-def test_on_a_grid_light_is_asked_for_as_a_worker_does(tmp_path: Path) -> None:
-    fabric = build_fabric(FabricSpec.model_validate(GRID))
-    places = {gpu: {"directory": str(tmp_path / gpu)} for gpu in ("n0", "n1")}
-    lab = Attached(Lab("zz9z"), {"onics": places}, fabric, None, None)
-    with agents(tmp_path, "n0", "n1") as made:
-        with pytest.raises(light_echoes.NoLight, match="no light leads from n0 to n1 now; a job makes some"):
-            light_echoes.light_between(lab, "n0", "n1")
-        for gpu, peer in (("n0", "n1"), ("n1", "n0")):
-            host, port = made[peer].address
-            entry = {"port": 0, "wavelength": 3, "agent": f"{host}:{port}"}
-            tell(tmp_path, gpu, {fabric.gpus[peer].ip: entry})
-        found = light_echoes.light_between(lab, "n0", "n1")
-        assert found.transmitters == (Transmitter(0, 3),)
-        with light_echoes.asked_for(lab, found) as waited_s:
-            assert waited_s > 0
-            assert made["n0"]._laser.read(0) == 3
-        with pytest.raises(light_echoes.NoLight):
-            light_echoes.light_between(lab, "n0", "n3")
 
 
 def test_lines_of_pings() -> None:

@@ -99,7 +99,6 @@ def test_a_run_that_did_not_end_is_missed_and_a_file_that_nobody_emulates_is_lef
     ("file", "more"),
     [
         ("scenarios/sip_ml_8.yaml", False),
-        ("scenarios/oddl_16.yaml", True),
         ("scenarios/examples/queue.yaml", True),
     ],
 )

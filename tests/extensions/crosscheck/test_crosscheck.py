@@ -19,7 +19,6 @@ from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.expand import Experiment, load, parse
 from ringlight.experiments.language.text import ScenarioError
 from ringlight.experiments.record.events import (
-    Flow,
     Iteration,
     LinkRate,
     Record,
@@ -39,7 +38,6 @@ from tests.simulated import experiment
 from tests.unit.test_cli import BUNDLED, MINI, ROOT, one_line, ringlight
 from tests.workload_jobs import loaded
 
-ODDL = ROOT / "scenarios" / "oddl_4.yaml"
 WAYS = ("tor0 to tor1", "tor1 to tor0", "g0 to g1", "g2 to g3")
 
 
@@ -202,22 +200,6 @@ def test_a_shorter_all_reduce_is_said_to_be_the_simulations(simulated: Side) -> 
     assert entry["iteration_s"]["difference_percent"] > 0
     assert entry["off"] == "simulation"
     assert "the simulation makes wait" in entry["why"][0] or "all-reduced during" in entry["why"][0]
-
-
-def test_light_that_comes_later_is_counted_by_iteration(tmp_path: Path) -> None:
-    short = trimmed(load(ODDL), ["oddl"], 2)
-    ours = side(carry_out_experiment(short, SimulationBackend(), tmp_path)[0].path)
-    (run,) = ours.runs
-    flows, ranks = len(run.of(Flow)), len(run.jobs["train"].gpus)
-
-    def later(record: Record) -> Record:
-        lit = isinstance(record, Flow) and record.t_lit is not None
-        return replace(record, t_lit=record.t_lit + 0.002) if lit else record  # type: ignore[attr-defined,call-arg]
-
-    entry = entry_of(crosscheck(altered(ours, later), ours), run.name, "train")
-    assert entry["causes"]["light_by"] == "agents"
-    assert entry["causes"]["set_up_s"] == pytest.approx(0.002 * flows / ranks / 2)
-    assert entry["causes"]["rest_s"] == pytest.approx(-entry["causes"]["set_up_s"], abs=1e-3)
 
 
 def test_a_rings_changes_of_light_are_counted_by_iteration(simulated: Side) -> None:

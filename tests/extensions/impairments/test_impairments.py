@@ -150,11 +150,6 @@ def test_what_has_no_model_is_refused_by_name() -> None:
     assert (backend.refuses(plan) or "").startswith("tcp.congestion_control: ")
     (plan,) = experiment(impair(delay="1 ms"), tcp={"congestion_control": "cubic"}).plans
     assert backend.refuses(plan) is None
-    grid = {"grids": {"m": {"rows": 1, "columns": 4, "gpu": "t", "rate": "1 Gbit/s"}}}
-    fabric = {**grid, "impaired": [{"ends": ["m0:0", "m-r0:1"], "loss": 0.1}]}
-    training = {**SCENARIO["training"], "collective": "ring"}
-    (plan,) = experiment(fabric=fabric, training=training).plans
-    assert "m0:0 - m-r0:1" in (backend.refuses(plan) or "")
 
 
 def test_more_loss_than_the_model_is_for_is_refused_by_key() -> None:

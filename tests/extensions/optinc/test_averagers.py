@@ -183,8 +183,6 @@ def three_levels() -> dict[str, Any]:
         (changed(one_level(), 0, "g0:1", "tor0:1"), r"links\[0\]: g0:1 takes only the cable of a device"),
         ({**one_level(), "circuits": [["g0:1", "g1:1"]]}, "no optical switch joins g0:1 and g1:1"),
         (with_averager(one_level(), "tor0"), "the name tor0 is used by two nodes"),
-        ({**one_level(), "grids": {"n": {"rows": 2, "columns": 2, "gpu": "m", "rate": RATE}}},
-         "averagers: their servers have NICs for packets, and grids have O-NICs"),
         (three_levels(), r"averagers\.avgtop: averagers above and below it; there are at most two levels"),
         (changed(two_levels(), -1, "g15:1", "avgtop:4") | {}, r"links\[35\]: port g15:1 is already plugged"),
         (with_averager(two_levels(), "avg1", bits=16), r"avg1\.bits: 16, but avgtop above it has 8"),

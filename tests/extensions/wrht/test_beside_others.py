@@ -14,10 +14,8 @@ from ringlight.fabric.planes.ring import wdm
 from ringlight.fabric.planes.ring.wdm import plan_ring
 from ringlight.fabric.schedules import parse_collective, steps_named
 from ringlight.fabric.schema import FabricSpec, build_fabric
-from ringlight.testbed.emulation.buildable import check_fabric, check_names
 from ringlight.testbed.emulation.onic.tables import Transmitter
-from ringlight.testbed.emulation.onic.wiring import array_wavelengths, is_tagged, lasers_of_switch
-from ringlight.testbed.lab import Lab
+from ringlight.testbed.emulation.onic.wiring import is_tagged
 from ringlight.testbed.simulation.networks import RingNetwork
 from ringlight.testbed.simulation.phases import Phases, StepCost
 from ringlight.testbed.simulation.zoo import WavelengthRingNetwork
@@ -38,22 +36,21 @@ from tests.unit import (
 )
 from tests.unit.test_fabric_light import described
 from tests.unit.test_interconnect import KINDS, experiment
-from tests.unit.test_language import FIT, GRID, light, refused
-from tests.unit.test_testbed_onics import grid
+from tests.unit.test_language import light, refused
 
 MINI = Path(__file__).parent / "data" / "mini_wrht.yaml"
 CONTAINERS = "fabric: {rings: {w: {nodes: 5, gpu: t, rate: 4 Gbit/s, wavelengths: 2}}}\n"
+FIT = "training.collective: wrht-2 of job red on fabric: "
 RING = "rings: {r: {nodes: 5, gpu: x, rate: 1 Gbit/s, wavelengths: 1}}"
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (light(f"grids: {{{GRID}}}, {RING}"), "fabric: ring r and grid n"),
         (light(RING, "red: {ranks: [r0, r1]}"), "jobs.red.ranks: 2 GPUs, but ring r carries one job"),
         (light(RING, "red: {gpus: 2}"), "jobs.red.gpus: 2 GPUs, but ring r carries one job"),
         (light(RING, "a: {ranks: all}, b: {ranks: all}"), "jobs.b.ranks: GPU r0 is used by job a"),
-        (light(RING, collective="wrht-2"), FIT.format("wrht-2") + "step 0: wavelength 1 does not fit"),
+        (light(RING, collective="wrht-2"), f"{FIT}step 0: wavelength 1 does not fit"),
     ],
 )  # fmt: skip
 def test_a_job_that_does_not_fit_its_fabric(text: str, said: str) -> None:
@@ -61,32 +58,26 @@ def test_a_job_that_does_not_fit_its_fabric(text: str, said: str) -> None:
 
 
 def test_a_plane_is_where_the_gpus_are() -> None:
-    rings = {"r": {"nodes": 3, "wavelengths": 2, **test_planes.ONIC}}
+    rings = {"r": {"nodes": 3, "wavelengths": 2, "gpu": "t", "rate": "1 Gbit/s"}}
     fabric = build_fabric(FabricSpec.model_validate({"rings": rings}))
     assert [plane_of(fabric, ranks).kind for ranks in ((), ("r0", "r1", "r2"))] == ["ring", "ring"]
 
 
 @pytest.mark.parametrize("ranks", ["ranks: [a, b, c]", "gpus: 3"])
 @pytest.mark.parametrize("collective", ["ring", "recursive-doubling"])
-def test_what_stands_beside_a_job_changes_nothing(
-    ranks: str, collective: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_stands_beside_a_job_changes_nothing(ranks: str, collective: str) -> None:
     ring = "  rings: {r: {nodes: 4, wavelengths: 4, gpu: t, rate: 10 Gbit/s}}\n"
-    monkeypatch.setitem(test_planes.BESIDE, "ring", ring)
-    test_planes.test_what_stands_beside_a_job_changes_nothing("ring", ranks, collective)
-    test_planes.test_a_job_beside_light_waits_for_none("ring")
+    test_planes.check_beside(ring, ranks, collective)
 
 
 def test_trainings_on_wires_and_on_light_are_not_simulated_together() -> None:
     rings = "rings: {w: {nodes: 3, gpu: t, rate: 4 Gbit/s, wavelengths: 2}}"
-    test_simulated_workloads.test_trainings_on_wires_and_on_light_are_not_simulated_together(
-        rings, "ring w", "w0, w1, w2"
-    )
+    test_simulated_workloads.check_not_simulated_beside_wires(rings, "ring w", "w0, w1, w2")
 
 
 def test_a_workload_takes_as_long_beside_light_that_it_has_nothing_to_do_with() -> None:
     rings = "rings: {w: {nodes: 5, gpu: t, rate: 4 Gbit/s, wavelengths: 2}}"
-    test_simulated_workloads.test_a_workload_takes_as_long_beside_light_that_it_has_nothing_to_do_with(rings)
+    test_simulated_workloads.check_as_long_beside_light(rings)
 
 
 def test_its_section_is_on_the_page(tmp_path: Path) -> None:
@@ -117,7 +108,8 @@ def test_it_has_no_bits() -> None:
 
 
 def test_its_light_tells_its_own_colour() -> None:
-    fabric = grid(rings={"r": {"nodes": 3, "wavelengths": 4, "gpu": "test", "rate": "25 Gbit/s"}})
+    rings = {"r": {"nodes": 3, "wavelengths": 4, "gpu": "test", "rate": "25 Gbit/s"}}
+    fabric = build_fabric(FabricSpec.model_validate({"rings": rings}))
     assert {name for name in fabric.optical_switches if is_tagged(fabric, name)} == {"r-w0", "r-w1", "r-w2"}
 
 
@@ -146,22 +138,6 @@ def test_a_ring_shared_fairly_is_exact_for_full_groups_of_wrht(nodes: int, wavel
     shared = WavelengthRingNetwork(ring.nodes, wavelengths * 10e9)
     fluid = Phases(shared, ring.nodes, steps_named(f"wrht-{wavelengths}", nodes)).time(1e8, cost)
     assert fluid.total_s == pytest.approx(exact.total_s, rel=1e-9)
-
-
-def test_a_ring_beside_a_grid_has_no_lasers_to_tune() -> None:
-    ring = {"nodes": 3, "wavelengths": 4, "gpu": "test", "rate": "25 Gbit/s"}
-    fabric = grid(rings={"r": ring})
-    assert fabric.onics.keys() == {*fabric.parts["grids"]["n"].nodes, "r0", "r1", "r2"}
-    assert fabric.agents == fabric.parts["grids"]["n"].nodes
-    assert [array_wavelengths(fabric, gpu) for gpu in ("n0", "r0", "r2")] == [None, 4, 4]
-    assert [lasers_of_switch(fabric, switch) for switch in fabric.parts["rings"]["r"].switches] == [
-        {},
-        {},
-        {},
-    ]
-    assert lasers_of_switch(fabric, "n-r0")
-    check_fabric(fabric)
-    check_names(Lab("test"), fabric)
 
 
 def test_a_ring_is_planned_and_simulated_only_as_far_as_its_light_reaches() -> None:
@@ -200,7 +176,7 @@ def test_a_container_is_refused_where_a_rank_does_not_reach_every_other() -> Non
 
 @pytest.mark.parametrize("jobs", [test_own_containers.PAIR, test_own_containers.TRAINED])
 def test_a_job_beside_a_ring_has_no_figures_of_its_light(jobs: str) -> None:
-    test_own_containers.test_a_job_beside_light_has_no_figures_of_it(CONTAINERS, jobs)
+    test_own_containers.check_no_figures_of_light(CONTAINERS, jobs)
 
 
 def test_light_is_called_by_its_port_and_colour_and_a_job_makes_some() -> None:
@@ -212,12 +188,12 @@ def test_light_is_called_by_its_port_and_colour_and_a_job_makes_some() -> None:
 
 def test_light_is_waited_for_and_shared_with_nobody() -> None:
     ring = {"nodes": 4, "gpu": "x", "rate": "100 Gbit/s", "wavelengths": 2}
-    test_prediction.test_light_is_waited_for_and_shared_with_nobody({"rings": {"r": ring}})
+    test_prediction.check_light_is_waited_for({"rings": {"r": ring}})
 
 
 def test_bits_are_refused_on_light_that_is_set_step_by_step() -> None:
     ring = {"nodes": 4, "gpu": "gpu", "rate": "1 Gbit/s", "wavelengths": 4}
-    test_ring_of_bits.test_light_that_is_asked_for_step_by_step_is_refused({"rings": {"r": ring}}, "r")
+    test_ring_of_bits.check_refused_on_light({"rings": {"r": ring}}, "r")
 
 
 def test_bandwidths_are_not_measured_on_it(tmp_path: Path) -> None:

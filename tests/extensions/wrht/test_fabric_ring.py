@@ -29,7 +29,6 @@ from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.steps import Steps, frozen
 from ringlight.fabric.topology import Fabric, electrical_graph
 from tests.unit.fabrics import COLLECTIVES as CORE
-from tests.unit.fabrics import six_gpus
 
 COLLECTIVES = (*CORE, "wrht", "wrht-2", "wrht-4", "wrht-2-exchange")
 
@@ -54,17 +53,6 @@ def test_a_ring_becomes_gpus_switches_and_fibres() -> None:
     assert fabric.link_at[Port("r-w8", 2)].other(Port("r-w8", 2)) == Port("r-w0", 1)
     assert fabric.link_at[Port("r-w0", 2)].other(Port("r-w0", 2)) == Port("r-w1", 1)
     assert electrical_graph(fabric, {}).edges == ()
-
-
-def test_a_ring_may_stand_beside_the_rest() -> None:
-    grid = {"rows": 2, "columns": 2, "gpu": "titan-v", "rate": "100 Gbit/s"}
-    ring = ring_spec(nodes=3, wss={"profile": "ideal"}, queue="5 ms")
-    fabric = built(six_gpus() | {"grids": {"n": grid}, "rings": {"r": ring}})
-    assert list(fabric.gpus)[-7:] == ["n0", "n1", "n2", "n3", "r0", "r1", "r2"]
-    assert len({gpu.ip for gpu in fabric.gpus.values()}) == 13
-    assert {fabric.onics[name].transmitters for name in ("n0", "n3")} == {"tunable"}
-    assert fabric.optical_switches["r-w2"].profile == "ideal"
-    assert fabric.link_at[Port("r2", 1)].queue_s == pytest.approx(5e-3)
 
 
 @pytest.mark.parametrize(

@@ -29,8 +29,7 @@ from ringlight.fabric.crossconnect import CrossConnect
 from ringlight.fabric.planes.ring.ring import Reconfigure
 from ringlight.fabric.planes.ring.wdm import RingPlan
 from tests.extensions.wrht.test_ring_light import ring_fabric
-from tests.lights import light_context
-from tests.unit.test_controller_arbiter import Wss
+from tests.lights import Wss, light_context
 
 FABRIC, RING = ring_fabric(5)
 PLAN = plan_light(FABRIC, RING, {"collective": "wrht"})

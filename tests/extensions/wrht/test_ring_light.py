@@ -79,16 +79,3 @@ def test_light_leads_between_ranks_whatever_their_order() -> None:
     plan = plan_light(fabric, ring, {"collective": "ring"}, ("r0", "r2", "r1", "r3"))
     check_light(fabric, plan)
     assert plan.steps[0].pairs == {("r0", "r2"), ("r2", "r1"), ("r1", "r3"), ("r3", "r0")}
-
-
-def test_other_jobs_are_not_meant_for_a_ring() -> None:
-    grid = {"rows": 2, "columns": 2, "gpu": "titan-v", "rate": "100 Gbit/s"}
-    fabric, _ = ring_fabric(4, grids={"n": grid})
-    assert [plane.name for plane in planes_for(fabric, ["n0", "n1"], None)] == ["n"]
-    assert [plane.name for plane in planes_for(fabric, 2, None)] == ["r", "n"]
-    with pytest.raises(InvalidError, match="2 GPUs"):
-        choose(fabric, {}, 2, "r")
-    with pytest.raises(InvalidError, match="rank 0: GPU n0 is not on ring r"):
-        choose(fabric, {}, ["n0", "n1", "n2", "n3"], "r")
-    with pytest.raises(InvalidError, match="rank 1: GPU n1 is not on ring r"):
-        choose(fabric, {}, ["r0", "n1"], "r")

@@ -24,21 +24,17 @@ from ringlight.controller.jobs.manager import JobManager
 from ringlight.controller.jobs.reservation import placed, planes_for
 from ringlight.controller.jobs.workload_files import WorkloadFiles
 from ringlight.controller.light.documents import PlaneDocument
-from ringlight.controller.light.grid import GridPlan, GridProvider, plan_light
 from ringlight.controller.light.onics import OnicEntry, OnicSite
+from ringlight.controller.onic.reach import Reach
 from ringlight.controller.onic.wire import VERSION
-from ringlight.controller.optical.base import OpticalSwitchDriver
-from ringlight.controller.optical.deadline import Deadline
-from ringlight.controller.optical.errors import Unreachable
-from ringlight.controller.optical.model import Capabilities, PortStatus, Snapshot, dual_sided
 from ringlight.controller.packets.forwarding import Forwarding
 from ringlight.controller.store import Store
-from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, Mode, PortState
+from ringlight.extensions.oddl.arbiter import GridPlan, GridProvider, plan_light
+from ringlight.fabric.crossconnect import CrossConnect, Mode
 from ringlight.fabric.planes.choice import lit_planes
-from ringlight.fabric.planes.grid.reach import Reach
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import Fabric
-from tests.lights import light_context
+from tests.lights import Wss, light_context
 from tests.unit.test_controller_job import ScriptedAgent
 from tests.unit.test_controller_rules import FakeTables
 
@@ -52,33 +48,6 @@ def grid_fabric(rows: int = 4, columns: int = 4, wavelengths: int | None = None,
 
 
 GRID = grid_fabric()
-
-
-class Wss(OpticalSwitchDriver):
-    """A WSS that does at once what it is told."""
-
-    def __init__(self, name: str, size: int, wavelengths: int) -> None:
-        ingress, egress = dual_sided(size)
-        super().__init__(name, Capabilities(ingress, egress, max_batch=64, wavelengths=wavelengths))
-        self.stand: set[CrossConnect] = set()
-        self.writes = 0
-        self.away = False
-
-    def _read(self, deadline: Deadline) -> Snapshot:
-        if self.away:
-            raise Unreachable("no session")
-        state = dict.fromkeys(self.stand, CrossConnectState.CONNECTED)
-        return Snapshot(
-            self.name, state, dict.fromkeys(self.capabilities().ports, PortStatus(PortState.TUNED))
-        )
-
-    def _remove(self, batch: Sequence[CrossConnect], deadline: Deadline) -> None:
-        self.writes += 1
-        self.stand -= set(batch)
-
-    def _add(self, batch: Sequence[CrossConnect], deadline: Deadline) -> None:
-        self.writes += 1
-        self.stand |= set(batch)
 
 
 class StandIn:

@@ -1,4 +1,4 @@
-"""Reach of one node of a grid to another: a module of its own, since every O-NIC's agent loads it."""
+"""Reach of one node to another by light: a module of its own, since every O-NIC's agent loads it."""
 
 from __future__ import annotations
 

@@ -7,8 +7,8 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from ringlight.extensions.oddl.grid import Grid, make_grid, plugged_grid
 from ringlight.fabric.keys import Assembly, FabricKey
-from ringlight.fabric.planes.grid.grid import Grid, make_grid, plugged_grid
 from ringlight.fabric.topology import Fabric
 from ringlight.fabric.values import Duration, Name, Rate, Strict, WssSpec
 
@@ -57,4 +57,11 @@ def _document(fabric: Fabric) -> list[Grid]:
     return list(fabric.parts.get("grids", {}).values())
 
 
-GRIDS = FabricKey(dict[Name, GridSpec], add=_add, documents=list[Grid], document=_document)
+GRIDS = FabricKey(
+    dict[Name, GridSpec],
+    add=_add,
+    documents=list[Grid],
+    document=_document,
+    columns={"grid": "name", "rows": "rows", "columns": "columns", "wavelengths": "wavelengths"},
+    per_run=("tuning",),
+)

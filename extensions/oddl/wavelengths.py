@@ -23,10 +23,10 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ringlight.controller.onic.reach import Reach
+from ringlight.extensions.oddl.grid import Grid, lines, sockets
 from ringlight.fabric.crossconnect import CrossConnect
 from ringlight.fabric.light import received_dbm
-from ringlight.fabric.planes.grid.grid import Grid, lines, sockets
-from ringlight.fabric.planes.grid.reach import Reach
 from ringlight.fabric.steps import Pair, Steps, pairs_of
 from ringlight.fabric.topology import Fabric
 

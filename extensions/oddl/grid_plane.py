@@ -6,15 +6,15 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ringlight.fabric.parts import Port
-from ringlight.fabric.planes.base import Plane
-from ringlight.fabric.planes.grid.grid import Grid, lines
-from ringlight.fabric.planes.grid.wavelengths import (
+from ringlight.extensions.oddl.grid import Grid, lines
+from ringlight.extensions.oddl.wavelengths import (
     LightUse,
     choose_nodes,
     light_use,
     ways_for,
 )
+from ringlight.fabric.parts import Port
+from ringlight.fabric.planes.base import Plane
 from ringlight.fabric.planes.streams import LinkTestStream
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.steps import Steps

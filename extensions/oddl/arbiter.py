@@ -20,18 +20,19 @@ from typing import Any
 
 from ringlight.controller.circuits.change import Target
 from ringlight.controller.errors import ConflictError, ControllerError, InvalidError, UnavailableError
-from ringlight.controller.light.documents import GridPart, GridPlanned, LitPair, OnicDocument, wired
+from ringlight.controller.light.documents import LitPair, OnicDocument
 from ringlight.controller.light.onics import OnicView
 from ringlight.controller.light.provider import LightContext, Provider
 from ringlight.controller.light.traffic import steps_of_job
+from ringlight.controller.onic.reach import Reach
+from ringlight.extensions.oddl.documents import GridPart, GridPlanned, wired
+from ringlight.extensions.oddl.grid import Grid, sockets
+from ringlight.extensions.oddl.grid_plane import GridPlane
+from ringlight.extensions.oddl.wavelengths import cross_connects, wavelength_map
 from ringlight.fabric.crossconnect import CrossConnect, Mode
 from ringlight.fabric.parts import OpticalSwitch
 from ringlight.fabric.planes.base import Plane
 from ringlight.fabric.planes.choice import plane_of
-from ringlight.fabric.planes.grid.grid import Grid, sockets
-from ringlight.fabric.planes.grid.grid_plane import GridPlane
-from ringlight.fabric.planes.grid.reach import Reach
-from ringlight.fabric.planes.grid.wavelengths import cross_connects, wavelength_map
 from ringlight.fabric.steps import Pair, pairs_of
 from ringlight.fabric.topology import Fabric
 

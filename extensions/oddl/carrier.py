@@ -11,13 +11,14 @@ from ringlight.controller.onic.protocol import Finished, Times
 from ringlight.experiments.backends.simulation.carriers import Assumed, Carrier
 from ringlight.experiments.language.plan import Setting
 from ringlight.experiments.record.events import Flow, OnicsSimulated
-from ringlight.fabric.planes.grid.grid_plane import GridPlane, grids
-from ringlight.fabric.planes.grid.wavelengths import ways_for
+from ringlight.extensions.oddl.control_units import ControlNetwork, OnicPlane
+from ringlight.extensions.oddl.grid_plane import GridPlane, grids
+from ringlight.extensions.oddl.network import GridNetwork
+from ringlight.extensions.oddl.wavelengths import ways_for
 from ringlight.fabric.steps import Steps
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.simulation.jobs import Job
-from ringlight.testbed.simulation.networks import GridNetwork, Network
-from ringlight.testbed.simulation.onics import ControlNetwork, OnicPlane
+from ringlight.testbed.simulation.networks import Network
 
 #: Seconds that a control message takes between two O-NICs' agents, and its receiver's time for it. Measured:
 #: benchmarks/flow_setup.py, four agents on two processors, 0.35 ms from request to light, in which two
@@ -38,7 +39,7 @@ class GridCarrier(Carrier):
         delay_s = CONTROL_S + self.plan.control.delay_s
         times = Times.dilated(LEASE_S, self.plan.setting.scale.time)
         self._numbers = itertools.count(1)
-        self.gate = OnicPlane(
+        self.gate = self._units = OnicPlane(
             self.engine, self.plane.fabric, {}, ControlNetwork(delay_s, HANDLE_S), times, self._flow_done
         )
 
@@ -61,8 +62,7 @@ class GridCarrier(Carrier):
         return GridNetwork(fabric, self.plane.grid, latency_s=self.latency_s, share=self.share)
 
     def put(self, job: Job, network: Network) -> Job:
-        assert self.gate is not None
-        self.gate.assign(ways_for(self.plane.grid, job.ranks, job.steps))
+        self._units.assign(ways_for(self.plane.grid, job.ranks, job.steps))
         return job
 
     def asked(self, steps: Steps) -> Mapping[int, int]:
@@ -101,13 +101,12 @@ class GridCarrier(Carrier):
         return 4 * (CONTROL_S + HANDLE_S + self.plan.control.delay_s)
 
     def end(self, circuits: Sequence[tuple[str, str]]) -> None:
-        assert self.gate is not None
         self.note(
             OnicsSimulated(
                 t=self.engine.now_s,
                 run=self.plan.name,
-                messages=dict(self.gate.messages),
-                flows=len(self.gate.waits_s),
-                receiver_overlaps=self.gate.overlaps,
+                messages=dict(self._units.messages),
+                flows=len(self._units.waits_s),
+                receiver_overlaps=self._units.overlaps,
             )
         )

@@ -6,11 +6,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from ringlight.fabric.crossconnect import CrossConnect, check_matching
-from ringlight.fabric.parts import OpticalSwitch, Port
-from ringlight.fabric.planes.grid.grid import Grid, lines, position, sockets
-from ringlight.fabric.planes.grid.reach import Reach
-from ringlight.fabric.planes.grid.wavelengths import (
+from ringlight.controller.onic.reach import Reach
+from ringlight.extensions.oddl.grid import Grid, lines, position, sockets
+from ringlight.extensions.oddl.wavelengths import (
     LightUse,
     choose_nodes,
     colour_pairs,
@@ -20,6 +18,8 @@ from ringlight.fabric.planes.grid.wavelengths import (
     wavelength_map,
     ways_for,
 )
+from ringlight.fabric.crossconnect import CrossConnect, check_matching
+from ringlight.fabric.parts import OpticalSwitch, Port
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.steps import pairs_of

@@ -18,7 +18,7 @@ import numpy as np
 
 from ringlight.controller.onic import protocol
 from ringlight.controller.onic.protocol import Send
-from ringlight.fabric.planes.grid.wavelengths import Ways
+from ringlight.extensions.oddl.wavelengths import Ways
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.simulation.engine import Engine
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -15,14 +15,15 @@ from ringlight.experiments.record.events import Flow
 from ringlight.experiments.record.runs import JobRun, Run
 from ringlight.experiments.report import charts
 from ringlight.experiments.report.drawing import FACE, INK, PALETTE, QUIET, RULE, wavelength_colours
-from ringlight.experiments.report.page import NOTHING, folded, mark, table_of, tag, text
+from ringlight.experiments.report.light_tables import counted, of_fabric, times
+from ringlight.experiments.report.page import mark, tag, text
 from ringlight.experiments.report.sections import section
 from ringlight.experiments.report.view import Draw, Figures, View
-from ringlight.experiments.report.words import called, count, meaning
+from ringlight.experiments.report.words import count
+from ringlight.extensions.oddl.grid import Grid, lines, position
+from ringlight.extensions.oddl.grid_plane import GridPlane
+from ringlight.extensions.oddl.wavelengths import LightUse
 from ringlight.fabric.collectives import Schedule, schedule_of
-from ringlight.fabric.planes.grid.grid import Grid, lines, position
-from ringlight.fabric.planes.grid.grid_plane import GridPlane
-from ringlight.fabric.planes.grid.wavelengths import LightUse
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.units import format_rate
 
@@ -34,7 +35,7 @@ _DROPPED = ("dark_drops", "unset_drops", "unrouted")
 _COUNTERS = (*FORBIDDEN, *_DROPPED, "light_tx_bytes", "control_messages", "agents_restarted")
 
 
-@section(6, "Light of the O-NICs", needs=("setup_p50", "light_use_receivers"))
+@section("throughput", "Light of the O-NICs", needs=("setup_p50", "light_use_receivers"))
 def light(view: View, draw: Draw) -> str:
     """Return HTML that shows the light of each first run on a grid."""
     runs = [run for run in view.first.values() if run.lit_flows]
@@ -47,10 +48,6 @@ def light(view: View, draw: Draw) -> str:
         f"and lets go.{view.says('light')}</p>{''.join(parts)}"
         f"{counted([of_fabric(view, run) for run in runs], _COUNTERS, FORBIDDEN)}"
     )
-
-
-def of_fabric(view: View, run: Run) -> Figures:
-    return view.at(run.plan.arm, f"fabric {run.plan.setting.name}")
 
 
 def _one(view: View, draw: Draw, run: Run, pictured: bool) -> str:
@@ -88,37 +85,6 @@ def _lit_pairs(subject: Figures) -> str:
     return (
         f" The WSSs, read back while the jobs ran, let {pairs:.0f} wavelengths through; {kept} from a node "
         f"of one job to a node of another {tag(subject.view.label)}."
-    )
-
-
-def times(subject: Figures, head: str, names: Sequence[str]) -> str:
-    """Return a table of the spread of times: their meaning, median, 99th percentile and longest."""
-
-    def part(end: str) -> Callable[[str], str]:
-        return lambda name: subject.figure(f"{name}_{end}")
-
-    columns = [
-        (f"{head} {tag(subject.view.label)}", lambda name: meaning(f"{name}_max").rpartition(":")[0]),
-        ("median", part("p50")),
-        ("99 %", part("p99")),
-        ("longest", part("max")),
-    ]
-    return table_of([name for name in names if subject.row(f"{name}_p50")], columns)
-
-
-def counted(columns_of: Sequence[Figures], names: Sequence[str], zero: Collection[str]) -> str:
-    """Return a table of counters, a column for each arm. ``zero``: counters that are 0 in a correct run."""
-
-    def of(subject: Figures) -> Callable[[str], str]:
-        return lambda name: f"<b>{subject.figure(name)}</b>" if subject.row(name) else NOTHING
-
-    there = [name for name in names if any(subject.row(name) for subject in columns_of)]
-    columns = [
-        ("", lambda name: f"{called(name)}: {meaning(name)}{'; 0 in a correct run' if name in zero else ''}"),
-        *((text(subject.arm), of(subject)) for subject in columns_of),
-    ]
-    return (
-        folded(f"What was counted {tag(columns_of[0].view.label)}", table_of(there, columns)) if there else ""
     )
 
 

@@ -1,0 +1,133 @@
+"""Grids beside what else there is: the same tests as of other planes, and what only grids refuse."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ringlight.experiments.backends.emulation.requests import job_request, peer_timeout_s
+from ringlight.experiments.backends.simulation.backend import SimulationBackend
+from ringlight.extensions.oddl.network import GridNetwork
+from ringlight.fabric.planes.choice import plane_of
+from ringlight.fabric.planes.grid.whole_grid import GridOfGpus
+from ringlight.testbed.emulation.kernel import netlink
+from ringlight.testbed.simulation.maxmin import rates
+from ringlight.testbed.simulation.zoo import RelayedGridNetwork
+from tests.extensions.oddl.fabrics import grid_fabric
+from tests.unit import (
+    test_emulation_requests,
+    test_planes,
+    test_prediction,
+    test_ring_of_bits,
+    test_simulated_workloads,
+    test_simulation_workload,
+)
+from tests.unit.test_frames import window
+from tests.unit.test_impairments import SCENARIO, experiment
+from tests.unit.test_language import BESIDE, light, refused
+from tests.unit.test_zoo_networks import all_pairs, of_fabric, step_of
+
+ONE_LINE = "grids: {n: {rows: 1, columns: 4, gpu: t, rate: 4 Gbit/s, wavelengths: 2}}"
+SQUARE = "grids: {n: {rows: 2, columns: 2, gpu: t, rate: 4 Gbit/s, wavelengths: 2}}"
+SMALL = "m: {rows: 1, columns: 2, gpu: x, rate: 1 Gbit/s}"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (light(f"{ONE_LINE[:-1]}, {SMALL}}}"), "fabric.grids: grid n and grid m"),
+        (light(f"{ONE_LINE}, {BESIDE}", "red: {ranks: [n0, g0]}"), "jobs.red.ranks: GPU g0 is"),
+        (light(SQUARE), "training.collective: ring of job red on fabric: ranks"),
+    ],
+)
+def test_a_job_that_does_not_fit_its_fabric(text: str, said: str) -> None:
+    assert refused("", text).startswith(said)
+
+
+def test_a_plane_is_where_the_gpus_are() -> None:
+    plane = plane_of(grid_fabric(1, 3))
+    assert (plane.kind, plane.nodes) == ("grid", ("n0", "n1", "n2"))
+
+
+@pytest.mark.parametrize("ranks", ["ranks: [a, b, c]", "gpus: 3"])
+@pytest.mark.parametrize("collective", ["ring", "recursive-doubling"])
+def test_what_stands_beside_a_job_changes_nothing(ranks: str, collective: str) -> None:
+    grid = "  grids: {n: {rows: 2, columns: 2, gpu: t, rate: 10 Gbit/s}}\n"
+    test_planes.check_beside(grid, ranks, collective)
+
+
+def test_trainings_on_wires_and_on_light_are_not_simulated_together() -> None:
+    test_simulated_workloads.check_not_simulated_beside_wires(ONE_LINE, "grid n", "n0, n1, n2, n3")
+
+
+def test_a_workload_takes_as_long_beside_light_that_it_has_nothing_to_do_with() -> None:
+    test_simulated_workloads.check_as_long_beside_light(SQUARE)
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "halving-doubling"])
+def test_the_training_loop_takes_what_it_takes_as_a_job(algorithm: str) -> None:
+    test_simulation_workload.test_the_training_loop_takes_what_it_takes_as_a_job("oddl_16", algorithm)
+
+
+def test_light_is_waited_for_and_shared_with_nobody() -> None:
+    grid = {"rows": 2, "columns": 2, "gpu": "x", "rate": "100 Gbit/s", "wavelengths": 2}
+    test_prediction.check_light_is_waited_for({"grids": {"n": grid}})
+
+
+def test_bits_are_refused_on_light_that_is_asked_for_step_by_step() -> None:
+    grid = {"rows": 2, "columns": 2, "gpu": "gpu", "rate": "1 Gbit/s"}
+    test_ring_of_bits.check_refused_on_light({"grids": {"n": grid}}, "n")
+
+
+def test_a_number_of_gpus_is_asked_of_the_only_grid() -> None:
+    text = f"fabric: {{{SQUARE}}}\n"
+    test_emulation_requests.check_asked(text, {"plane": "n"})
+    plan = test_emulation_requests.plan_of(text + "jobs: {red: {ranks: [n0, n1]}}\n")
+    request = job_request(plan, plan.job("red"))
+    assert request["ranks"] == ["n0", "n1"]
+    assert "plane" not in request
+
+
+def test_a_worker_waits_for_its_peers_as_long_as_their_light_may_take() -> None:
+    """Each of 4 steps waits for two messages of 10 s, and that twice."""
+    jobs = "jobs: {red: {ranks: all, training: {collective: halving-doubling}}}\n"
+    plan = test_emulation_requests.plan_of(f"fabric: {{{SQUARE}}}\n{jobs}control: {{delay: 10 s}}\n")
+    assert 175.2 <= peer_timeout_s(plan, plan.jobs[0]) <= 175.4
+
+
+def test_routes_of_workers_have_a_window_of_half_a_queue_where_light_is_asked_for() -> None:
+    fabric = grid_fabric(2, 2, rate="4 Gbit/s", queue="1 s", wavelengths=4)
+    assert window(fabric, 40) == netlink.queue_bytes(4e9 / 40, 1.0) // 2
+
+
+def test_impaired_fibres_are_not_simulated() -> None:
+    grid = {"rows": 1, "columns": 4, "gpu": "t", "rate": "1 Gbit/s"}
+    fabric = {"grids": {"m": grid}, "impaired": [{"ends": ["m0:0", "m-r0:1"], "loss": 0.1}]}
+    training = {**SCENARIO["training"], "collective": "ring"}
+    (plan,) = experiment(fabric=fabric, training=training).plans
+    assert "m0:0 - m-r0:1" in (SimulationBackend().refuses(plan) or "")
+
+
+def test_counts_are_those_of_a_grid_described_as_a_whole() -> None:
+    assert of_fabric(grid_fabric(2, 3)) == GridOfGpus(2, 3, 1e9, 2).counts(6)
+
+
+@given(st.data(), st.integers(2, 4), st.integers(2, 5))
+@settings(max_examples=40)
+def test_on_one_line_the_relaying_grid_is_the_grid(data: st.DataObject, rows: int, columns: int) -> None:
+    fabric = grid_fabric(rows, columns, rate="400 Gbit/s")
+    nodes = fabric.parts["grids"]["n"].nodes
+    step = all_pairs(len(nodes))
+    a, b = step.sources, step.destinations
+    line = np.flatnonzero((a // columns == b // columns) | (a % columns == b % columns))
+    chosen = np.array(data.draw(st.lists(st.sampled_from(line.tolist()), min_size=1, max_size=20)))
+    some = step_of(a[chosen], b[chosen])
+    known = GridNetwork(fabric, fabric.parts["grids"]["n"])
+    ours = RelayedGridNetwork(nodes, columns, 400e9)
+    assert ours.capacity_bps.sum() == known.capacity_bps.sum()
+    expected, routes = known.routes(nodes, some), ours.routes(nodes, some)
+    assert rates(routes.offsets, routes.links, ours.capacity_bps) == pytest.approx(
+        rates(expected.offsets, expected.links, known.capacity_bps)
+    )
