@@ -8,11 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringlight.experiments.backends.emulation.requests import job_request, peer_timeout_s
-from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.extensions.oddl.network import GridNetwork
 from ringlight.fabric.planes.choice import plane_of
 from ringlight.fabric.planes.grid.whole_grid import GridOfGpus
-from ringlight.testbed.emulation.kernel import netlink
+from ringlight.testbed.emulation.kernel import shaping
 from ringlight.testbed.simulation.maxmin import rates
 from ringlight.testbed.simulation.zoo import RelayedGridNetwork
 from tests.extensions.oddl.fabrics import grid_fabric
@@ -25,7 +24,6 @@ from tests.unit import (
     test_simulation_workload,
 )
 from tests.unit.test_frames import window
-from tests.unit.test_impairments import SCENARIO, experiment
 from tests.unit.test_language import BESIDE, light, refused
 from tests.unit.test_zoo_networks import all_pairs, of_fabric, step_of
 
@@ -99,15 +97,7 @@ def test_a_worker_waits_for_its_peers_as_long_as_their_light_may_take() -> None:
 
 def test_routes_of_workers_have_a_window_of_half_a_queue_where_light_is_asked_for() -> None:
     fabric = grid_fabric(2, 2, rate="4 Gbit/s", queue="1 s", wavelengths=4)
-    assert window(fabric, 40) == netlink.queue_bytes(4e9 / 40, 1.0) // 2
-
-
-def test_impaired_fibres_are_not_simulated() -> None:
-    grid = {"rows": 1, "columns": 4, "gpu": "t", "rate": "1 Gbit/s"}
-    fabric = {"grids": {"m": grid}, "impaired": [{"ends": ["m0:0", "m-r0:1"], "loss": 0.1}]}
-    training = {**SCENARIO["training"], "collective": "ring"}
-    (plan,) = experiment(fabric=fabric, training=training).plans
-    assert "m0:0 - m-r0:1" in (SimulationBackend().refuses(plan) or "")
+    assert window(fabric, 40) == shaping.queue_bytes(4e9 / 40, 1.0) // 2
 
 
 def test_counts_are_those_of_a_grid_described_as_a_whole() -> None:
