@@ -24,11 +24,15 @@ from tests.integration.test_controller_jobs import Run
 pytestmark = pytest.mark.root
 
 ROOT = Path(__file__).resolve().parents[2]
-#: Has what the examples in the API's description name.
+#: Has what the examples in the API's description name, and keys of extensions, in a file among their tests.
 EVERYTHING = {
     **FABRIC,
     "grids": {"d": {"rows": 2, "columns": 2, "gpu": "tesla-m40", "rate": "10 Gbit/s"}},
-    "rings": {"r": {"nodes": 3, "gpu": "tesla-m40", "rate": "10 Gbit/s"}},
+    **{
+        key: value
+        for file in sorted(ROOT.glob("tests/extensions/*/openapi_fabric.json"))
+        for key, value in json.loads(file.read_text()).items()
+    },
 }
 LIMIT_S = 240.0
 #: The core's paths.

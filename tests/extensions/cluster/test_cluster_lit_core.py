@@ -54,7 +54,8 @@ def test_circuits_are_even_at_first(leaves: int, uplinks: int) -> None:
     assert (found.joined, found.ports) == (tuple(range(leaves)), uplinks)
     assert found.circuit == pytest.approx(4 / uplinks)
     assert max(found.lit_circuits) - min(found.lit_circuits) <= 1
-    ends = Counter(end for pair, count in zip(found.pairs, found.lit_circuits, strict=True) for end in pair * count)
+    counted = zip(found.pairs, found.lit_circuits, strict=True)
+    ends = Counter(end for pair, count in counted for end in pair * count)
     assert max(ends.values()) <= uplinks
     assert found.links.tolist() == pytest.approx([count * 4 / uplinks for count in found.lit_circuits])
 
