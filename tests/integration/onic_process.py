@@ -11,7 +11,8 @@ import sys
 import time
 from pathlib import Path
 
-from ringlight.controller.onic.agent import Agent, AgentSettings
+from ringlight.controller.onic.agent import Agent
+from ringlight.controller.onic.agent_settings import AgentSettings
 from ringlight.controller.onic.protocol import Times
 from tests.null_onic import NullRoutes
 

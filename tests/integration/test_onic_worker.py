@@ -13,7 +13,8 @@ import pytest
 
 from ringlight.containers.worker.reference import train_in_one_process
 from ringlight.containers.worker.spec import parse_spec
-from ringlight.controller.onic.agent import FLOW_SOCKET, Agent, AgentSettings
+from ringlight.controller.onic.agent import Agent
+from ringlight.controller.onic.agent_settings import FLOW_SOCKET, AgentSettings
 from ringlight.fabric.planes.grid.grid import position
 from ringlight.fabric.planes.grid.wavelengths import wavelength_map, ways_for
 from ringlight.fabric.schedules import steps_named

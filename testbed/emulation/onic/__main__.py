@@ -11,7 +11,8 @@ import signal
 import sys
 from pathlib import Path
 
-from ringlight.controller.onic.agent import Agent, AgentError, AgentSettings
+from ringlight.controller.onic.agent import Agent
+from ringlight.controller.onic.agent_settings import AgentError, AgentSettings
 from ringlight.controller.onic.protocol import Times
 from ringlight.testbed.emulation.onic.transmitters import BpfLaser, BpfRoutes
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from ringlight.controller.onic.agent import Agent, AgentSettings
+from ringlight.controller.onic.agent import Agent
+from ringlight.controller.onic.agent_settings import AgentSettings
 from ringlight.extensions.console import light_echoes, measures
 from ringlight.extensions.console.measures import Pinged
 from ringlight.fabric.keys import plugged
@@ -106,7 +107,7 @@ def test_on_a_grid_light_is_asked_for_as_a_worker_does(tmp_path: Path) -> None:
         assert found.transmitters == (Transmitter(0, 3),)
         with light_echoes.asked_for(lab, found) as waited_s:
             assert waited_s > 0
-            assert made["n0"]._laser.read(0) == 3
+            assert made["n0"]._lasers.read()[0] == 3
         with pytest.raises(light_echoes.NoLight):
             light_echoes.light_between(lab, "n0", "n3")
 
