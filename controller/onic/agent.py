@@ -33,13 +33,8 @@ from ringlight.controller.onic.agent_settings import (
     AgentSettings,
     Routes,
 )
-from ringlight.controller.onic.flow_clients import FlowClients
-from ringlight.controller.onic.flow_trace import FlowTrace
-from ringlight.controller.onic.kept_files import EPOCH_FILE, MapFile, next_epoch
-from ringlight.controller.onic.lasers import Laser, Lasers
-from ringlight.controller.onic.manage_clients import ManageClients, Operation
-from ringlight.controller.onic.protocol import (
-    KINDS,
+from ringlight.controller.onic.control_messages import KINDS, Message
+from ringlight.controller.onic.effects import (
     Closed,
     Dark,
     Effect,
@@ -48,11 +43,15 @@ from ringlight.controller.onic.protocol import (
     Finished,
     FlowLit,
     Lost,
-    Message,
-    Onic,
     Send,
     Tune,
 )
+from ringlight.controller.onic.flow_clients import FlowClients
+from ringlight.controller.onic.flow_trace import FlowTrace
+from ringlight.controller.onic.kept_files import EPOCH_FILE, MapFile, next_epoch
+from ringlight.controller.onic.lasers import Laser, Lasers
+from ringlight.controller.onic.manage_clients import ManageClients, Operation
+from ringlight.controller.onic.protocol import Onic
 from ringlight.controller.onic.sockets import Sockets
 from ringlight.controller.onic.wavelength_map import PeerEntry, WavelengthMap, parse_map
 from ringlight.controller.onic.wire import (

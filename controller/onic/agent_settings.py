@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from ringlight.controller.onic.protocol import Times
+from ringlight.controller.onic.lease_times import Times
 from ringlight.controller.onic.wire import PORTS
 
 Address = tuple[str, int]

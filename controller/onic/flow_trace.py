@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from ringlight.controller.onic.protocol import Finished
+from ringlight.controller.onic.effects import Finished
 from ringlight.controller.onic.wavelength_map import whole
 
 TRACE_FLOWS = 8192

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ringlight.controller.onic.agent import Agent
 from ringlight.controller.onic.agent_settings import AgentSettings
-from ringlight.controller.onic.protocol import Times
+from ringlight.controller.onic.lease_times import Times
 from tests.null_onic import NullRoutes
 
 

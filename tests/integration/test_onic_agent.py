@@ -23,8 +23,9 @@ import pytest
 from ringlight.controller.onic import agent as agent_module
 from ringlight.controller.onic.agent import Agent
 from ringlight.controller.onic.agent_settings import FLOW_SOCKET, MANAGE_SOCKET, AgentError, AgentSettings
+from ringlight.controller.onic.control_messages import REQUEST, Message
 from ringlight.controller.onic.kept_files import EPOCH_FILE, MAP_FILE
-from ringlight.controller.onic.protocol import REQUEST, Message, Times
+from ringlight.controller.onic.lease_times import Times
 from ringlight.controller.onic.wire import VERSION, VERSION_MESSAGE, encode
 from ringlight.testbed.forkserver import Process, start_process
 from tests.null_onic import NullLaser, NullRoutes

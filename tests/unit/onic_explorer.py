@@ -28,9 +28,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from ringlight.controller.onic.protocol import (
-    ASKING,
-    PHASES,
+from ringlight.controller.onic.effects import (
     Closed,
     Dark,
     Effect,
@@ -39,11 +37,12 @@ from ringlight.controller.onic.protocol import (
     Finished,
     FlowLit,
     Lost,
-    Onic,
     Send,
-    Times,
     Tune,
 )
+from ringlight.controller.onic.lease_times import Times
+from ringlight.controller.onic.protocol import Onic
+from ringlight.controller.onic.transmitter import ASKING, PHASES
 from ringlight.fabric.planes.grid.reach import Reach
 from tests.unit.onic_states import freeze, thaw
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringlight.containers.worker.transfers import SEGMENTS_PER_CHUNK
-from ringlight.controller.onic.protocol import Times
+from ringlight.controller.onic.lease_times import Times
 from ringlight.fabric.cost import RingJob, byte_time, predict, ring_edge_bytes
 from ringlight.fabric.parts import Port
 from ringlight.fabric.paths import PacketView
