@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import milliseconds, running, tell
-from ringlight.controller.onic.agent import FLOW_SOCKET, MANAGE_SOCKET
+from ringlight.controller.onic.agent_settings import FLOW_SOCKET, MANAGE_SOCKET
 
 PORT = 7900
 TIMEOUT_S = 30.0

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from ringlight.controller.errors import StartError
 from ringlight.controller.light.onics import OnicEntry
-from ringlight.controller.onic.agent import FLOW_SOCKET
+from ringlight.controller.onic.agent_settings import FLOW_SOCKET
 from ringlight.fabric.topology import Fabric
 
 

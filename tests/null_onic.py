@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from ringlight.controller.onic.agent import Agent, AgentSettings
+from ringlight.controller.onic.agent import Agent
+from ringlight.controller.onic.agent_settings import AgentSettings
 
 
 class NullLaser:

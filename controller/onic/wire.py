@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from ringlight.controller.onic.protocol import DENY, KINDS, QUEUED, REASONS, Message
+from ringlight.controller.onic.control_messages import DENY, KINDS, QUEUED, REASONS, Message
 
 MAGIC = b"RL"
 VERSION = 1

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ringlight.controller.jobs.job import FROM_ALL, TRANSITIONS
-from ringlight.controller.onic.protocol import LIFE
+from ringlight.controller.onic.transmitter import LIFE
 
 DOCS = Path(__file__).resolve().parents[1]
 PAGES = (DOCS / "rest.md", DOCS / "onic-protocol.md")

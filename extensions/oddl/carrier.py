@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ringlight.controller.onic.protocol import Finished, Times
+from ringlight.controller.onic.effects import Finished
+from ringlight.controller.onic.lease_times import Times
 from ringlight.experiments.backends.simulation.carriers import Assumed, Carrier
 from ringlight.experiments.language.plan import Setting
 from ringlight.experiments.record.events import Flow, OnicsSimulated

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from ringlight.controller.onic import protocol
-from ringlight.controller.onic.protocol import Send
+from ringlight.controller.onic import control_messages, effects, lease_times, protocol
+from ringlight.controller.onic.effects import Send
 from ringlight.extensions.oddl.wavelengths import Ways
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.simulation.engine import Engine
@@ -54,8 +54,8 @@ class OnicPlane:
 
     def __init__(
         self, engine: Engine, fabric: Fabric, ways: Ways,
-        control: ControlNetwork | None = None, times: protocol.Times | None = None,
-        finished: Callable[[str, protocol.Finished], None] | None = None,
+        control: ControlNetwork | None = None, times: lease_times.Times | None = None,
+        finished: Callable[[str, effects.Finished], None] | None = None,
     ) -> None:  # fmt: skip
         self._engine = engine
         self._told_finished = finished
@@ -64,12 +64,12 @@ class OnicPlane:
         self._delays = _delays(control)
         self.waits_s: list[float] = []
         self.queued = 0
-        self._sent = [0] * (1 + max(protocol.KINDS))
+        self._sent = [0] * (1 + max(control_messages.KINDS))
         self.overlaps = 0
         self._lit_at: dict[tuple[str, int], Hashable] = {}
         self._flow = itertools.count(1)
         self._open: dict[int, _LightRequest] = {}
-        times = times or protocol.Times()
+        times = times or lease_times.Times()
         self._look_s = times.confirm_s
         self._times = times
         self._fabric = fabric
@@ -118,7 +118,7 @@ class OnicPlane:
 
     # Carrying out what the state machines say.
 
-    def _did(self, unit: _Unit, effects: list[protocol.Effect]) -> None:
+    def _did(self, unit: _Unit, effects: list[effects.Effect]) -> None:
         self._carry_out(unit, effects)
         if not unit.watched:
             self._watch(unit)
@@ -142,7 +142,7 @@ class OnicPlane:
             self._carry_out(unit, unit.onic.timer(now_s))
         self._watch(unit)
 
-    def _carry_out(self, unit: _Unit, effects: list[protocol.Effect]) -> None:
+    def _carry_out(self, unit: _Unit, effects: list[effects.Effect]) -> None:
         """Most of a simulation's events are messages: what is done for each is kept short."""
         engine = self._engine
         for effect in effects:
@@ -155,15 +155,15 @@ class OnicPlane:
             elif (do := _ACTIONS.get(kind)) is not None:
                 do(self, unit, effect)
 
-    def _tune(self, unit: _Unit, effect: protocol.Tune) -> None:
+    def _tune(self, unit: _Unit, effect: effects.Tune) -> None:
         self._engine.at(self._engine.now_s + unit.tuning_s, self._tuned, unit, effect.port)
 
-    def _finished(self, unit: _Unit, effect: protocol.Finished) -> None:
+    def _finished(self, unit: _Unit, effect: effects.Finished) -> None:
         self.queued += effect.waited
         if self._told_finished is not None:
             self._told_finished(unit.node, effect)
 
-    def _over(self, _: _Unit, effect: protocol.Failed | protocol.Lost) -> None:
+    def _over(self, _: _Unit, effect: effects.Failed | effects.Lost) -> None:
         assert isinstance(effect.flow, int)
         request = self._open.pop(effect.flow, None)
         if request is not None:
@@ -173,7 +173,7 @@ class OnicPlane:
         now_s = self._engine.now_s
         self._did(unit, unit.onic.tuned(now_s, port, now_s))
 
-    def _handle(self, unit: _Unit, sender: str, message: protocol.Message) -> None:
+    def _handle(self, unit: _Unit, sender: str, message: control_messages.Message) -> None:
         """Handle a message, or do so later if its receiver was busy with another when it came."""
         now_s, handle_s = self._engine.now_s, self._handle_s
         free_s = unit.busy_s
@@ -188,10 +188,10 @@ class OnicPlane:
         if not unit.watched:
             self._watch(unit)
 
-    def _receive(self, unit: _Unit, sender: str, message: protocol.Message) -> None:
+    def _receive(self, unit: _Unit, sender: str, message: control_messages.Message) -> None:
         self._did(unit, unit.onic.receive(self._engine.now_s, sender, message))
 
-    def _lit(self, _: _Unit, effect: protocol.FlowLit) -> None:
+    def _lit(self, _: _Unit, effect: effects.FlowLit) -> None:
         flow = effect.flow
         request = self._open.get(flow)
         if request is None:
@@ -206,7 +206,7 @@ class OnicPlane:
     @property
     def messages(self) -> dict[str, int]:
         """Return how many messages of each kind have been sent."""
-        return {name: count for kind, name in protocol.KINDS.items() if (count := self._sent[kind])}
+        return {name: count for kind, name in control_messages.KINDS.items() if (count := self._sent[kind])}
 
     def counts(self) -> Counter[str]:
         """Return the state machines' own counters, summed over all nodes."""
@@ -222,11 +222,11 @@ class OnicPlane:
 
 #: What is done about each effect but a message; nothing about the others: light goes on, or out, by itself.
 _ACTIONS: dict[type, Callable[[OnicPlane, _Unit, Any], None]] = {
-    protocol.Tune: OnicPlane._tune,
-    protocol.FlowLit: OnicPlane._lit,
-    protocol.Finished: OnicPlane._finished,
-    protocol.Failed: OnicPlane._over,
-    protocol.Lost: OnicPlane._over,
+    effects.Tune: OnicPlane._tune,
+    effects.FlowLit: OnicPlane._lit,
+    effects.Finished: OnicPlane._finished,
+    effects.Failed: OnicPlane._over,
+    effects.Lost: OnicPlane._over,
 }
 
 

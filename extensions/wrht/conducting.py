@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 from ringlight.controller.bus import EventBus
 from ringlight.controller.light.documents import LitPair, quantiles
 from ringlight.controller.light.switches import WRITE_S, Lights
-from ringlight.controller.onic.agent import flow_name
+from ringlight.controller.onic.flow_clients import flow_name
 from ringlight.extensions.wrht.conductor import (
     Closed,
     Conductor,

@@ -11,8 +11,9 @@ import sys
 import time
 from pathlib import Path
 
-from ringlight.controller.onic.agent import Agent, AgentSettings
-from ringlight.controller.onic.protocol import Times
+from ringlight.controller.onic.agent import Agent
+from ringlight.controller.onic.agent_settings import AgentSettings
+from ringlight.controller.onic.lease_times import Times
 from tests.null_onic import NullRoutes
 
 

@@ -21,16 +21,11 @@ from typing import Any
 import pytest
 
 from ringlight.controller.onic import agent as agent_module
-from ringlight.controller.onic.agent import (
-    EPOCH_FILE,
-    FLOW_SOCKET,
-    MANAGE_SOCKET,
-    MAP_FILE,
-    Agent,
-    AgentError,
-    AgentSettings,
-)
-from ringlight.controller.onic.protocol import REQUEST, Message, Times
+from ringlight.controller.onic.agent import Agent
+from ringlight.controller.onic.agent_settings import FLOW_SOCKET, MANAGE_SOCKET, AgentError, AgentSettings
+from ringlight.controller.onic.control_messages import REQUEST, Message
+from ringlight.controller.onic.kept_files import EPOCH_FILE, MAP_FILE
+from ringlight.controller.onic.lease_times import Times
 from ringlight.controller.onic.wire import VERSION, VERSION_MESSAGE, encode
 from ringlight.testbed.forkserver import Process, start_process
 from tests.null_onic import NullLaser, NullRoutes
@@ -174,7 +169,7 @@ class Rig:
     def set_map(self, index: int) -> dict[str, Any]:
         """Before the agent runs; afterwards through its socket."""
         line = json.dumps({"op": "set_map", "job": "j", "version": 1, "peers": self.peers(index)})
-        return self.agents[index]._answer(line.encode())
+        return self.agents[index]._managers.answer(line.encode())
 
     def address(self, index: int) -> str:
         host, port = self.agents[index].address

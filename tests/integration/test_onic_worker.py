@@ -13,7 +13,8 @@ import pytest
 
 from ringlight.containers.worker.reference import train_in_one_process
 from ringlight.containers.worker.spec import parse_spec
-from ringlight.controller.onic.agent import FLOW_SOCKET, Agent, AgentSettings
+from ringlight.controller.onic.agent import Agent
+from ringlight.controller.onic.agent_settings import FLOW_SOCKET, AgentSettings
 from tests.integration.test_onic_agent import TIMES, WAIT_S, Light, manage
 from tests.null_onic import NullRoutes
 from tests.unit.test_training import Crew, ended, of_kind

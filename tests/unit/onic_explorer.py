@@ -28,9 +28,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from ringlight.controller.onic.protocol import (
-    ASKING,
-    PHASES,
+from ringlight.controller.onic.effects import (
     Closed,
     Dark,
     Effect,
@@ -39,12 +37,13 @@ from ringlight.controller.onic.protocol import (
     Finished,
     FlowLit,
     Lost,
-    Onic,
     Send,
-    Times,
     Tune,
 )
+from ringlight.controller.onic.lease_times import Times
+from ringlight.controller.onic.protocol import Onic
 from ringlight.controller.onic.reach import Reach
+from ringlight.controller.onic.transmitter import ASKING, PHASES
 from tests.unit.onic_states import freeze, thaw
 
 TICKS = Times(lease_s=2, guard_s=1, retry_s=1, refresh_s=1, patience_s=4)

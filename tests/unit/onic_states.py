@@ -5,17 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ringlight.controller.onic.protocol import (
-    ASKING,
-    Onic,
-    Peer,
-    Times,
-    _Grant,
-    _Leaving,
-    _Outgoing,
-    _Waiting,
-)
+from ringlight.controller.onic.effects import Peer
+from ringlight.controller.onic.lease_times import Times
+from ringlight.controller.onic.protocol import Onic
 from ringlight.controller.onic.reach import Reach
+from ringlight.controller.onic.receiver import _Grant, _Waiting
+from ringlight.controller.onic.transmitter import ASKING, _Leaving, _Outgoing
 
 
 def freeze(onic: Onic, now_s: float) -> tuple[Any, ...]:
@@ -66,9 +61,9 @@ def freeze(onic: Onic, now_s: float) -> tuple[Any, ...]:
         )  # fmt: skip
     return (
         onic.epoch,
-        onic._seq,
-        ahead(onic._quiet_s),
-        tuple(sorted(onic._epochs.items())),
+        onic._unit.seq,
+        ahead(onic._unit.quiet_s),
+        tuple(sorted(onic._unit.epochs.items())),
         tuple(ports),
     )
 
@@ -83,15 +78,16 @@ def thaw(
     """The control unit that :func:`freeze` was asked of, at ``now_s``, but for its records' times."""
     epoch, seq, quiet_s, epochs, ports = frozen
     onic = kind(epoch, times, now_s, ports=len(ports), quarantine=False)
-    onic._seq, onic._quiet_s, onic._reach = seq, now_s + quiet_s, dict(reach)
-    onic._epochs = dict(epochs)
+    unit = onic._unit
+    unit.seq, unit.quiet_s, unit.reach = seq, now_s + quiet_s, dict(reach)
+    unit.epochs.update(epochs)
     for port, (queue, active, leaving, grant, waiting, done) in enumerate(ports):
         tx, rx = onic._tx[port], onic._rx[port]
         tx.queue.extend((*entry, now_s) for entry in queue)
-        onic._flows.update((entry[0], port) for entry in queue)
+        unit.flows.update((entry[0], port) for entry in queue)
         if active is not None:
             flow, peer, wavelength, number, phase, deadline_s, interval_s, give_up_s, until_s, sure = active
-            onic._flows[flow] = port
+            unit.flows[flow] = port
             tx.active = _Outgoing(
                 flow, peer, wavelength, number, phase, now_s + deadline_s, interval_s,
                 now_s + give_up_s, now_s + until_s, now_s, now_s, False, confirmed=sure,

@@ -94,7 +94,10 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "controller.web",
         "controller.errors",
     ),
-    "testbed.simulation": ("fabric", "workloads", "controller.onic.protocol"),
+    "testbed.simulation": (
+        *("fabric", "workloads", "controller.onic.protocol"),
+        *(f"controller.onic.{name}" for name in ("control_messages", "effects", "lease_times")),
+    ),
     "experiments": CORE,
 }
 #: An extension imports the core, itself and the extensions that it requires.

@@ -277,7 +277,7 @@ def test_after_any_failure_of_any_switches_all_is_done_or_as_before_or_named(
         assert not entry or entry[0]["who"] == "test"
         # Whatever is left is mended once the switches do as they are told, also by a successor.
         for driver in three.drivers.values():
-            driver.faults, driver.away, driver._quiet_until = [], False, 0.0
+            driver.faults, driver.away, driver._reader._quiet_until = [], False, 0.0
         three.restart()
         three.manager.reconcile()
         assert three.stands() == (before if change.undone else after)
@@ -316,7 +316,7 @@ def test_a_controller_may_die_at_any_write_and_its_successor_meet_any_failure(
             driver.faults = list(faults[name]) if died else []
         three.restart()
         for driver in three.drivers.values():
-            driver.faults, driver.away, driver._quiet_until = [], False, 0.0
+            driver.faults, driver.away, driver._reader._quiet_until = [], False, 0.0
         three.restart()
         three.manager.reconcile()
         assert three.intents.pending() is None
@@ -499,7 +499,7 @@ def test_kept_light_is_never_written(three: Three) -> None:
         three.drivers[name].faults = list(faults)
         three.change(second)
         three.drivers[name].faults = []
-        three.drivers[name]._quiet_until = 0.0
+        three.drivers[name]._reader._quiet_until = 0.0
         three.change(FIRST)
     assert written
     assert CrossConnect(1, SIZE + 1) not in written

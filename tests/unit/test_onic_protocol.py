@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringlight.controller.onic.protocol import (
+from ringlight.controller.onic.control_messages import (
     CONFIRM,
     DENY,
     GRANT,
@@ -26,6 +26,9 @@ from ringlight.controller.onic.protocol import (
     RENEWED,
     REQUEST,
     UNKNOWN_GRANT,
+    Message,
+)
+from ringlight.controller.onic.effects import (
     Closed,
     Dark,
     Effect,
@@ -34,13 +37,13 @@ from ringlight.controller.onic.protocol import (
     Finished,
     FlowLit,
     Lost,
-    Message,
-    Onic,
     Send,
-    Times,
     Tune,
 )
+from ringlight.controller.onic.lease_times import Times
+from ringlight.controller.onic.protocol import Onic
 from ringlight.controller.onic.reach import Reach
+from ringlight.controller.onic.receiver import Receiver
 from tests.unit.onic_states import freeze, thaw
 
 TIMES = Times()
@@ -431,7 +434,7 @@ def test_another_version_fails_what_was_asked_of_it() -> None:
 
 
 def test_a_full_queue_is_denied_with_a_hint_and_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Onic, "MAX_QUEUE", 1)
+    monkeypatch.setattr(Receiver, "MAX_QUEUE", 1)
     world = World("abcd")
     for name in "abc":
         world.open(name, 1, "d")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringlight.controller.onic.protocol import (
+from ringlight.controller.onic.control_messages import (
     DENY,
     FROM_SOURCE,
     GRANT,

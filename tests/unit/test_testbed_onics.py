@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from ringlight.controller.onic.protocol import Times
+from ringlight.controller.onic.lease_times import Times
 from ringlight.fabric.keys import plugged
 from ringlight.fabric.parts import Gpu, OpticalSwitch, Port
 from ringlight.fabric.schema import FabricSpec, build_fabric

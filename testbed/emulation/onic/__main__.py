@@ -11,8 +11,9 @@ import signal
 import sys
 from pathlib import Path
 
-from ringlight.controller.onic.agent import Agent, AgentError, AgentSettings
-from ringlight.controller.onic.protocol import Times
+from ringlight.controller.onic.agent import Agent
+from ringlight.controller.onic.agent_settings import AgentError, AgentSettings
+from ringlight.controller.onic.lease_times import Times
 from ringlight.testbed.emulation.onic.transmitters import BpfLaser, BpfRoutes
 
 #: An O-NIC's control unit is hardware of its own and never waits for the GPU's work; here they share cores.

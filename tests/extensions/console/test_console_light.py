@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from ringlight.controller.onic.agent import Agent, AgentSettings
+from ringlight.controller.onic.agent import Agent
+from ringlight.controller.onic.agent_settings import AgentSettings
 from ringlight.extensions.console import light_echoes, measures
 from ringlight.extensions.console.measures import Pinged
 from ringlight.fabric.keys import plugged
