@@ -23,7 +23,8 @@ from ringlight.experiments.client import Api
 from ringlight.experiments.language.expand import Experiment, parse
 from ringlight.experiments.language.plan import RunPlan, Setting
 from ringlight.experiments.language.text import SCENARIO_BYTES, ScenarioError, read_text
-from ringlight.experiments.record.events import LinkRate, PortRate, Record
+from ringlight.experiments.record.events import Record
+from ringlight.experiments.record.lab_records import LinkRate, PortRate
 from ringlight.experiments.record.writing import WriteError
 from ringlight.experiments.runner.experiment import nothing_to_run
 from ringlight.experiments.runner.foretold import Foreteller

@@ -18,29 +18,28 @@ from ringlight.experiments.language.expand import Experiment, load
 from ringlight.experiments.record.events import (
     Aborted,
     EventLate,
-    GridLit,
     Iteration,
     JobState,
-    LightCounters,
+    Record,
+    Reference,
+    Repeated,
+    RunEnded,
+    RunStarted,
+    WorkerDone,
+    WorkerLost,
+)
+from ringlight.experiments.record.lab_records import (
     LinkRateDisturbed,
-    OnicsSimulated,
     PortRate,
     ProcessBack,
     ProcessEnded,
     ProcessFrozen,
     ProcessorLoad,
     ProcessThawed,
-    Record,
-    Reference,
-    Repeated,
-    RingSetUps,
-    RunEnded,
-    RunStarted,
     SwitchDrifted,
-    WorkerDone,
-    WorkerLost,
-    read_records,
 )
+from ringlight.experiments.record.light_records import GridLit, LightCounters, OnicsSimulated, RingSetUps
+from ringlight.experiments.record.lines import read_records
 from ringlight.experiments.record.runs import runs_of
 from ringlight.experiments.runner.experiment import choose, one_alone
 from tests.simulated import experiment, late, records_of, with_links, with_workers

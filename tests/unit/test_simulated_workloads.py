@@ -12,7 +12,8 @@ from ringlight.experiments.backends.protocol import Backend
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.expand import Experiment, parse
 from ringlight.experiments.language.plan import RunPlan
-from ringlight.experiments.record.events import Iteration, JobState, LinkRate, Operations, Record
+from ringlight.experiments.record.events import Iteration, JobState, Operations, Record
+from ringlight.experiments.record.lab_records import LinkRate
 from ringlight.experiments.runner.experiment import one_alone
 from ringlight.extensions.bench.measuring import bench_plan, checked, measured, parse_sizes, slow_links
 from ringlight.fabric.kinds import KINDS, bus_factor

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ringlight.experiments.analysis.metrics import Context, metric
-from ringlight.experiments.record.events import ImpairedLinks
+from ringlight.experiments.record.lab_records import ImpairedLinks
 
 _SAID = {
     "frames_lost": "Frames that impaired links lost, over all that came to them while up",

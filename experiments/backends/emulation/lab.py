@@ -31,27 +31,31 @@ from ringlight.experiments.client import Api, ApiError, Unreachable
 from ringlight.experiments.language.plan import EventPlan, JobPlan, RunPlan, Setting
 from ringlight.experiments.record.events import (
     ENDED,
-    Circuits,
-    Divisions,
-    GridLit,
-    ImpairedLinks,
     JobRecovered,
     JobState,
-    LightCounters,
-    LightDecisions,
-    LightTurns,
+    Record,
+    Reference,
+    Released,
+    WorkerLost,
+)
+from ringlight.experiments.record.lab_records import (
+    ImpairedLinks,
     LinkBytes,
     PortRate,
     ProcessBack,
     ProcessEnded,
     ProcessorLoad,
-    Record,
-    Reference,
-    Released,
-    RingSetUps,
-    WorkerLost,
-    record_of,
 )
+from ringlight.experiments.record.light_records import (
+    Circuits,
+    Divisions,
+    GridLit,
+    LightCounters,
+    LightDecisions,
+    LightTurns,
+    RingSetUps,
+)
+from ringlight.experiments.record.lines import record_of
 from ringlight.experiments.record.writing import writing
 from ringlight.fabric.parts import Link
 from ringlight.testbed import load

@@ -10,7 +10,7 @@ from typing import ClassVar
 from ringlight.controller.onic.protocol import Finished, Times
 from ringlight.experiments.backends.simulation.carriers import Assumed, Carrier
 from ringlight.experiments.language.plan import Setting
-from ringlight.experiments.record.events import Flow, OnicsSimulated
+from ringlight.experiments.record.light_records import Flow, OnicsSimulated
 from ringlight.fabric.planes.grid.grid_plane import GridPlane, grids
 from ringlight.fabric.planes.grid.wavelengths import ways_for
 from ringlight.fabric.steps import Steps

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ringlight.experiments.record.events import ImpairedLinks
+from ringlight.experiments.record.lab_records import ImpairedLinks
 from ringlight.experiments.report.page import quiet, table_of, tag, text
 from ringlight.experiments.report.sections import section
 from ringlight.experiments.report.view import Draw, View
