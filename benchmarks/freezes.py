@@ -21,7 +21,9 @@ from typing import Any, Literal
 
 from benchmarks.harness import need_root, show, tell
 from benchmarks.kills import CASES, Case, processes, released, started, verdict_of
-from ringlight.experiments.record.events import ProcessFrozen, Record, read_records
+from ringlight.experiments.record.events import Record
+from ringlight.experiments.record.lab_records import ProcessFrozen
+from ringlight.experiments.record.lines import read_records
 from ringlight.testbed.emulation.clean import clean
 from ringlight.testbed.emulation.vswitchd import PID_FILE
 from tests.integration.test_run import RunningCommand

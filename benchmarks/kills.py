@@ -22,7 +22,9 @@ from typing import Any, Literal
 import yaml
 
 from benchmarks.harness import RINGLIGHT, ROOT, need_root, show, tell
-from ringlight.experiments.record.events import Aborted, JobState, ProcessEnded, Record, read_records
+from ringlight.experiments.record.events import Aborted, JobState, Record
+from ringlight.experiments.record.lab_records import ProcessEnded
+from ringlight.experiments.record.lines import read_records
 from ringlight.testbed import services
 from ringlight.testbed.emulation.clean import clean
 from ringlight.testbed.emulation.vswitchd import PID_FILE

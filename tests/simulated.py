@@ -14,13 +14,13 @@ from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.expand import Experiment, parse
 from ringlight.experiments.record.events import (
     Iteration,
-    LinkRate,
     Record,
     Reference,
     RunStarted,
     WorkerDone,
     WorkerReady,
 )
+from ringlight.experiments.record.lab_records import LinkRate
 from ringlight.experiments.runner.experiment import choose, one_alone
 
 #: Four GPUs on two switches that are joined by a slower link, and three arms of one or two jobs.

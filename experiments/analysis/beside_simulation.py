@@ -13,7 +13,7 @@ from ringlight.experiments.analysis.lab_faults import PLAIN_EVENTS
 from ringlight.experiments.analysis.metrics import Context
 from ringlight.experiments.analysis.metrics.training import by_model
 from ringlight.experiments.analysis.reasons import Reason, over
-from ringlight.experiments.record.events import LinkRate
+from ringlight.experiments.record.lab_records import LinkRate
 from ringlight.experiments.record.runs import SUCCEEDED, Run
 
 # From which value on a run is doubtful, and from which bad.

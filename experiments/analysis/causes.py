@@ -13,7 +13,9 @@ from ringlight.experiments.analysis.carrying import MEASURED, REFERENCE_PROCESSO
 from ringlight.experiments.analysis.metrics import LIGHT
 from ringlight.experiments.analysis.metrics.regroup import dark_intervals, light_window
 from ringlight.experiments.analysis.prediction import ideal_all_reduce_s, packet_view
-from ringlight.experiments.record.events import Flow, Iteration, LinkRate, ProcessorLoad, RingSetUps
+from ringlight.experiments.record.events import Iteration
+from ringlight.experiments.record.lab_records import LinkRate, ProcessorLoad
+from ringlight.experiments.record.light_records import Flow, RingSetUps
 from ringlight.experiments.record.runs import JobRun, Run
 from ringlight.fabric.frames import ETHERNET_BYTES
 from ringlight.fabric.parts import Port

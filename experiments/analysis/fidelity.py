@@ -33,7 +33,8 @@ from ringlight.experiments.analysis.machine_faults import (
 )
 from ringlight.experiments.analysis.metrics import Context
 from ringlight.experiments.analysis.reasons import Reason, over
-from ringlight.experiments.record.events import LinkRate, PortRate, Record, Repeated
+from ringlight.experiments.record.events import Record, Repeated
+from ringlight.experiments.record.lab_records import LinkRate, PortRate
 from ringlight.experiments.record.runs import Run
 
 # From which value on a run is doubtful, and from which bad.

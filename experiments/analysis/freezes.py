@@ -6,11 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ringlight.experiments.record.events import (
-    Iteration,
+from ringlight.experiments.record.events import Iteration, Record
+from ringlight.experiments.record.lab_records import (
     ProcessFrozen,
     ProcessThawed,
-    Record,
     SwitchDrifted,
     process_called,
 )

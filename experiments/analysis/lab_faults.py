@@ -10,19 +10,9 @@ from ringlight.experiments.analysis.metrics import Context, metrics
 from ringlight.experiments.analysis.metrics.light import counters
 from ringlight.experiments.analysis.metrics.workers import identical, payload
 from ringlight.experiments.analysis.reasons import Level, Reason
-from ringlight.experiments.record.events import (
-    Aborted,
-    EventLate,
-    ProcessBack,
-    ProcessEnded,
-    Record,
-    Repeated,
-    RingSetUps,
-    RunEnded,
-    SwitchDrifted,
-    WorkerLost,
-    process_called,
-)
+from ringlight.experiments.record.events import Aborted, EventLate, Record, Repeated, RunEnded, WorkerLost
+from ringlight.experiments.record.lab_records import ProcessBack, ProcessEnded, SwitchDrifted, process_called
+from ringlight.experiments.record.light_records import RingSetUps
 from ringlight.experiments.record.runs import SUCCEEDED, JobRun, Run
 
 #: What must be 0 where a step's light stands before anybody sends; TCP sends again what is lost, later.

@@ -9,7 +9,7 @@ from typing import Any
 from ringlight.experiments.analysis.lab_faults import died, differing, drifted, stood_still
 from ringlight.experiments.analysis.reasons import Reason, over
 from ringlight.experiments.analysis.statistics import median, percentile
-from ringlight.experiments.record.events import PortRate, ProcessorLoad
+from ringlight.experiments.record.lab_records import PortRate, ProcessorLoad
 from ringlight.experiments.record.runs import Run
 
 #: Seconds between two samples of the ports' throughput (10 Hz).

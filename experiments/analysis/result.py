@@ -28,8 +28,9 @@ from ringlight.experiments.language.expand import Experiment
 from ringlight.experiments.language.spec import CompareSpec
 from ringlight.experiments.language.text import ScenarioError
 from ringlight.experiments.papers import paper
-from ringlight.experiments.record.events import LinkRate, PortRate, Record, RunFailed
+from ringlight.experiments.record.events import Record, RunFailed
 from ringlight.experiments.record.folder import read_json
+from ringlight.experiments.record.lab_records import LinkRate, PortRate
 from ringlight.experiments.record.runs import Run, runs_of
 
 SCHEMA_VERSION = 4

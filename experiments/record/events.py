@@ -1,32 +1,25 @@
-"""Everything that is on record of a run, one class for each kind of event; one writer, one reader.
+"""Records of a run and its jobs, one class for each kind of event; beside it those of light and of the lab.
 
 A record is one line of events.jsonl: ``t`` (seconds of the lab's clock), ``event`` (its kind), ``run`` and
 its fields. Backends make them, the runner writes them, analysis reads them; nobody else knows their keys.
-``docs/result-schema.md`` lists them, made from here.
+``docs/result-schema.md`` lists them.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
-from pathlib import Path
-from typing import Any, ClassVar, Literal, cast, dataclass_transform
+from typing import Any, ClassVar, cast, dataclass_transform
 
 from ringlight.experiments.language.plan import RunPlan
-from ringlight.experiments.language.text import ScenarioError, read_text
-from ringlight.fabric.extension import loaded
-from ringlight.fabric.text import HalfCharacterError, parse_json
 
 #: Every kind of record that is imported, by the name of its event.
-_KINDS: dict[str, type[Record]] = {}
+KINDS: dict[str, type[Record]] = {}
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
 class _Dataclass:
-    """Every class below is a frozen dataclass with keywords, and one with an ``event`` a kind of record."""
+    """Every record's class is a frozen dataclass with keywords; one with an ``event`` is a kind of record."""
 
     event: ClassVar[str]
 
@@ -34,7 +27,7 @@ class _Dataclass:
         dataclass(frozen=True, kw_only=True)(cls)
         if event:
             cls.event = event
-            _KINDS[event] = cast(type[Record], cls)
+            KINDS[event] = cast(type[Record], cls)
 
 
 class Record(_Dataclass):
@@ -141,47 +134,6 @@ class Operations(Record, event="operations"):
     times_s: list[list[float]]
 
 
-class Divisions(Record, event="divisions"):
-    """Number of times that light was divided again while a job ran, and the seconds for which bytes waited
-    in the dark because of that."""
-
-    job: str
-    decisions: int
-    dark_s: float
-
-
-class LightDecisions(Record, event="light_decisions"):
-    """Decisions of the controller to divide light while a job ran. Of each decision: ``number``, ``t``,
-    the bytes ``left_bytes`` for which it was made, whether any switch ``changed``, the seconds ``read_s``,
-    ``decide_s``, ``hold_s``, ``write_s`` and ``dark_s``, the ``problem``, null if there was none, and
-    ``lightpaths``, the number of lightpaths from each GPU to each peer at that time."""
-
-    job: str
-    decisions: list[Mapping[str, Any]]
-
-
-class LightGiven(Record, event="light_given"):
-    """Pairs of GPUs for which each division of light was made, in a simulation that follows every rank.
-
-    ``pairs``: source and destination of each. ``divisions``, the first of which is made for all that the job
-    sends: for each, ``t``, the time at which it was lit, ``left_bytes`` of each pair when it was decided, and
-    ``lightpaths`` of each pair.
-    """
-
-    job: str
-    pairs: list[tuple[str, str]]
-    divisions: list[Mapping[str, Any]]
-
-
-class LightTurns(Record, event="light_turns"):
-    """Light that followed the phases of a job. Of each of ``turns``, which is a phase in an iteration:
-    ``iteration``, ``phase``, the times at which its circuits began to be ``set`` and were ``lit``, seconds
-    of the lab's clock, and whether any circuit was ``moved`` for it."""
-
-    job: str
-    turns: list[Mapping[str, Any]]
-
-
 class CollectiveTimed(Record, event="collective"):
     """An all-reduce that was all of a job: ``total_s``, of it ``set_up_s`` and ``reduce_s`` to add what came.
     ``wavelengths``: channels that it used in each direction, None without a ring of wavelengths."""
@@ -252,16 +204,6 @@ class CommandEnded(Record, event="command_ended"):
     error: str | None = None
 
 
-class LinkBytes(Record, event="link_bytes"):
-    """Traffic over the packet switches' links while a job of guests ran, by the counters of their
-    ports: bytes of frames ``from`` the port at one end ``to`` the port at the other. ``beside``: other
-    jobs that ran at the same time, whose bytes are also counted."""
-
-    job: str
-    links: list[dict[str, Any]]
-    beside: list[str] = field(default_factory=list)
-
-
 class WorkerLost(Record, event="lost"):
     """A GPU was lost with the rank on it; ``reason`` in words."""
 
@@ -302,131 +244,6 @@ class ActionEnded(Record, event="action_ended"):
     error: str | None = None
 
 
-class Flow(Record, event="flow"):
-    """One flow of an O-NIC, from the worker's wish to the transmitter's release. Times of the lab's clock,
-    None for what did not happen. ``waited``: it stood in a queue at the sender or the receiver."""
-
-    gpu: str
-    flow: int
-    peer: str
-    port: int
-    wavelength: int | None
-    waited: bool
-    t_open: float
-    t_request: float | None
-    t_grant: float | None
-    t_lit: float | None
-    t_close: float | None
-    t_released: float | None
-
-    @property
-    def set_up_s(self) -> float:
-        """Seconds from the request to the light, of a flow that has both."""
-        assert self.t_lit is not None
-        assert self.t_request is not None
-        return self.t_lit - self.t_request
-
-
-class FlowsLost(Record, event="flows_lost"):
-    """Flows of an agent that nobody read before it forgot them."""
-
-    gpu: str
-    count: int
-
-
-class LightCounters(Record, event="light"):
-    """``moment``: before or after a run. ``kernel``: counters of switches and O-NICs; ``agents``: by GPU its
-    epoch and counters."""
-
-    moment: str
-    kernel: Mapping[str, Any]
-    agents: Mapping[str, Any]
-
-
-class OnicsSimulated(Record, event="onics"):
-    """Totals of the agents' state machines: messages by kind, flows, and overlaps at a receiver."""
-
-    messages: Mapping[str, int]
-    flows: int
-    receiver_overlaps: int
-
-
-class PlaneShown(Record):
-    """A plane as the controller of a lab shows it, kept at a certain time of each run.
-
-    ``plane_kind``: the kind of such planes. ``moment``: at the release of jobs or after the run.
-    """
-
-    plane_kind: ClassVar[str]
-    moment: ClassVar[Literal["release", "end"]]
-
-    @classmethod
-    def shown(cls, plane: Mapping[str, Any], changes: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return the record's own fields. ``plane``: the plane's document; ``changes``: those of its light in
-        the last job."""
-        raise NotImplementedError
-
-
-class RingSetUps(PlaneShown, event="ring"):
-    """A ring of wavelengths as the controller shows it after a run, and each change of its light: ``t``,
-    ``step``, ``total_s`` and ``write_s``."""
-
-    plane_kind: ClassVar[str] = "ring"
-    moment: ClassVar[Literal["release", "end"]] = "end"
-
-    ring: Mapping[str, Any]
-    set_ups: list[dict[str, Any]]
-
-    @classmethod
-    def shown(cls, plane: Mapping[str, Any], changes: list[dict[str, Any]]) -> dict[str, Any]:
-        return {"ring": {"name": plane["name"], **plane["own"]}, "set_ups": changes}
-
-
-class Circuits(Record, event="circuits"):
-    """Circuits that are lit when a run has ended."""
-
-    circuits: list[list[str]]
-
-
-class ProcessorLoad(Record, event="cpu"):
-    """Shares (0..1) of all processors: busy, of that stolen by the hypervisor, and taken by processes that
-    are no part of the lab."""
-
-    busy: float
-    stolen: float | None = None
-    others: float | None = None
-
-
-class PortRate(Record, event="port_rate"):
-    """Rates that a packet switch's port received and sent over the last sampling interval, bits per
-    second."""
-
-    switch: str
-    port: int
-    gpu: str | None
-    peer: str | None
-    rx_bps: float
-    tx_bps: float
-
-
-class LinkRate(Record, event="link_rate"):
-    """One direction of a link against its setting, bits per second; who took the processors meanwhile,
-    and how busy they were."""
-
-    fabric: str
-    link: str
-    direction: str
-    set_bps: float
-    measured_bps: float
-    stolen: float | None = None
-    others: float | None = None
-    busy: float | None = None
-
-
-class LinkRateDisturbed(LinkRate, event="link_rate_disturbed"):
-    """The same, measured while others had the processors; it is measured once more."""
-
-
 class Repeated(Record, event="repeated"):
     """Something was made once more because others had the processors, or because TCP's time-outs may be all
     that links missed. ``what``: links or run; ``counts``: which of the two counts (``better``: of each link
@@ -448,77 +265,6 @@ class Reference(Record, event="reference"):
     job: str
     sha256: str
     unlike: float | None = None
-
-
-class ProcessEnded(Record, event="process_ended"):
-    """A process of the lab ended. ``kind``: optical switch, O-NIC agent, controller, a device, the name of a
-    program of an extension, Open vSwitch (the machine's), or of a lab over several hosts a host, or the Dask
-    worker of one; ``how`` in words; ``planned``: by an event of the run."""
-
-    kind: str
-    name: str
-    how: str
-    planned: bool
-
-    @property
-    def process(self) -> str:
-        """The process as a sentence names it."""
-        return process_called(self.kind, self.name)
-
-
-class ProcessBack(Record, event="process_back"):
-    """A process that had ended was started again; ``away_s``: after so long."""
-
-    kind: str
-    name: str
-    away_s: float
-
-
-class ProcessFrozen(Record, event="process_frozen"):
-    """A process stood still from ``t`` on, for longer than its work bears. ``kind`` as of ``process_ended``,
-    and worker on GPU, container on GPU, fork server, Docker, testbed, runner, machine; ``how``: stopped by a
-    signal, frozen by its control group, held by a debugger, its clock has a gap, it was suspended."""
-
-    kind: str
-    name: str
-    how: str
-
-    @property
-    def process(self) -> str:
-        """The process as a sentence names it."""
-        return process_called(self.kind, self.name)
-
-
-class ProcessThawed(Record, event="process_thawed"):
-    """A process that stood still goes on, or has ended, ``after_s`` later."""
-
-    kind: str
-    name: str
-    after_s: float
-
-
-class SwitchDrifted(Record, event="switch_drifted"):
-    """A switch was not as the controller, or the testbed, had set it. ``what``: ``flow table``, ``light``,
-    ``bridge`` or ``port`` with its number; ``text``: how it differed, in words; ``planned``: an event of the
-    run was done to this switch."""
-
-    switch: str
-    what: str
-    text: str
-    planned: bool
-
-    @property
-    def said(self) -> str:
-        """A sentence about the drift, without a full stop."""
-        return f"{self.what} of {self.switch}: {self.text}"
-
-
-class SwitchMended(Record, event="switch_mended"):
-    """A switch is again as the controller had set it, ``after_s`` after that was first seen to be not so."""
-
-    switch: str
-    what: str
-    after_s: float
 
 
 class EventLate(Record, event="event_late"):
@@ -565,98 +311,3 @@ class Aborted(Record, event="aborted"):
     """The experiment ended early."""
 
     reason: str
-
-
-_CALLED = {
-    "controller": "the controller",
-    "Open vSwitch": "Open vSwitch",
-    "fork server": "the fork server",
-    "testbed": "the testbed",
-    "runner": "the runner",
-    "machine": "the machine",
-}
-
-
-def process_called(kind: str, name: str) -> str:
-    """Return the name of a process in a sentence; ``kind`` as of :class:`ProcessEnded`."""
-    # There is one process of each program, which is its kind.
-    return _CALLED.get(kind) or f"{'the process of' if kind == name else kind} {name}"
-
-
-@cache
-def kinds() -> Mapping[str, type[Record]]:
-    """Return every kind of record by the name of its event: those here and those of extensions."""
-    loaded("events")
-    return _KINDS
-
-
-def table(module: str = __name__) -> str:
-    """Return the kinds of records of a module as a table in Markdown: the core's for docs/result-schema.md,
-    an extension's for its page."""
-    lines = ["| event | fields besides `t`, `event`, `run` | |", "|---|---|---|"]
-    for name, kind in kinds().items():
-        if kind.__module__ != module:
-            continue
-        own = [f"`{f.name}`" for f in dataclasses.fields(kind) if f.name not in ("t", "run")]
-        words = " ".join((kind.__doc__ or "").replace("``", "`").split())
-        lines.append(f"| `{name}` | {', '.join(own)} | {words} |")
-    return "\n".join(lines) + "\n"
-
-
-def line_of(record: Record) -> str:
-    """Return the record as a line of JSON, with its end of line."""
-    values = {"t": record.t, "event": record.event, **vars(record)}
-    return json.dumps(values, separators=(",", ":")) + "\n"
-
-
-def record_of(document: Mapping[str, Any]) -> Record | None:
-    """Return the record that an object stands for; None for an unknown kind.
-
-    Keys that the kind does not have are left out. Raises TypeError for a missing key.
-    """
-    kind = kinds().get(document["event"])
-    if kind is None:
-        return None
-    known = kind.__dataclass_fields__
-    return kind(**{key: value for key, value in document.items() if key in known})
-
-
-def _as_now(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """Convert an object that an earlier version wrote. Return the objects that are written now in its
-    place."""
-    fields: dict[str, Any]
-    if document["event"] == "switch_restarted":
-        fields = {"kind": "optical switch", "name": document["switch"], "how": "how is not on record"}
-    elif document["event"] == "controller_restarted":
-        fields = {"kind": "controller", "name": "controller", "how": document["reason"]}
-    else:
-        return [document]
-    fields |= {key: document[key] for key in ("t", "run")} | {"planned": False, "away_s": 0.0}
-    both = [{**fields, "event": kind.event} for kind in (ProcessEnded, ProcessBack)]
-    return both * int(document.get("times", 1))
-
-
-def read_records(path: Path) -> list[Record]:
-    """Return all records of a file; a last line that a crash cut short is left out.
-
-    Raises ScenarioError naming the file, and the line if any other line is broken.
-    """
-    lines = read_text(path).splitlines()
-    records: list[Record] = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            of_line = [record_of(document) for document in _as_now(parse_json(line))]
-        except HalfCharacterError as error:
-            raise ScenarioError(f"{path}: line {number}: {error.msg}") from None
-        except json.JSONDecodeError:
-            if number == len(lines):
-                break
-            raise ScenarioError(f"{path}: line {number} is not JSON") from None
-        except RecursionError:
-            raise ScenarioError(f"{path}: line {number} is nested too deep") from None
-        except (KeyError, TypeError) as error:
-            message = str(error).partition("__init__() ")[2] or f"lacks {error}"
-            known = "another version of ringlight may have made it"
-            raise ScenarioError(f"{path}: line {number}: {message}; {known}") from None
-        records += [record for record in of_line if record is not None]
-    return records

@@ -21,7 +21,9 @@ from typing import Any
 from ringlight.experiments.language.expand import Experiment, parse
 from ringlight.experiments.language.plan import ChosenScale
 from ringlight.experiments.language.text import SCENARIO_BYTES, ScenarioError, read_text
-from ringlight.experiments.record.events import Aborted, PortRate, Record, RunEnded, line_of, read_records
+from ringlight.experiments.record.events import Aborted, Record, RunEnded
+from ringlight.experiments.record.lab_records import PortRate
+from ringlight.experiments.record.lines import line_of, read_records
 from ringlight.experiments.record.writing import (
     DISK_FULL,
     Lines,

@@ -14,29 +14,26 @@ from ringlight.experiments.record.events import (
     ENDED,
     ActionBegun,
     ActionEnded,
-    Circuits,
     CollectiveTimed,
     CommandEnded,
     CommandStarted,
-    Flow,
     GpusGranted,
     Iteration,
     JobArrived,
     JobRecovered,
     JobState,
-    LinkBytes,
     Record,
     Reference,
     Released,
     Repeated,
     RunEnded,
     RunStarted,
-    SwitchDrifted,
-    SwitchMended,
     WorkerDone,
     WorkerLost,
     WorkerReady,
 )
+from ringlight.experiments.record.lab_records import LinkBytes, SwitchDrifted, SwitchMended
+from ringlight.experiments.record.light_records import Circuits, Flow
 
 #: Added to the name of a run that was made once more.
 AGAIN = "-again"

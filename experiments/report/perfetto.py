@@ -13,7 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ringlight.experiments.record.events import Flow, Iteration, Operations, RingSetUps
+from ringlight.experiments.record.events import Iteration, Operations
+from ringlight.experiments.record.light_records import Flow, RingSetUps
 from ringlight.experiments.record.runs import JobRun, Run
 from ringlight.experiments.record.writing import WriteError
 from ringlight.fabric.schedules import steps_named

@@ -19,7 +19,7 @@ from ringlight.experiments.analysis.table import Table
 from ringlight.experiments.language.expand import Experiment
 from ringlight.experiments.language.plan import RunPlan, Scale, Setting
 from ringlight.experiments.language.spec import CompareSpec
-from ringlight.experiments.record.events import PortRate
+from ringlight.experiments.record.lab_records import PortRate
 from ringlight.experiments.record.runs import SUCCEEDED, JobRun, Run
 from ringlight.experiments.report.page import NOTHING, table_of, text
 from ringlight.experiments.report.page import Draw as Draw

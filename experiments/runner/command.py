@@ -23,7 +23,6 @@ from ringlight.experiments.language.expand import Experiment, ScaleFor, parse
 from ringlight.experiments.language.plan import ChosenScale
 from ringlight.experiments.language.text import SCENARIO_BYTES, ScenarioError, read_text
 from ringlight.experiments.papers import papers
-from ringlight.experiments.record.events import read_records
 from ringlight.experiments.record.folder import (
     RunFolder,
     chosen_scale,
@@ -31,6 +30,7 @@ from ringlight.experiments.record.folder import (
     experiment_of,
     read_port_rates,
 )
+from ringlight.experiments.record.lines import read_records
 from ringlight.experiments.record.version import code_version
 from ringlight.experiments.record.writing import write_json, write_whole, writing
 from ringlight.experiments.report.report import prepare, write_report

@@ -28,8 +28,9 @@ from ringlight.experiments.language.expand import Experiment
 from ringlight.experiments.language.plan import RunPlan, Setting
 from ringlight.experiments.language.text import ScenarioError
 from ringlight.experiments.record.environment import describe_machine
-from ringlight.experiments.record.events import Record, RunEnded, RunFailed, read_records
+from ringlight.experiments.record.events import Record, RunEnded, RunFailed
 from ringlight.experiments.record.folder import RunFolder
+from ringlight.experiments.record.lines import read_records
 from ringlight.experiments.record.version import code_version
 from ringlight.experiments.runner.larger import MOST
 from ringlight.experiments.runner.progress import COMPUTED_EVERY_S, Notes, Reporter

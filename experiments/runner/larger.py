@@ -13,7 +13,8 @@ from ringlight.experiments.analysis.machine_faults import CPU_BUSY, TAKEN, busy,
 from ringlight.experiments.analysis.reasons import Reason
 from ringlight.experiments.language.expand import Experiment, parse
 from ringlight.experiments.language.plan import ChosenScale, RunPlan
-from ringlight.experiments.record.events import LinkRate, Record
+from ringlight.experiments.record.events import Record
+from ringlight.experiments.record.lab_records import LinkRate
 from ringlight.experiments.record.runs import runs_of
 
 #: Factor by which D is made larger, and how often at most.

@@ -22,7 +22,8 @@ from ringlight.experiments.client import Api, regrouped
 from ringlight.experiments.language.expand import Experiment
 from ringlight.experiments.language.plan import RunPlan
 from ringlight.experiments.language.text import ScenarioError
-from ringlight.experiments.record.events import LinkRate, PortRate, Record
+from ringlight.experiments.record.events import Record
+from ringlight.experiments.record.lab_records import LinkRate, PortRate
 from ringlight.experiments.runner.experiment import nothing_to_run
 from ringlight.experiments.runner.foretold import Foreteller
 from ringlight.experiments.runner.machine import scale_here

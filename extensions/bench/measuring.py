@@ -15,7 +15,8 @@ import numpy as np
 from ringlight.experiments.language.checks import check_standing
 from ringlight.experiments.language.expand import Experiment
 from ringlight.experiments.language.plan import JobPlan, RunPlan
-from ringlight.experiments.record.events import LinkRate, Operations, Record, WorkerDone
+from ringlight.experiments.record.events import Operations, Record, WorkerDone
+from ringlight.experiments.record.lab_records import LinkRate
 from ringlight.fabric.kinds import KINDS, bus_factor
 from ringlight.fabric.planes.choice import plane_of
 from ringlight.fabric.topology import Fabric

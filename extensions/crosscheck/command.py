@@ -16,8 +16,9 @@ from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.cli.common import echo, table
 from ringlight.experiments.language.expand import Experiment, parse
 from ringlight.experiments.language.text import ScenarioError, parse_yaml
-from ringlight.experiments.record.events import LinkRate, LinkRateDisturbed, read_records
 from ringlight.experiments.record.folder import experiment_of, new_folder, read_json
+from ringlight.experiments.record.lab_records import LinkRate, LinkRateDisturbed
+from ringlight.experiments.record.lines import read_records
 from ringlight.experiments.record.runs import runs_of
 from ringlight.experiments.record.writing import write_json, write_whole, writing
 from ringlight.experiments.runner.command import carry_out_experiment, finish

@@ -9,7 +9,7 @@ from typing import Any
 from ringlight.experiments.analysis.causes import Known, link_range, mean_of, series
 from ringlight.experiments.analysis.differences import LIMIT_PERCENT, Entry, compared
 from ringlight.experiments.analysis.explanations import JUDGED
-from ringlight.experiments.record.events import LinkRate
+from ringlight.experiments.record.lab_records import LinkRate
 from ringlight.experiments.record.runs import Run
 
 SCHEMA_VERSION = 3

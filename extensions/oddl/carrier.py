@@ -11,7 +11,7 @@ from ringlight.controller.onic.effects import Finished
 from ringlight.controller.onic.lease_times import Times
 from ringlight.experiments.backends.simulation.carriers import Assumed, Carrier
 from ringlight.experiments.language.plan import Setting
-from ringlight.experiments.record.events import Flow, OnicsSimulated
+from ringlight.experiments.record.light_records import Flow, OnicsSimulated
 from ringlight.extensions.oddl.control_units import ControlNetwork, OnicPlane
 from ringlight.extensions.oddl.grid_plane import GridPlane, grids
 from ringlight.extensions.oddl.network import GridNetwork

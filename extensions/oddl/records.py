@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
-from ringlight.experiments.record.events import PlaneShown
+from ringlight.experiments.record.light_records import PlaneShown
 
 
 class GridLit(PlaneShown, event="grid"):

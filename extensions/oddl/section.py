@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from ringlight.experiments.analysis.metrics.light import FORBIDDEN
 from ringlight.experiments.analysis.prediction import nic_rate_bps
-from ringlight.experiments.record.events import Flow
+from ringlight.experiments.record.light_records import Flow
 from ringlight.experiments.record.runs import JobRun, Run
 from ringlight.experiments.report import charts
 from ringlight.experiments.report.drawing import FACE, INK, PALETTE, QUIET, RULE, wavelength_colours

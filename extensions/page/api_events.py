@@ -7,6 +7,7 @@ from typing import Any
 
 from ringlight.experiments.language.plan import RunPlan
 from ringlight.experiments.record import events as record
+from ringlight.experiments.record import lab_records, light_records
 from ringlight.experiments.record.events import Record
 
 Event = dict[str, Any]
@@ -59,23 +60,23 @@ def told_of(plan: RunPlan, entry: Record) -> Iterator[Event]:
             }
         case record.ActionEnded():
             yield from _ended(plan, entry)
-        case record.SwitchDrifted():
+        case lab_records.SwitchDrifted():
             yield {"event": "drift", "switch": entry.switch, "text": entry.said, "planned": entry.planned}
-        case record.SwitchMended():
+        case lab_records.SwitchMended():
             yield {
                 "event": "drift_over",
                 "switch": entry.switch,
                 "text": f"{entry.what} after {entry.after_s:.3f} s",
             }
-        case record.ProcessEnded():
+        case lab_records.ProcessEnded():
             yield {
                 "event": "process",
                 "state": "down",
                 "name": entry.name,
                 "text": f"{entry.process} {entry.how}",
             }
-        case record.ProcessBack():
-            words = record.process_called(entry.kind, entry.name)
+        case lab_records.ProcessBack():
+            words = lab_records.process_called(entry.kind, entry.name)
             yield {
                 "event": "process",
                 "state": "up",
@@ -83,11 +84,11 @@ def told_of(plan: RunPlan, entry: Record) -> Iterator[Event]:
                 "text": words,
                 "away_s": entry.away_s,
             }
-        case record.ProcessFrozen():
+        case lab_records.ProcessFrozen():
             words = f"{entry.process} stands still: {entry.how}"
             yield {"event": "process", "state": "down", "name": entry.name, "text": words}
-        case record.ProcessThawed():
-            words = record.process_called(entry.kind, entry.name)
+        case lab_records.ProcessThawed():
+            words = lab_records.process_called(entry.kind, entry.name)
             yield {
                 "event": "process",
                 "state": "up",
@@ -97,7 +98,7 @@ def told_of(plan: RunPlan, entry: Record) -> Iterator[Event]:
             }
         case record.EventLate():
             yield {"event": "late", "text": entry.said}
-        case record.Flow(t_lit=float() as t_lit) if entry.t_close is not None:
+        case light_records.Flow(t_lit=float() as t_lit) if entry.t_close is not None:
             fields = {
                 "gpu": entry.gpu,
                 "peer": entry.peer,

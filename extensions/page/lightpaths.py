@@ -15,6 +15,7 @@ import numpy as np
 from ringlight.controller.light.documents import LitPair
 from ringlight.experiments.language.plan import JobPlan, RunPlan
 from ringlight.experiments.record import events as record
+from ringlight.experiments.record import light_records
 from ringlight.experiments.record.events import ENDED, Record
 from ringlight.fabric.allocation.demand import placed, sent_in_steps
 from ringlight.fabric.allocation.dividing import divider
@@ -74,7 +75,7 @@ def _stepped(
         for step in ring_plan.steps
     ]
     yield begin, settings[0], False
-    notes = (setups for setups in records if isinstance(setups, record.RingSetUps))
+    notes = (setups for setups in records if isinstance(setups, light_records.RingSetUps))
     for change in {note.ring["name"]: note.set_ups for note in notes}.get(plane.name, ()):
         pairs = settings[change["step"] % len(settings)]
         yield change["t"], pairs, True
@@ -84,11 +85,11 @@ def _stepped(
 def _divided(
     plan: RunPlan, job: JobPlan, begin: float, gpus: list[str], records: list[Record]
 ) -> Iterator[_Turn]:
-    given = [note for note in records if isinstance(note, record.LightGiven) and note.job == job.name]
+    given = [note for note in records if isinstance(note, light_records.LightGiven) and note.job == job.name]
     made = [
         decision
         for note in records
-        if isinstance(note, record.LightDecisions) and note.job == job.name
+        if isinstance(note, light_records.LightDecisions) and note.job == job.name
         for decision in note.decisions
         if "lightpaths" in decision
     ]

@@ -22,8 +22,9 @@ from ringlight.controller.packets.attachment import FabricDocument, fabric_docum
 from ringlight.experiments.language.plan import JobPlan, RunPlan
 from ringlight.experiments.language.text import ScenarioError
 from ringlight.experiments.record import events as record
-from ringlight.experiments.record.events import Record, read_records
+from ringlight.experiments.record.events import Record
 from ringlight.experiments.record.folder import environment_of, experiment_of
+from ringlight.experiments.record.lines import read_records
 from ringlight.experiments.record.runs import AGAIN
 from ringlight.extensions.page.api_events import cross_connect, events_of, moved
 from ringlight.extensions.page.lightpaths import lightpaths

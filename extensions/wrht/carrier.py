@@ -11,7 +11,7 @@ import numpy as np
 
 from ringlight.experiments.backends.simulation.carriers import Assumed, Carrier, Medium
 from ringlight.experiments.language.plan import RunPlan, Setting
-from ringlight.experiments.record.events import RingSetUps
+from ringlight.experiments.record.light_records import RingSetUps
 from ringlight.extensions.wrht.ring_plane import RingPlane, rings
 from ringlight.fabric.light import Optics
 from ringlight.fabric.planes.ring.ring import CLOCKWISE, WdmRing

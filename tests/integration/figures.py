@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ringlight.experiments.analysis.rows import Row, Value, from_json
-from ringlight.experiments.record.events import Record, read_records
+from ringlight.experiments.record.events import Record
+from ringlight.experiments.record.lines import read_records
 
 
 class Figures:

@@ -21,27 +21,28 @@ from ringlight.experiments.language.plan import RunPlan
 from ringlight.experiments.record.events import (
     ActionBegun,
     ActionEnded,
-    Circuits,
     Iteration,
     JobArrived,
     JobRecovered,
     JobState,
+    Record,
+    Reference,
+    Released,
+    WorkerDone,
+    WorkerLost,
+)
+from ringlight.experiments.record.lab_records import (
     LinkRate,
     LinkRateDisturbed,
     PortRate,
     ProcessBack,
     ProcessEnded,
     ProcessorLoad,
-    Record,
-    Reference,
-    Released,
     SwitchDrifted,
     SwitchMended,
-    WorkerDone,
-    WorkerLost,
-    line_of,
-    record_of,
 )
+from ringlight.experiments.record.light_records import Circuits
+from ringlight.experiments.record.lines import line_of, record_of
 from ringlight.experiments.runner.progress import Reporter
 from ringlight.experiments.runner.timeline import run_group
 from ringlight.fabric.parts import canonical

@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 
-from ringlight.experiments.record.events import ProcessFrozen, Record, SwitchDrifted, read_records
+from ringlight.experiments.record.events import Record
+from ringlight.experiments.record.lab_records import ProcessFrozen, SwitchDrifted
+from ringlight.experiments.record.lines import read_records
 from ringlight.testbed.deaths import FILE, DeathLog
 from ringlight.testbed.emulation.network import Emulation
 from tests.integration.labs import running_testbed

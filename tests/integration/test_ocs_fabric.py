@@ -10,7 +10,9 @@ import pytest
 from ringlight.experiments.backends.emulation.backend import EmulationBackend
 from ringlight.experiments.backends.emulation.lab_of_setting import processes_of
 from ringlight.experiments.language.expand import parse
-from ringlight.experiments.record.events import ActionEnded, Circuits, LinkRate
+from ringlight.experiments.record.events import ActionEnded
+from ringlight.experiments.record.lab_records import LinkRate
+from ringlight.experiments.record.light_records import Circuits
 from ringlight.testbed.processes import Addresses
 from tests.drivers import PROTOCOLS
 from tests.integration.controller_rig import free_port

@@ -17,7 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from ringlight.experiments.record.events import LinkRate, LinkRateDisturbed, RunStarted, read_records
+from ringlight.experiments.record.events import RunStarted
+from ringlight.experiments.record.lab_records import LinkRate, LinkRateDisturbed
+from ringlight.experiments.record.lines import read_records
 from ringlight.experiments.record.runs import AGAIN
 from ringlight.testbed.emulation.clean import clean, clean_objects
 from ringlight.testbed.lab import CONTAINER_LABEL, GPU_LABEL, STATE_ROOT, Lab

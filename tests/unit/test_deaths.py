@@ -26,7 +26,8 @@ from ringlight.experiments.backends.emulation.lab import (
     is_planned,
 )
 from ringlight.experiments.backends.protocol import BackendError
-from ringlight.experiments.record.events import JobState, ProcessBack, ProcessEnded
+from ringlight.experiments.record.events import JobState
+from ringlight.experiments.record.lab_records import ProcessBack, ProcessEnded
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.testbed import deaths, services, supervision
 from ringlight.testbed.deaths import Death, DeathLog, Deaths, ProcessKind

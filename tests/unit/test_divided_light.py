@@ -11,15 +11,9 @@ import pytest
 from ringlight.experiments.analysis.result import analyse
 from ringlight.experiments.analysis.rows import where
 from ringlight.experiments.language.expand import Experiment, parse
-from ringlight.experiments.record.events import (
-    Divisions,
-    LightCounters,
-    LightDecisions,
-    ProcessEnded,
-    Record,
-    RunStarted,
-    WorkerDone,
-)
+from ringlight.experiments.record.events import Record, RunStarted, WorkerDone
+from ringlight.experiments.record.lab_records import ProcessEnded
+from ringlight.experiments.record.light_records import Divisions, LightCounters, LightDecisions
 from ringlight.fabric.schedules import steps_named
 from ringlight.workloads.traffic import delivered, delivered_in_steps, sent
 from tests.simulated import records_of, the

@@ -16,7 +16,8 @@ from ringlight.experiments.analysis.result import analyse
 from ringlight.experiments.backends.emulation import drifts
 from ringlight.experiments.backends.emulation.drifts import DriftLog
 from ringlight.experiments.client import Api, ApiError
-from ringlight.experiments.record.events import Record, RunEnded, SwitchDrifted, SwitchMended
+from ringlight.experiments.record.events import Record, RunEnded
+from ringlight.experiments.record.lab_records import SwitchDrifted, SwitchMended
 from ringlight.experiments.report.report import render
 from ringlight.experiments.runner.progress import Reporter
 from ringlight.experiments.runner.timeline import _Run

@@ -16,7 +16,8 @@ from ringlight.experiments.analysis.rows import Label
 from ringlight.experiments.analysis.statistics import is_number
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.expand import parse
-from ringlight.experiments.record.events import JobState, PortRate, Record, Reference, WorkerDone, WorkerReady
+from ringlight.experiments.record.events import JobState, Record, Reference, WorkerDone, WorkerReady
+from ringlight.experiments.record.lab_records import PortRate
 from ringlight.experiments.report.perfetto import write_trace
 from ringlight.experiments.report.report import render
 from ringlight.experiments.report.sections import jobs as jobs_section

@@ -19,7 +19,15 @@ from ringlight.experiments.record.events import (
     EventLate,
     Iteration,
     JobState,
-    LightCounters,
+    Record,
+    Reference,
+    Repeated,
+    RunEnded,
+    RunStarted,
+    WorkerDone,
+    WorkerLost,
+)
+from ringlight.experiments.record.lab_records import (
     LinkRateDisturbed,
     PortRate,
     ProcessBack,
@@ -27,17 +35,10 @@ from ringlight.experiments.record.events import (
     ProcessFrozen,
     ProcessorLoad,
     ProcessThawed,
-    Record,
-    Reference,
-    Repeated,
-    RingSetUps,
-    RunEnded,
-    RunStarted,
     SwitchDrifted,
-    WorkerDone,
-    WorkerLost,
-    read_records,
 )
+from ringlight.experiments.record.light_records import LightCounters, RingSetUps
+from ringlight.experiments.record.lines import read_records
 from ringlight.experiments.record.runs import runs_of
 from tests.simulated import experiment, late, records_of, with_links, with_workers
 

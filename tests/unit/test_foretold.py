@@ -23,12 +23,10 @@ from ringlight.experiments.record.events import (
     Iteration,
     JobRecovered,
     JobState,
-    LinkRate,
-    ProcessEnded,
-    ProcessorLoad,
     Record,
     RunEnded,
 )
+from ringlight.experiments.record.lab_records import LinkRate, ProcessEnded, ProcessorLoad
 from ringlight.experiments.report.page import NO_RESULT
 from ringlight.experiments.report.report import render
 from ringlight.experiments.report.sections import header

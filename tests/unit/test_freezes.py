@@ -16,13 +16,8 @@ import pytest
 from ringlight.containers.worker import patience
 from ringlight.experiments.analysis.freezes import outside, stalled, standstills
 from ringlight.experiments.backends.emulation.astray import Astray as OfLab
-from ringlight.experiments.record.events import (
-    Iteration,
-    ProcessFrozen,
-    ProcessThawed,
-    SwitchDrifted,
-    SwitchMended,
-)
+from ringlight.experiments.record.events import Iteration
+from ringlight.experiments.record.lab_records import ProcessFrozen, ProcessThawed, SwitchDrifted, SwitchMended
 from ringlight.testbed import freezes
 from ringlight.testbed.deaths import Death
 from ringlight.testbed.emulation.network_watch import Astray

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ringlight.experiments.analysis.result import analyse
-from ringlight.experiments.record.events import ProcessorLoad
+from ringlight.experiments.record.lab_records import ProcessorLoad
 from ringlight.experiments.record.runs import AGAIN, runs_of
 from ringlight.experiments.runner.progress import Reporter
 from ringlight.experiments.runner.repeats import Repeats

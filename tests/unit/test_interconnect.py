@@ -11,7 +11,8 @@ from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.expand import Experiment, parse
 from ringlight.experiments.language.plan import RunPlan
 from ringlight.experiments.language.text import ScenarioError
-from ringlight.experiments.record.events import Divisions, Iteration, Record
+from ringlight.experiments.record.events import Iteration, Record
+from ringlight.experiments.record.light_records import Divisions
 from ringlight.experiments.runner.experiment import one_alone
 from ringlight.fabric.allocation.dividing import divider
 from ringlight.fabric.planes.divided.demand_ring import DemandRing

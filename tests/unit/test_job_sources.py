@@ -14,7 +14,7 @@ from ringlight.experiments.cli.show import check_document, show_check
 from ringlight.experiments.language import job_sources
 from ringlight.experiments.language.expand import parse
 from ringlight.experiments.language.text import ScenarioError
-from ringlight.experiments.record import events
+from ringlight.experiments.record import events, lines
 from ringlight.experiments.runner.experiment import nothing_to_run
 from ringlight.fabric.extension import Extension, ExtensionError, InstalledExtension, extensions
 from tests.door import door
@@ -99,15 +99,15 @@ def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.syspath_prepend(str(tmp_path))
     adds = Extension("pairs", events=("added",), jobs={"pairs": "added:PAIRS"})
     found = (*extensions(), InstalledExtension(adds, "acme_pairs"))
-    with door(*found, readers=(events.kinds,)):
+    with door(*found, readers=(lines.kinds,)):
         yield
-    events._KINDS.pop("pairs_computed", None)
+    events.KINDS.pop("pairs_computed", None)
     for name in ("acme_pairs", "acme_pairs.added"):
         sys.modules.pop(name, None)
 
 
 def test_kinds_of_records_of_an_extension_are_known_before_its_jobs_are() -> None:
-    assert events.kinds()["pairs_computed"].__module__ == "acme_pairs.added"
+    assert lines.kinds()["pairs_computed"].__module__ == "acme_pairs.added"
 
 
 def test_jobs_of_a_source_are_computed_together_and_on_record() -> None:
@@ -120,7 +120,7 @@ def test_jobs_of_a_source_are_computed_together_and_on_record() -> None:
     assert not left
     records = [record for batch in batches for record in batch.compute()]
     assert [record.event for record in records] == ["run_started", "pairs_computed", "run_ended"]
-    assert events.record_of(json.loads(events.line_of(records[1]))) == records[1]
+    assert lines.record_of(json.loads(lines.line_of(records[1]))) == records[1]
 
 
 def test_a_source_is_said_by_check_and_may_refuse(capsys: pytest.CaptureFixture[str]) -> None:

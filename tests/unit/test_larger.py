@@ -14,8 +14,10 @@ from ringlight.experiments.analysis.scaling import choose_scale
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.expand import Experiment, parse
 from ringlight.experiments.language.plan import Setting
-from ringlight.experiments.record.events import Aborted, LinkRate, ProcessorLoad, Record, read_records
+from ringlight.experiments.record.events import Aborted, Record
 from ringlight.experiments.record.folder import experiment_of
+from ringlight.experiments.record.lab_records import LinkRate, ProcessorLoad
+from ringlight.experiments.record.lines import read_records
 from ringlight.experiments.runner.command import carry_out_experiment
 from ringlight.experiments.runner.larger import MOST, TooFast, check_links, check_run
 from ringlight.experiments.runner.progress import Reporter

@@ -12,7 +12,8 @@ import yaml
 from ringlight.experiments.analysis.result import analyse, document
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.expand import parse
-from ringlight.experiments.record.events import LightGiven, Record
+from ringlight.experiments.record.events import Record
+from ringlight.experiments.record.light_records import LightGiven
 from ringlight.experiments.report.report import render
 from ringlight.experiments.report.sections.divided import turns
 from ringlight.experiments.report.view import View, view_of

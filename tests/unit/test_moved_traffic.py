@@ -12,7 +12,8 @@ import pytest
 from ringlight.experiments.analysis.machine_faults import SERIES_STEP_S
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.expand import Experiment, load
-from ringlight.experiments.record.events import PortRate, Record
+from ringlight.experiments.record.events import Record
+from ringlight.experiments.record.lab_records import PortRate
 from ringlight.experiments.record.runs import runs_of
 from ringlight.experiments.report.sections.moved import mean_throughput
 from ringlight.experiments.runner import executors

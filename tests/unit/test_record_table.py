@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ringlight.containers.image import ROOT
-from ringlight.experiments.record.events import table
+from ringlight.experiments.record.lines import table
 
 
 def test_the_documentation_lists_every_kind_of_record_as_it_is() -> None:

@@ -16,17 +16,12 @@ from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.client import Api
 from ringlight.experiments.language.expand import load
 from ringlight.experiments.language.plan import RunPlan
-from ringlight.experiments.record.events import (
-    JobState,
+from ringlight.experiments.record.events import JobState, Record, Reference, Repeated, RunEnded, RunStarted
+from ringlight.experiments.record.lab_records import (
     LinkRate,
     LinkRateDisturbed,
     ProcessEnded,
     ProcessorLoad,
-    Record,
-    Reference,
-    Repeated,
-    RunEnded,
-    RunStarted,
     SwitchDrifted,
 )
 from ringlight.experiments.record.runs import AGAIN, runs_of

@@ -8,16 +8,8 @@ from itertools import pairwise
 import pytest
 
 from ringlight.experiments.language.text import ScenarioError
-from ringlight.experiments.record.events import (
-    ENDED,
-    Iteration,
-    JobRecovered,
-    Record,
-    Repeated,
-    RunEnded,
-    line_of,
-    read_records,
-)
+from ringlight.experiments.record.events import ENDED, Iteration, JobRecovered, Record, Repeated, RunEnded
+from ringlight.experiments.record.lines import line_of, read_records
 from ringlight.experiments.record.runs import AGAIN, Run, runs_of
 from tests.simulated import experiment, records_of
 

@@ -28,8 +28,10 @@ from ringlight.experiments.cli.common import Interrupted
 from ringlight.experiments.language.expand import Experiment, load, parse
 from ringlight.experiments.language.plan import Setting
 from ringlight.experiments.language.text import ScenarioError
-from ringlight.experiments.record.events import PortRate, Record, RunEnded, RunFailed, read_records
+from ringlight.experiments.record.events import Record, RunEnded, RunFailed
 from ringlight.experiments.record.folder import RunFolder, read_json, read_port_rates
+from ringlight.experiments.record.lab_records import PortRate
+from ringlight.experiments.record.lines import read_records
 from ringlight.experiments.record.version import code_version
 from ringlight.experiments.runner import command, experiment
 from ringlight.experiments.runner.command import backend_named, carry_out_experiment, finish, load_checked

@@ -16,8 +16,8 @@ from ringlight.controller.server_agent import AgentClient
 from ringlight.controller.store import Store
 from ringlight.experiments.cli.common import echo, say, table
 from ringlight.experiments.language.text import ScenarioError, parse_yaml, read_sets
-from ringlight.experiments.record.events import read_records
 from ringlight.experiments.record.folder import read_json
+from ringlight.experiments.record.lines import read_records
 from ringlight.experiments.runner.progress import Reporter
 from ringlight.fabric.text import HalfCharacterError, cleaned, is_text, parse_json, visible
 

@@ -23,14 +23,11 @@ from ringlight.experiments.record.events import (
     JobArrived,
     JobRecovered,
     JobState,
-    ProcessBack,
-    ProcessEnded,
-    ProcessFrozen,
-    ProcessThawed,
     Record,
     Released,
     RunEnded,
 )
+from ringlight.experiments.record.lab_records import ProcessBack, ProcessEnded, ProcessFrozen, ProcessThawed
 from ringlight.experiments.runner.experiment import choose, one_alone
 from ringlight.experiments.runner.progress import Reporter
 from ringlight.experiments.runner.timeline import run_group, run_in

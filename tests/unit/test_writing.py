@@ -12,8 +12,10 @@ import pytest
 
 from ringlight.experiments.backends.protocol import BackendError
 from ringlight.experiments.language.expand import load
-from ringlight.experiments.record.events import Aborted, PortRate, Record, read_records
+from ringlight.experiments.record.events import Aborted, Record
 from ringlight.experiments.record.folder import RunFolder
+from ringlight.experiments.record.lab_records import PortRate
+from ringlight.experiments.record.lines import read_records
 from ringlight.experiments.record.writing import Lines, WriteError, write_whole, writing
 from ringlight.experiments.runner.command import finish
 from tests.simulated import records_of

@@ -35,7 +35,7 @@ from ringlight.experiments.analysis.prediction import (
     predict_jobs,
 )
 from ringlight.experiments.analysis.rows import Label, Row, Value
-from ringlight.experiments.record.events import RingSetUps
+from ringlight.experiments.record.light_records import RingSetUps
 from ringlight.experiments.record.runs import JobRun, Run
 from ringlight.fabric.extension import loaded
 from ringlight.fabric.paths import NoPathError, PacketView

@@ -10,7 +10,8 @@ import numpy as np
 from ringlight.experiments.analysis.metrics import Context, metric
 from ringlight.experiments.analysis.metrics.light import before_and_after
 from ringlight.experiments.analysis.statistics import median
-from ringlight.experiments.record.events import Divisions, LightDecisions, LightGiven, ProcessEnded
+from ringlight.experiments.record.lab_records import ProcessEnded
+from ringlight.experiments.record.light_records import Divisions, LightDecisions, LightGiven
 from ringlight.experiments.record.runs import SUCCEEDED, JobRun
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.steps import IntArray

@@ -7,7 +7,7 @@ from typing import Any
 
 from ringlight.experiments.analysis.metrics import Context, metric
 from ringlight.experiments.analysis.statistics import median, percentile
-from ringlight.experiments.record.events import (
+from ringlight.experiments.record.light_records import (
     Flow,
     FlowsLost,
     LightCounters,

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from statistics import fmean
 
 from ringlight.experiments.analysis.metrics import Context, metric
-from ringlight.experiments.record.events import LightTurns, Operations
+from ringlight.experiments.record.events import Operations
+from ringlight.experiments.record.light_records import LightTurns
 from ringlight.experiments.record.runs import JobRun
 from ringlight.workloads.phases import phases_of
 

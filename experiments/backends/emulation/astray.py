@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ringlight.experiments.record.events import (
+from ringlight.experiments.record.events import Record
+from ringlight.experiments.record.lab_records import (
     ProcessFrozen,
     ProcessThawed,
-    Record,
     SwitchDrifted,
     SwitchMended,
     process_called,

@@ -9,7 +9,8 @@ from typing import Any
 
 from ringlight.experiments.client import Api, ApiError
 from ringlight.experiments.language.plan import RunPlan
-from ringlight.experiments.record.events import Record, SwitchDrifted, SwitchMended
+from ringlight.experiments.record.events import Record
+from ringlight.experiments.record.lab_records import SwitchDrifted, SwitchMended
 
 #: Seconds between two looks: the controller keeps its events.
 LOOK_S = 1.0

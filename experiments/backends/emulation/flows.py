@@ -6,7 +6,9 @@ import time
 from typing import Any
 
 from ringlight.experiments.client import Api, ApiError
-from ringlight.experiments.record.events import Flow, FlowsLost, Record, record_of
+from ringlight.experiments.record.events import Record
+from ringlight.experiments.record.light_records import Flow, FlowsLost
+from ringlight.experiments.record.lines import record_of
 from ringlight.fabric.topology import Fabric
 
 #: Seconds between two readings.

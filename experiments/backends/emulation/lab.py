@@ -31,26 +31,29 @@ from ringlight.experiments.client import Api, ApiError, Unreachable
 from ringlight.experiments.language.plan import EventPlan, JobPlan, RunPlan, Setting
 from ringlight.experiments.record.events import (
     ENDED,
-    Circuits,
-    Divisions,
     JobRecovered,
     JobState,
-    LightCounters,
-    LightDecisions,
-    LightTurns,
-    LinkBytes,
-    PlaneShown,
-    PortRate,
-    ProcessBack,
-    ProcessEnded,
-    ProcessorLoad,
     Record,
     Reference,
     Released,
     WorkerLost,
-    kinds,
-    record_of,
 )
+from ringlight.experiments.record.lab_records import (
+    LinkBytes,
+    PortRate,
+    ProcessBack,
+    ProcessEnded,
+    ProcessorLoad,
+)
+from ringlight.experiments.record.light_records import (
+    Circuits,
+    Divisions,
+    LightCounters,
+    LightDecisions,
+    LightTurns,
+    PlaneShown,
+)
+from ringlight.experiments.record.lines import kinds, record_of
 from ringlight.experiments.record.writing import writing
 from ringlight.fabric.parts import Link
 from ringlight.fabric.planes.choice import lit_planes

@@ -16,14 +16,8 @@ from ringlight.experiments.backends.emulation.rest import CONNECT_S, Circuits, s
 from ringlight.experiments.backends.protocol import RANK_S, BackendError
 from ringlight.experiments.client import Api, Unreachable
 from ringlight.experiments.language.plan import Setting
-from ringlight.experiments.record.events import (
-    ENDED,
-    LinkRate,
-    LinkRateDisturbed,
-    ProcessEnded,
-    Record,
-    Repeated,
-)
+from ringlight.experiments.record.events import ENDED, Record, Repeated
+from ringlight.experiments.record.lab_records import LinkRate, LinkRateDisturbed, ProcessEnded
 from ringlight.fabric.frames import describe
 from ringlight.fabric.parts import Port
 from ringlight.fabric.paths import Router

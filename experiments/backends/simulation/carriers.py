@@ -10,10 +10,8 @@ from typing import Any, ClassVar, Protocol
 from ringlight.experiments.backends.simulation.regrouping import light
 from ringlight.experiments.backends.simulation.workloads import WorkloadRun
 from ringlight.experiments.language.plan import JobPlan, RunPlan, Setting
-from ringlight.experiments.record.events import (
-    Circuits,
-    Record,
-)
+from ringlight.experiments.record.events import Record
+from ringlight.experiments.record.light_records import Circuits
 from ringlight.fabric.extension import loaders
 from ringlight.fabric.parts import Port
 from ringlight.fabric.planes.packets import packets

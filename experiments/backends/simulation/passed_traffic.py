@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 
-from ringlight.experiments.record.events import PortRate
+from ringlight.experiments.record.lab_records import PortRate
 from ringlight.fabric.parts import Port
 from ringlight.testbed.simulation.engine import Engine
 from ringlight.testbed.simulation.link_flows import Passed

@@ -9,14 +9,8 @@ from functools import partial
 import numpy as np
 
 from ringlight.experiments.language.plan import JobPlan
-from ringlight.experiments.record.events import (
-    Divisions,
-    Iteration,
-    JobState,
-    LightGiven,
-    LightTurns,
-    Operations,
-)
+from ringlight.experiments.record.events import Iteration, JobState, Operations
+from ringlight.experiments.record.light_records import Divisions, LightGiven, LightTurns
 from ringlight.fabric.allocation.dividing import divider
 from ringlight.fabric.planes.wholes.interconnect import Division, Interconnect, PhaseLight
 from ringlight.fabric.schedules import steps_named

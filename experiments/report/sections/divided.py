@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ringlight.experiments.language.spec import quantity
-from ringlight.experiments.record.events import LightDecisions, LightGiven
+from ringlight.experiments.record.light_records import LightDecisions, LightGiven
 from ringlight.experiments.record.runs import Run
 from ringlight.experiments.report.charts import along, key, legend, prefixed, sheet
 from ringlight.experiments.report.drawing import LIGHT, PALETTE

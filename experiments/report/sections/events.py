@@ -14,7 +14,7 @@ from matplotlib.patches import Patch
 from ringlight.experiments.analysis.metrics import LIGHT as MOVES_LIGHT
 from ringlight.experiments.analysis.metrics.faults import FAULTS
 from ringlight.experiments.analysis.metrics.regroup import window
-from ringlight.experiments.record.events import SwitchDrifted
+from ringlight.experiments.record.lab_records import SwitchDrifted
 from ringlight.experiments.record.runs import SUCCEEDED, Action, JobRun, Run
 from ringlight.experiments.report.charts import chart, key, legend, named_rows, note, sheet, spans
 from ringlight.experiments.report.drawing import FACE, INK, LIGHT, QUIET, RULE, WIDE, job_colours, width

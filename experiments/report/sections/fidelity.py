@@ -9,7 +9,7 @@ from ringlight.experiments.analysis.differences import FIGURES
 from ringlight.experiments.analysis.explanations import REACH_PERCENT, signed
 from ringlight.experiments.analysis.machine_faults import LINK_ERROR
 from ringlight.experiments.language.plan import Scale
-from ringlight.experiments.record.events import process_called
+from ringlight.experiments.record.lab_records import process_called
 from ringlight.experiments.report.page import folded, listing, mark, table_of, text
 from ringlight.experiments.report.sections import section
 from ringlight.experiments.report.view import Draw, View, seconds_and_real

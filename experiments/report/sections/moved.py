@@ -22,7 +22,7 @@ from ringlight.experiments.analysis.machine_faults import SERIES_STEP_S
 from ringlight.experiments.analysis.metrics import LIGHT as MOVES_LIGHT
 from ringlight.experiments.analysis.metrics.regroup import beacon_gaps, dark_intervals, phases, window
 from ringlight.experiments.analysis.prediction import nic_rate_bps
-from ringlight.experiments.record.events import PortRate
+from ringlight.experiments.record.lab_records import PortRate
 from ringlight.experiments.record.runs import Action, JobRun, Pair, Run
 from ringlight.experiments.report.charts import (
     Spot,

@@ -2,7 +2,7 @@
 
 from ringlight.containers.image import ROOT
 from ringlight.experiments.analysis.metrics import table
-from ringlight.experiments.record import events
+from ringlight.experiments.record import lines
 
 
 def test_the_page_lists_every_metric() -> None:
@@ -13,4 +13,4 @@ def test_the_page_lists_every_metric() -> None:
 
 def test_the_page_lists_every_kind_of_record() -> None:
     page = (ROOT / "docs" / "cluster.md").read_text()
-    assert f"\n{events.table('ringlight.extensions.cluster.records')}\n" in page
+    assert f"\n{lines.table('ringlight.extensions.cluster.records')}\n" in page

@@ -14,7 +14,7 @@ from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.cli.show import check_document
 from ringlight.experiments.language.expand import Experiment, load, parse
 from ringlight.experiments.language.text import ScenarioError
-from ringlight.experiments.record.events import read_records
+from ringlight.experiments.record.lines import read_records
 from ringlight.experiments.runner import experiment as experiment_module
 from ringlight.experiments.runner import progress
 from ringlight.experiments.runner.command import carry_out_experiment, finish

@@ -18,16 +18,10 @@ from ringlight.experiments.backends.emulation.backend import EmulationBackend
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.expand import Experiment, load, parse
 from ringlight.experiments.language.text import ScenarioError
-from ringlight.experiments.record.events import (
-    Iteration,
-    LinkRate,
-    Record,
-    RingSetUps,
-    RunEnded,
-    WorkerDone,
-    line_of,
-    read_records,
-)
+from ringlight.experiments.record.events import Iteration, Record, RunEnded, WorkerDone
+from ringlight.experiments.record.lab_records import LinkRate
+from ringlight.experiments.record.light_records import RingSetUps
+from ringlight.experiments.record.lines import line_of, read_records
 from ringlight.experiments.record.runs import runs_of
 from ringlight.experiments.runner.command import carry_out_experiment, load_checked
 from ringlight.experiments.runner.progress import Reporter

@@ -27,7 +27,6 @@ from ringlight.experiments.record.events import (
     CommandEnded,
     CommandStarted,
     JobState,
-    LinkBytes,
     Record,
     Released,
     RunEnded,
@@ -35,6 +34,7 @@ from ringlight.experiments.record.events import (
     WorkerDone,
 )
 from ringlight.experiments.record.folder import RunFolder
+from ringlight.experiments.record.lab_records import LinkBytes
 from ringlight.experiments.record.runs import runs_of
 from ringlight.extensions.own_containers import guests
 from ringlight.extensions.own_containers.guests import (

@@ -17,7 +17,7 @@ from ringlight.experiments.backends.emulation.backend import EmulationBackend
 from ringlight.experiments.language.expand import Experiment, parse
 from ringlight.experiments.language.paths import put
 from ringlight.experiments.language.text import parse_yaml, read_text
-from ringlight.experiments.record.events import read_records
+from ringlight.experiments.record.lines import read_records
 from ringlight.experiments.record.runs import Run, runs_of
 from ringlight.experiments.runner.command import carry_out_experiment
 from ringlight.testbed.processes import Addresses
