@@ -167,10 +167,12 @@ class ManagementProtocol:
 
 def protocol_named(name: str) -> ManagementProtocol:
     """Return the protocol of that name, the core's or an extension's. Raises ValueError."""
-    load = loaders("protocols").get(name)
-    if load is None:
-        raise ValueError(f"{name!r} is not a management protocol of the emulated switch")
-    protocol: ManagementProtocol = load()
+    known = loaders("protocols")
+    if name not in known:
+        raise ValueError(
+            f"{name!r} is not a management protocol of the emulated switch; there are {', '.join(known)}"
+        )
+    protocol: ManagementProtocol = known[name]()
     return protocol
 
 
