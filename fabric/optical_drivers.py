@@ -22,10 +22,10 @@ class DriverKind:
 
     ``made_by``: ``"module:object"`` of the class or function that makes it, the module's name relative to the
     extension's package, as ``controller/optical/registry.py`` calls it. ``products``: profiles that its
-    switch may have besides those of `CLASSES`, by their keys in ``profiles``. ``profile``: the one that it has
-    unless another is said. ``protocol``: what the emulated switch serves for it, by its key in ``protocols``,
-    which for a driver with a rig is the driver's own; None if it cannot be emulated. ``login``: whether there
-    is a user to say.
+    switch may have besides those of `CLASSES`, by their keys in ``profiles``. ``profile``: the one that it
+    has unless another is said. ``protocol``: what the emulated switch serves for it, by its key in
+    ``protocols`` (a driver with a rig has the same name); None if it cannot be emulated. ``login``: whether
+    there is a user to say.
 
     ``options``: what can be said in ``options``, as the driver describes it; ``emulated_options``: those
     that make sense for an emulated switch, too; ``emulated``: keys of the inventory entry of every emulated

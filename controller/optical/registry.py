@@ -1,8 +1,8 @@
 """Make drivers from inventory entries.
 
 The kind of a driver (:mod:`fabric.optical_drivers`) names what makes it, in the package of its extension: a
-class or a function, which gets the switch's name, its entry, its size and the OpenFlow plane. A hyphen and an underscore are the same in a
-driver's name.
+class or a function, which gets the switch's name, its entry, its size and the OpenFlow plane. A hyphen and an
+underscore are the same in a driver's name.
 """
 
 from __future__ import annotations
