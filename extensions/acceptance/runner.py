@@ -60,19 +60,19 @@ def run_check(rig: Rig, check: Check) -> CheckOutcome:
         return outcome("skipped", str(lack))
     except CheckFailed as error:
         return outcome("failed", rig.ended() or str(error))
+    except OpticalError as error:
+        log.debug("%s", check.name, exc_info=True)
+        return outcome("failed", rig.ended() or f"{type(error).__name__}: {error}")
     except Exception as error:
         log.debug("%s", check.name, exc_info=True)
-        return outcome("failed", rig.ended() or _reason(error))
+        return outcome("failed", _with_place(error))
     return outcome("green")
 
 
-def _reason(error: Exception) -> str:
-    """Return what went wrong, and for an error that no driver should raise also where, on one line."""
-    said = f"{type(error).__name__}: {error}"
-    if isinstance(error, OpticalError):
-        return said
+def _with_place(error: Exception) -> str:
+    """Return an error that no driver should raise, and where it was raised, on one line."""
     place = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{said} ({place.filename}, line {place.lineno}, in {place.name})"
+    return f"{type(error).__name__}: {error} ({place.filename}, line {place.lineno}, in {place.name})"
 
 
 def run_checks(

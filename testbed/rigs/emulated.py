@@ -45,7 +45,7 @@ START_S = 30.0
 #: requests, which must not take as long.
 IDLE_S = 2.0
 #: Within which a process that has let go of its clients is at its end, seconds.
-END_S = 0.3
+END_S = 1.0
 _NICENESS = -15
 
 
@@ -96,18 +96,19 @@ class Proxy:
                 client, _ = self._listener.accept()
             except OSError:
                 return
-            thread = threading.Thread(target=self._serve, args=(client,), name="proxy", daemon=True)
+            thread = threading.Thread(target=self._attend, args=(client,), name="proxy", daemon=True)
             self._threads.append(thread)
             thread.start()
 
+    def _attend(self, client: socket.socket) -> None:
+        """Serve a client. Neither its end nor the switch's is an error."""
+        with contextlib.suppress(OSError):
+            self._serve(client)
+
     @contextmanager
     def _with_switch(self, client: socket.socket) -> Iterator[socket.socket]:
-        """Yield a connection to the switch for as long as the client's. The end of either is not an error."""
-        with (
-            client,
-            contextlib.suppress(OSError),
-            socket.create_connection(self._upstream, timeout=30) as switch,
-        ):
+        """Yield a connection to the switch for as long as the client's. Raises OSError."""
+        with client, socket.create_connection(self._upstream, timeout=30) as switch:
             for end in (client, switch):
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with self._lock:

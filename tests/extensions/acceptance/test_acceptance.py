@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ringlight.controller.optical.errors import Unreachable
 from ringlight.controller.optical.model import Identity
 from ringlight.extensions.acceptance import numbered_frames
 from ringlight.extensions.acceptance.checks import CHECKS
@@ -137,7 +138,11 @@ def test_a_write_that_is_no_addition_and_no_removal_is_shown(monkeypatch: pytest
 
 def test_a_switch_that_has_ended_is_the_reason_for_what_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Untouched, "ended", lambda self: "the emulated switch has ended: KeyError: 'X'")
-    found = [*outcomes(24).values(), *outcomes(3, open=lambda: 1 / 0).values()]
+
+    def unreachable() -> None:
+        raise Unreachable("the switch has ended the connection")
+
+    found = [*outcomes(24).values(), *outcomes(3, open=unreachable).values()]
     assert {(one.state, one.text) for one in found} == {
         ("failed", "the emulated switch has ended: KeyError: 'X'")
     }
