@@ -33,7 +33,8 @@ class Profile:
     A command occupies the device for ``command_s`` + ``command_per_xc_s`` for each cross-connect that it
     changes; only then does anything happen to the light. A new cross-connect is dark for ``dark_s`` plus a
     uniform jitter of up to ``dark_jitter_s``; then its ports are TUNED. The receiver at the far end needs
-    another ``retrain_s`` before it passes packets, which the switch cannot see.
+    another ``retrain_s`` before it passes packets, which the switch cannot see, and which is part of the dark
+    time. Drivers wait for light as long as their switch's profile says.
     """
 
     name: str
