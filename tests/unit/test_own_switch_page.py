@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from docs.switch.ringlight_acme import EXTENSION
 from docs.switch.ringlight_acme.driver import parse_identity, parse_powers, parse_reading
-from ringlight.controller.optical.base import Deadline, OpticalSwitchDriver
+from ringlight.controller.optical.base import OpticalSwitchDriver
+from ringlight.controller.optical.deadline import Deadline
 from ringlight.controller.optical.errors import ProtocolError, Refused
 from ringlight.controller.optical.registry import make_driver
 from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, PortState

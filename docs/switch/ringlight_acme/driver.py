@@ -9,18 +9,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ringlight.controller.optical import errors
-from ringlight.controller.optical.base import Deadline, OpticalSwitchDriver
+from ringlight.controller.optical.base import OpticalSwitchDriver
 from ringlight.controller.optical.connection import Connection, ask_again
+from ringlight.controller.optical.deadline import Deadline
 from ringlight.controller.optical.inventory import Entry
 from ringlight.controller.optical.model import Capabilities, Identity, PortStatus, Snapshot
 from ringlight.controller.optical.readings import check_size, checked_pairs
 from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, PortState
 
-#: Cross-connects of one write.
-MAX_BATCH = 64
-#: Longest wait for a reply, seconds.
-REPLY_S = 5.0
-#: Power that stands for no light, dBm.
+MAX_BATCH = 64  # cross-connects of one write
+REPLY_S = 5.0  # longest wait for a reply, seconds
 NO_LIGHT_DBM = -60.0
 
 _STATES = {"": CrossConnectState.CONNECTED, "*": CrossConnectState.PENDING_CONNECTION}

@@ -12,7 +12,8 @@ reason as its reply. A write is answered once it is carried out; its light may s
 """
 
 from ringlight.fabric.crossconnect import PortState
-from ringlight.testbed.emulation.optical.device import Admin, DeviceError, Rewire, SetAdmin
+from ringlight.testbed.emulation.optical.commands import Admin, DeviceError, Rewire, SetAdmin
+from ringlight.testbed.emulation.optical.monitors import power_dbm
 from ringlight.testbed.emulation.optical.session import Conversation, ManagementProtocol, Switch, Work
 
 MAX_LINE_BYTES = 1 << 16
@@ -61,12 +62,12 @@ class AcmeSession(Conversation[bytes]):
                 return f"Acme P{device.size} A0001 1.0 {device.size}"
             case "SHOW", ():
                 wires = device.cross_connects()
-                moving = ["" if device.is_tuned(wire, now_ns) else "*" for wire in wires]
+                moving = ["" if device.mirrors.is_tuned(wire, now_ns) else "*" for wire in wires]
                 pairs = [f"{w.ingress}-{w.egress}{star}" for w, star in zip(wires, moving, strict=True)]
                 letters = [self._letter(port, now_ns) for port in range(1, 2 * device.size + 1)]
                 return " ".join([str(len(wires)), *pairs, "".join(letters)])
             case "POWER", (_, *_):
-                return " ".join(f"{device.power_dbm(port, now_ns):.1f}" for port in ports)
+                return " ".join(f"{power_dbm(device, port, now_ns):.1f}" for port in ports)
         raise ValueError(word)
 
     def _letter(self, port: int, now_ns: int) -> str:
