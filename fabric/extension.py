@@ -100,8 +100,8 @@ class Extension:
     #: By its name, a ``ManagementProtocol`` (:mod:`testbed.emulation.optical.session`), which the emulated
     #: optical switch loads to serve it.
     protocols: Mapping[str, str] = field(default_factory=dict)
-    #: By its name, a ``Profile`` (:mod:`fabric.optical_profiles`), the times and losses of a product, which
-    #: fabric files name.
+    #: By its name, which the object has, too, a ``Profile`` (:mod:`fabric.optical_profiles`), the times and
+    #: losses of a product, which fabric files name.
     profiles: Mapping[str, str] = field(default_factory=dict)
     #: By name, which is its driver's, a subclass of :class:`~testbed.rigs.rig.Rig` that takes no argument;
     #: ``testbed.rigs.rigs()`` loads all.
@@ -151,7 +151,7 @@ class InstalledExtension:
         try:
             module = importlib.import_module(f"{self.package}.{module_name}")
             return getattr(module, name) if name else module
-        except (ImportError, AttributeError) as error:
+        except (ImportError, AttributeError, SyntaxError) as error:
             raise ExtensionError(
                 f"extension {self.extension.name}: {value} cannot be loaded: {error}"
             ) from None
@@ -279,7 +279,7 @@ def _of_folder(name: str, package: str) -> InstalledExtension:
 def _of_entry_point(point: EntryPoint) -> InstalledExtension:
     try:
         extension = point.load()
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, SyntaxError) as error:
         raise ExtensionError(f"extension {point.name}: {point.value} cannot be loaded: {error}") from None
     if not isinstance(extension, Extension) or extension.name != point.name:
         raise ExtensionError(f"extension {point.name}: {point.value} is not an Extension of that name")

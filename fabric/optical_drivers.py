@@ -20,10 +20,12 @@ CLASSES = ("mems", "piezo", "ideal")
 class DriverKind:
     """The facts of a driver that fabric files and testbeds need.
 
-    ``made_by``: ``"package.module:object"`` of the class or function that makes it, as
-    ``controller/optical/registry.py`` calls it. ``products``: profiles that its switch may have besides those
-    of `CLASSES`. ``profile``: the one that it has unless another is said. ``protocol``: what the emulated
-    switch serves for it, None if it cannot be emulated. ``login``: whether there is a user to say.
+    ``made_by``: ``"module:object"`` of the class or function that makes it, the module's name relative to the
+    extension's package, as ``controller/optical/registry.py`` calls it. ``products``: profiles that its
+    switch may have besides those of `CLASSES`, by their keys in ``profiles``. ``profile``: the one that it
+    has unless another is said. ``protocol``: what the emulated switch serves for it, by its key in
+    ``protocols`` (a driver with a rig has the same name); None if it cannot be emulated. ``login``: whether
+    there is a user to say.
 
     ``options``: what can be said in ``options``, as the driver describes it; ``emulated_options``: those
     that make sense for an emulated switch, too; ``emulated``: keys of the inventory entry of every emulated
@@ -43,7 +45,7 @@ class DriverKind:
 
 
 #: Without a product in its name, for the fabric files that had it before there were others.
-SCPI = DriverKind("ringlight.controller.optical.scpi:ScpiDriver", protocol="scpi", login=False)
+SCPI = DriverKind("controller.optical.scpi:ScpiDriver", protocol="scpi", login=False)
 
 #: Keys of an inventory entry that no option may take the place of.
 RESERVED = frozenset(

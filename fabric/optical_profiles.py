@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Literal
 
-from ringlight.fabric.extension import loaders
+from ringlight.fabric.extension import ExtensionError, InstalledExtension, entries
 
 #: How a switch whose management protocol names ports does that: by number, or by places, with 8 ports in a
 #: module, and 8 modules in a shelf where shelves are counted.
@@ -33,7 +33,8 @@ class Profile:
     A command occupies the device for ``command_s`` + ``command_per_xc_s`` for each cross-connect that it
     changes; only then does anything happen to the light. A new cross-connect is dark for ``dark_s`` plus a
     uniform jitter of up to ``dark_jitter_s``; then its ports are TUNED. The receiver at the far end needs
-    another ``retrain_s`` before it passes packets, which the switch cannot see.
+    another ``retrain_s`` before it passes packets, which the switch cannot see, and which is part of the dark
+    time. Drivers wait for light as long as their switch's profile says.
     """
 
     name: str
@@ -160,5 +161,18 @@ IDEAL = Profile("ideal", 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 @cache
 def profiles() -> Mapping[str, Profile]:
-    """Return all profiles by name, the core's first. Raises ExtensionError."""
-    return {name: load() for name, load in loaders("profiles").items()}
+    """Return all profiles by name, the core's first.
+
+    Raises ExtensionError, also for a profile that has another name than it is listed by.
+    """
+    return {name: _profile(name, *listed) for name, listed in entries("profiles").items()}
+
+
+def _profile(name: str, installed: InstalledExtension, value: str) -> Profile:
+    profile: Profile = installed.load(value)
+    if profile.name != name:
+        owner = installed.extension.name
+        raise ExtensionError(
+            f"extension {owner}: profiles: {value} is called {profile.name!r}, and listed as {name!r}"
+        )
+    return profile

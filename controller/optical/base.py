@@ -67,7 +67,8 @@ log = logging.getLogger(__name__)
 class OpticalSwitchDriver(ABC):
     """Base of every driver; see the top of this file for what it does and what a subclass adds.
 
-    ``secrets`` are strings that must never appear in a log line or an error.
+    A driver has ``self.name`` and ``self.size``. ``secrets`` are strings that must never appear in a log line
+    or an error.
     """
 
     def __init__(self, name: str, capabilities: Capabilities, secrets: Iterable[str] = ()) -> None:

@@ -117,7 +117,11 @@ def dual_sided(size: int) -> tuple[frozenset[int], frozenset[int]]:
 
 @dataclass(frozen=True)
 class PortStatus:
-    """State of a port, and whether it is administratively enabled. A port without light is BLOCKED."""
+    """State of a port, and whether it is administratively enabled.
+
+    A port is TUNING while its mirrors move, and BLOCKED without a cross-connect, and where it is disabled,
+    which leaves its cross-connect.
+    """
 
     state: PortState
     enabled: bool = True
@@ -125,7 +129,17 @@ class PortStatus:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Reading of a switch. ``foreign``: cross-connects that the switch attributes to another owner."""
+    """Reading of a switch.
+
+    ``cross_connects``: all that it shows, with their states; PENDING_CONNECTION while mirrors still move.
+    ``ports``: every port of the switch, used or not. ``foreign``: cross-connects that the switch attributes
+    to another owner. The base class fills in ``taken_at``. Such as, of a switch with two ingresses, where
+    1->3 stands and port 4 is disabled::
+
+        Snapshot("ocs0", {CrossConnect(1, 3): CrossConnectState.CONNECTED}, {
+            1: PortStatus(PortState.TUNED), 2: PortStatus(PortState.BLOCKED),
+            3: PortStatus(PortState.TUNED), 4: PortStatus(PortState.BLOCKED, enabled=False)})
+    """
 
     switch: str
     cross_connects: Mapping[CrossConnect, CrossConnectState]

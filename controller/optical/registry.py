@@ -1,41 +1,44 @@
 """Make drivers from inventory entries.
 
-The kind of a driver (:mod:`fabric.optical_drivers`) names what makes it: a class or a function, which gets
-the switch's name, its entry, its size and the OpenFlow plane. A hyphen and an underscore are the same in a
-driver's name.
+The kind of a driver (:mod:`fabric.optical_drivers`) names what makes it, in the package of its extension: a
+class or a function, which gets the switch's name, its entry, its size and the OpenFlow plane. A hyphen and an
+underscore are the same in a driver's name.
 """
 
 from __future__ import annotations
 
-import importlib
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from ringlight.controller.optical.base import OpticalSwitchDriver
+from ringlight.fabric.extension import ExtensionError, entries
 from ringlight.fabric.optical_drivers import driver_kinds, driver_of
 
 Build = Callable[[str, Mapping[str, Any], int, Any], OpticalSwitchDriver]
 
 
 def _build(name: str) -> Build:
-    """Return what makes the driver of this name. Raises ValueError if there is none, or if it cannot be
-    loaded.
+    """Return what makes the driver of this name.
+
+    Raises ValueError if there is none, or if it cannot be loaded or lacks methods that a driver must have.
     """
     kind = driver_kinds().get(driver_of(name))
     if kind is None:
         raise ValueError(f"there is no driver {name!r}")
-    module, _, attribute = kind.made_by.partition(":")
+    installed, _ = entries("drivers")[driver_of(name)]
     try:
-        build: Build = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+        build: Build = installed.load(kind.made_by)
+    except ExtensionError as error:
         # A package that an optional driver needs, or a broken extension.
-        raise ValueError(f"{name}: {kind.made_by} cannot be loaded: {error}") from None
+        raise ValueError(f"{name}: {error}") from None
+    if missing := sorted(getattr(build, "__abstractmethods__", ())):
+        raise ValueError(f"{name}: {kind.made_by} lacks {', '.join(missing)}")
     return build
 
 
 def check_driver(name: str) -> None:
-    """Check that a driver of this name can be loaded. Raises ValueError."""
+    """Check that a driver of this name can be loaded, and is one. Raises ValueError."""
     _build(name)
 
 

@@ -199,6 +199,8 @@ def _emulated(drivers: Sequence[str] | None, profile: str, size: int) -> Mapping
     chosen = {name: rig for name, rig in known.items() if not drivers or name in drivers}
     for name in [name for name, rig in chosen.items() if rig.missing()]:
         say(f"{name} is left out: {chosen.pop(name).missing()}")
+    for name in chosen:
+        _check_kind(name)
 
     def making(rig: type[Rig]) -> Make:
         def make(to_measure: bool) -> Rig:
@@ -213,6 +215,23 @@ def _emulated(drivers: Sequence[str] | None, profile: str, size: int) -> Mapping
     called = f", {profile}" if profile else ""
     makers = {f"{name}{called}": making(rig) for name, rig in chosen.items()}
     return makers or fail("--driver: none of them can be tested on this machine")
+
+
+def _check_kind(name: str) -> None:
+    """Check that the driver that a rig is for can be made, and its switch emulated. Raises UserError."""
+    from ringlight.controller.optical.registry import check_driver
+    from ringlight.fabric.optical_drivers import driver_kinds
+    from ringlight.testbed.emulation.optical.session import protocol_named
+
+    kind = driver_kinds().get(name)
+    if kind is None:
+        return
+    try:
+        check_driver(name)
+        if kind.protocol is not None:
+            protocol_named(kind.protocol)
+    except ValueError as error:
+        fail(f"--driver {name}: {error}", 2)
 
 
 def _entry(

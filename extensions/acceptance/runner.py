@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -58,12 +59,20 @@ def run_check(rig: Rig, check: Check) -> CheckOutcome:
     except Lacks as lack:
         return outcome("skipped", str(lack))
     except CheckFailed as error:
-        return outcome("failed", str(error))
+        return outcome("failed", rig.ended() or str(error))
+    except OpticalError as error:
+        log.debug("%s", check.name, exc_info=True)
+        return outcome("failed", rig.ended() or f"{type(error).__name__}: {error}")
     except Exception as error:
         log.debug("%s", check.name, exc_info=True)
-        reason = str(error) if isinstance(error, OpticalError) else repr(error)
-        return outcome("failed", f"{type(error).__name__}: {reason}")
+        return outcome("failed", _with_place(error))
     return outcome("green")
+
+
+def _with_place(error: Exception) -> str:
+    """Return an error that no driver should raise, and where it was raised, on one line."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({place.filename}, line {place.lineno}, in {place.name})"
 
 
 def run_checks(
@@ -118,10 +127,17 @@ def accept(
 ) -> dict[str, Any]:
     """Run the checks on one switch, from making its rig to its end. Return a document with its identity, its
     items and its checks.
+
+    Raises CheckFailed if the switch ends before it has said who it is, and the exceptions of its driver.
     """
     started = time.monotonic()
     with closing(make()) as rig:
-        who = identity(rig)
+        try:
+            who = identity(rig)
+        except OpticalError:
+            if ended := rig.ended():
+                raise CheckFailed(f"{name}: {ended}") from None
+            raise
         outcomes = run_checks(rig, checks, progress)
         ports = {"ingress": len(rig.inputs), "egress": len(rig.outputs)}
     took_s = round(time.monotonic() - started, 1)

@@ -19,7 +19,7 @@ CALIENT_S320 = replace(MEMS, name="calient-s320", port_names="shelf.module.port"
 _PRODUCTS = ("calient-s320",)
 
 TL1 = DriverKind(
-    "ringlight.extensions.calient.calient_tl1:CalientTl1Driver",
+    "calient_tl1:CalientTl1Driver",
     _PRODUCTS,
     "calient-s320",
     "calient-tl1",
@@ -28,7 +28,7 @@ TL1 = DriverKind(
 )
 
 REST = DriverKind(
-    "ringlight.extensions.calient.calient_rest:CalientRestDriver",
+    "calient_rest:CalientRestDriver",
     _PRODUCTS,
     "calient-s320",
     "calient-rest",

@@ -12,7 +12,7 @@ from ringlight.fabric.optical_profiles import MEMS
 OCP = replace(MEMS, name="ocp", port_names="number")
 
 GNMI = DriverKind(
-    "ringlight.extensions.ocp.ocp_gnmi:GnmiDriver",
+    "ocp_gnmi:GnmiDriver",
     ("ocp",),
     "ocp",
     "ocp-gnmi",

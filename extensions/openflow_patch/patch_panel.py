@@ -4,6 +4,4 @@ from __future__ import annotations
 
 from ringlight.fabric.optical_drivers import DriverKind
 
-PATCH_PANEL = DriverKind(
-    "ringlight.extensions.openflow_patch.driver:OpenFlowDriver", login=False, is_bridge=True
-)
+PATCH_PANEL = DriverKind("driver:OpenFlowDriver", login=False, is_bridge=True)

@@ -19,14 +19,12 @@ POLATIS_6000 = replace(POLATIS_7000, name="polatis-6000")
 _PRODUCTS = ("polatis-7000", "polatis-6000")
 
 #: The core's driver, for switches that are known to be Polatis'.
-POLATIS_SCPI = replace(SCPI, products=_PRODUCTS, profile="polatis-7000")
+POLATIS_SCPI = replace(SCPI, made_by="polatis_scpi:ScpiDriver", products=_PRODUCTS, profile="polatis-7000")
 
-TL1 = DriverKind(
-    "ringlight.extensions.polatis.polatis_tl1:PolatisTl1Driver", _PRODUCTS, "polatis-7000", "polatis-tl1"
-)
+TL1 = DriverKind("polatis_tl1:PolatisTl1Driver", _PRODUCTS, "polatis-7000", "polatis-tl1")
 
 RESTCONF = DriverKind(
-    "ringlight.extensions.polatis.polatis_restconf:PolatisRestconfDriver",
+    "polatis_restconf:PolatisRestconfDriver",
     _PRODUCTS,
     "polatis-7000",
     "polatis-restconf",
@@ -37,7 +35,7 @@ RESTCONF = DriverKind(
 )
 
 NETCONF = DriverKind(
-    "ringlight.extensions.polatis.polatis_netconf:NetconfDriver",
+    "polatis_netconf:NetconfDriver",
     _PRODUCTS,
     "polatis-7000",
     options=frozenset({"key_file", "host_key", "known_hosts", "verify"}),

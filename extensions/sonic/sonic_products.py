@@ -14,7 +14,7 @@ SONIC_OCS = replace(MEMS, name="sonic-ocs", port_names="number")
 _PRODUCTS = ("sonic-ocs",)
 
 REST = DriverKind(
-    "ringlight.extensions.sonic.sonic_rest:SonicRestDriver",
+    "sonic_rest:SonicRestDriver",
     _PRODUCTS,
     "sonic-ocs",
     "sonic-ocs",
@@ -23,7 +23,7 @@ REST = DriverKind(
 )
 
 GNMI = DriverKind(
-    "ringlight.extensions.sonic.sonic_gnmi:SonicGnmiDriver",
+    "sonic_gnmi:SonicGnmiDriver",
     _PRODUCTS,
     "sonic-ocs",
     "sonic-ocs-gnmi",

@@ -44,6 +44,8 @@ START_S = 30.0
 #: A session that says nothing for so long is ended, seconds. A busy machine holds a client up between two
 #: requests, which must not take as long.
 IDLE_S = 2.0
+#: Within which a process that has let go of its clients is at its end, seconds.
+END_S = 1.0
 _NICENESS = -15
 
 
@@ -52,11 +54,14 @@ class Proxy:
 
     ``seen``: the writes. ``lose``: whether the next one is lost, True after it has had its effect.
     ``garble``: readings are damaged. Each request has one reply; of SCPI both are lines (a set command comes
-    with a query behind it).
+    with a query behind it). A proxy for another protocol says what a write is, and what a reading, in
+    ``WRITE`` and ``READ``; where a message is not a line, it has :meth:`request` and :meth:`reply` of its
+    own.
     """
 
+    #: Found in every request that changes the switch.
     WRITE = re.compile(rb"conn\w*:(add|sub|only)|disc|port:(enab|dis)|\*rst", re.IGNORECASE)
-    #: A reading of what stands.
+    #: Found in every request for the cross-connects that stand.
     READ = re.compile(rb"stat\?")
 
     def __init__(self, upstream: tuple[str, int]) -> None:
@@ -91,18 +96,19 @@ class Proxy:
                 client, _ = self._listener.accept()
             except OSError:
                 return
-            thread = threading.Thread(target=self._serve, args=(client,), name="proxy", daemon=True)
+            thread = threading.Thread(target=self._attend, args=(client,), name="proxy", daemon=True)
             self._threads.append(thread)
             thread.start()
 
+    def _attend(self, client: socket.socket) -> None:
+        """Serve a client. Neither its end nor the switch's is an error."""
+        with contextlib.suppress(OSError):
+            self._serve(client)
+
     @contextmanager
     def _with_switch(self, client: socket.socket) -> Iterator[socket.socket]:
-        """Yield a connection to the switch for as long as the client's. The end of either is not an error."""
-        with (
-            client,
-            contextlib.suppress(OSError),
-            socket.create_connection(self._upstream, timeout=30) as switch,
-        ):
+        """Yield a connection to the switch for as long as the client's. Raises OSError."""
+        with client, socket.create_connection(self._upstream, timeout=30) as switch:
             for end in (client, switch):
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with self._lock:
@@ -152,7 +158,9 @@ class Proxy:
 class ScpiRig(Rig):
     """The emulated optical switch process, its faceplate in a namespace, a proxy before its SCPI port.
 
-    A rig for another of its management protocols is a subclass that names it and makes a proxy for it.
+    A rig for another of its management protocols is a subclass that has its own ``protocol``, ``profile``,
+    ``addition``, ``removal`` and ``proxy_of``; what it leaves out is SCPI's. Whether there is a login is its
+    driver's to say (``DriverKind``).
     """
 
     addition: ClassVar[str] = r"conn\w*:(add|only)"
@@ -165,7 +173,6 @@ class ScpiRig(Rig):
     wavelengths: ClassVar[int] = 0
     #: What the switch calls the protocol; the driver has the same name.
     protocol: ClassVar[str] = "scpi"
-    #: Further entries of the inventory.
     proxy_of: ClassVar[type[Proxy]] = Proxy
 
     def __init__(
@@ -196,13 +203,14 @@ class ScpiRig(Rig):
 
     def _arguments(self) -> list[str]:
         """Return the further arguments of the switch's process."""
-        if self.protocol == "scpi":
-            return []
+        served = [] if self.protocol == "scpi" else ["--serve", f"{self.protocol}=127.0.0.1:0"]
+        if not self._login:
+            return served
         users = self._lab.state_dir / "users"
         users.write_text(f"{USER}:{PASSWORD}\n")
         (self._lab.state_dir / "password").write_text(f"{PASSWORD}\n")
         (self._lab.state_dir / "wrong").write_text(f"{WRONG_PASSWORD}\n")
-        return ["--serve", f"{self.protocol}=127.0.0.1:0", "--users", str(users)]
+        return [*served, "--users", str(users)]
 
     def _start(self, namespace: str) -> None:
         self._ready = self._lab.state_dir / "ocs0.ready"
@@ -265,10 +273,24 @@ class ScpiRig(Rig):
         assert self._maps is not None
         return self._maps
 
+    def ended(self) -> str:
+        if self._process is None:
+            return ""
+        try:
+            self._process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            return ""
+        return f"the emulated switch has ended: {last_words((self._lab.state_dir / 'ocs0.log').read_text())}"
+
+    @property
+    def _login(self) -> bool:
+        """Return whether clients say who they are."""
+        return driver_kinds()[self.protocol].login
+
     def _make(self, address: str, password: str = "password") -> OpticalSwitchDriver:
         profile = profiles()[self.profile].declared()
         entry: dict[str, Any] = {"driver": self.protocol, "address": address, "profile": profile}
-        if self.protocol != "scpi":
+        if self._login:
             entry |= {"username": USER, "password_file": str(self._lab.state_dir / password)}
         if self.wavelengths:
             entry["wavelengths"] = self.wavelengths
@@ -281,7 +303,7 @@ class ScpiRig(Rig):
         return self._make(nobodys_address())
 
     def locked_out(self) -> OpticalSwitchDriver | None:
-        return None if self.protocol == "scpi" else self._make(self.address, "wrong")
+        return self._make(self.address, "wrong") if self._login else None
 
     def truth(self) -> set[CrossConnect]:
         return {CrossConnect(i, circuit.egress, w) for (i, w), circuit in self.maps.cross_connects().items()}
@@ -389,6 +411,13 @@ class WssRig(ScpiRig):
         super().close()
         if hasattr(self, "lasers"):
             self.lasers.close()
+
+
+def last_words(log: str) -> str:
+    """Return the last line of a process's log; at the end of a traceback with the place that it leads to."""
+    lines = log.splitlines() or ["it has said nothing"]
+    places = [line.strip() for line in lines if line.startswith('  File "')]
+    return f"{lines[-1]} ({places[-1]})" if places else lines[-1]
 
 
 def _favour(pid: int) -> None:

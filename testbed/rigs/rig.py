@@ -59,7 +59,8 @@ class Rig(ABC):
     shows_tuning: ClassVar[bool] = False
     #: What can be made to become of cross-connects when the switch starts again.
     recoveries: ClassVar[Sequence[Recovery]] = ("MAINTAIN",)
-    #: Which of the ``writes`` add, and which only remove, whatever the case of their letters.
+    #: What is found in those of the ``writes`` that add, and in those that only remove: regular expressions,
+    #: whatever the case of letters.
     addition: ClassVar[str]
     removal: ClassVar[str]
 
@@ -124,8 +125,15 @@ class Rig(ABC):
         if re.search(self.removal, write, re.IGNORECASE):
             return True
         if not re.search(self.addition, write, re.IGNORECASE):
-            lacks("writes that show on the wire what they do")
+            lacks(
+                "writes that show on the wire what they do "
+                f"({write[:40]!r} matches neither `addition` nor `removal` of {type(self).__name__})"
+            )
         return False
+
+    def ended(self) -> str:
+        """Return how the switch has ended by itself, on one line; empty if that is not known."""
+        return ""
 
     @abstractmethod
     def close(self) -> None:

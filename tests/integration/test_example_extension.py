@@ -1,13 +1,9 @@
-"""The package in ``docs/extension``, installed beside Ringlight: checked, simulated and emulated."""
+"""Packages of ``docs/``, installed beside Ringlight: a torus, simulated and emulated; a switch, spoken to."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import os
-import shutil
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,32 +12,23 @@ import pytest
 
 from ringlight.containers.image import ROOT
 from ringlight.containers.image_build import ensure_image
-from ringlight.testbed.forkserver import SOCKET
+from tests.installed import COMMAND, finding, install, ringlight
 from tests.integration.test_run import free_ports
+from tests.served import Lines, Served, any_port
 
 SCENARIO = ROOT / "docs/extension/torus.yaml"
 
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
-    """Variables of a process that finds the installed package."""
-    folder = tmp_path_factory.mktemp("extension")
-    source, target = folder / "package", folder / "installed"
-    shutil.copytree(ROOT / "docs/extension", source, ignore=shutil.ignore_patterns("__pycache__"))
-    pip = [] if importlib.util.find_spec("pip") else ["uv"]
-    words = [sys.executable, "-m", *pip, "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
-    subprocess.run([*words, "--no-index", "--target", target, source], check=True, timeout=120)
-    path = [str(target), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-    # A fork server of the tests has read the extensions before this one was there.
-    rest = {name: value for name, value in os.environ.items() if name != SOCKET}
-    return {**rest, "PYTHONPATH": os.pathsep.join(filter(None, path)), "NO_COLOR": "1"}
+    """Variables of a process that finds the installed torus."""
+    return finding(install(ROOT / "docs/extension", tmp_path_factory.mktemp("extension")))
 
 
-def ringlight(environment: Mapping[str, str], *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "ringlight.experiments.cli.app", *words]
-    return subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240, check=False
-    )
+@pytest.fixture(scope="module")
+def acme(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
+    """Variables of a process that finds the installed optical switch."""
+    return finding(install(ROOT / "docs/switch", tmp_path_factory.mktemp("switch")))
 
 
 def left(runs: Path) -> tuple[Mapping[str, Any], Mapping[tuple[str, str], Any], str]:
@@ -78,3 +65,32 @@ def test_it_is_emulated_as_simulated(environment: Mapping[str, str], tmp_path: P
     result, values, _ = left(tmp_path)
     assert result["fidelity"]["verdict"] == "good", result["fidelity"]
     assert values["by-job", "torus_links"] == 1
+
+
+def test_an_optical_switch_of_another_package_is_checked(acme: Mapping[str, str]) -> None:
+    scenario = str(ROOT / "docs/switch/acme.yaml")
+    checked = ringlight(acme, "check", scenario)
+    assert "acme.yaml: sound. 2 runs of 2 arms on 1 fabric" in checked.stdout, checked.stderr
+    other = ringlight(acme, "check", scenario, "--set", "fabric.optical_switches.ocs0.profile=lcos")
+    assert "profile: lcos; the driver acme goes with acme-p, mems, piezo, ideal" in other.stderr
+
+
+def test_it_speaks_its_protocol_alone(acme: Mapping[str, str], tmp_path: Path) -> None:
+    options = ("--profile", "acme-p", "--ports", "8", *any_port("acme"), "--json")
+    errors = tmp_path / "errors"
+    with (
+        errors.open("w") as log,
+        subprocess.Popen(
+            [*COMMAND, "ocs", "serve", *options], env=acme, text=True, stdout=subprocess.PIPE, stderr=log
+        ) as process,
+    ):
+        try:
+            assert process.stdout is not None
+            served = Served(process, process.stdout, errors)  # type: ignore[arg-type]
+            with Lines(served.addresses["acme"]) as client:
+                assert client.ask("ID\n", b"\n") == "OK Acme P8 A0001 1.0 8\n"
+                assert client.ask("CONNECT 1 9 2 10\n", b"\n") == "OK\n"
+                assert client.ask("CONNECT 3 9\n", b"\n").startswith("ERR ")
+                assert client.ask("SHOW\n", b"\n").startswith("OK 2 1-9")
+        finally:
+            process.kill()

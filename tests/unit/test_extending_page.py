@@ -24,7 +24,7 @@ def not_in(package: Path, page: str) -> list[str]:
     found = []
     for name, _, block in BLOCK.findall(page):
         text = (package / name).read_text() if name else ""
-        if not any(textwrap.indent(block, by) in text for by in ("", "  ", "    ")):
+        if not any(textwrap.indent(block, " " * by) in text for by in (0, 2, 4, 8, 12)):
             found.append(block)
     return found
 

@@ -155,6 +155,15 @@ def test_what_cannot_be_served_is_one_line(options: dict[str, Any], code: int, s
     assert caught.value.exit_code == code
 
 
+def test_an_example_with_another_placeholder_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = replace(protocol_named("scpi"), example="telnet {hots} {port}")
+    monkeypatch.setattr(alone, "protocol_named", lambda name: wrong)
+    with pytest.raises(UserError) as caught:
+        serve(served=["scpi=127.0.0.1:0"])
+    assert caught.value.exit_code == 2
+    assert "the example of scpi: {hots} is none of {address}, {host}, {port}, " in str(caught.value)
+
+
 def test_a_profile_does_not_speak_what_only_others_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(alone, "protocols_of", lambda profile: ("acme",))
     with pytest.raises(ValueError, match="a acme-1 does not speak scpi; it speaks acme"):

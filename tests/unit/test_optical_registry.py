@@ -10,18 +10,24 @@ import pytest
 
 from ringlight.controller.optical.inventory import Entry
 from ringlight.controller.optical.registry import check_driver, make_driver
+from ringlight.experiments.backends.emulation.lab_of_setting import cannot_drive
 from ringlight.fabric import extension
+from ringlight.fabric.extension import Extension, ExtensionError, InstalledExtension
 from ringlight.fabric.optical_drivers import driver_kinds
 from ringlight.fabric.optical_profiles import profiles
 from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation.optical.session import protocol_named
+from tests.door import door
 
 _EXTENSION = """
 from ringlight.fabric.extension import Extension
 
 EXTENSION = Extension(
     "acme",
-    drivers={"acme-tl9": "switches:TL9", "acme-none": "switches:NONE", "acme-gone": "switches:GONE"},
+    drivers={"acme-tl9": "switches:TL9", "acme-none": "switches:NONE", "acme-gone": "switches:GONE",
+        "acme-half": "switches:HALF", "acme-dumb": "switches:DUMB", "acme-torn": "switches:TORN"},
+    protocols={"acme-torn": "torn:PROTOCOL"},
     profiles={"acme-fast": "switches:FAST"},
 )
 """
@@ -38,6 +44,9 @@ class Acme(OpticalSwitchDriver):
     def _add(self, batch, deadline): pass
     def _remove(self, batch, deadline): pass
 
+class Half(OpticalSwitchDriver):
+    def _read(self, deadline): return Snapshot(self.name, {}, {})
+
 def build(name, entry, size, openflow=None):
     return Acme(name, Capabilities(*dual_sided(size), max_batch=entry["batch"]))
 
@@ -45,9 +54,12 @@ def nothing(name, entry, size, openflow=None):
     return None
 
 FAST = replace(MEMS, name="acme-fast", dark_s=0.001)
-TL9 = DriverKind("acme.switches:build", ("acme-fast",), "acme-fast", options=frozenset({"batch"}))
-NONE = DriverKind("acme.switches:nothing")
-GONE = DriverKind("acme.switches:removed")
+TL9 = DriverKind("switches:build", ("acme-fast",), "acme-fast", options=frozenset({"batch"}))
+NONE = DriverKind("switches:nothing")
+GONE = DriverKind("switches:removed")
+HALF = DriverKind("switches:Half", protocol="scpi")
+DUMB = DriverKind("switches:build", protocol="acme-dumb")
+TORN = DriverKind("switches:build", protocol="acme-torn")
 """
 
 
@@ -62,6 +74,7 @@ def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     (tmp_path / "acme").mkdir()
     (tmp_path / "acme" / "__init__.py").write_text(_EXTENSION)
     (tmp_path / "acme" / "switches.py").write_text(_SWITCHES)
+    (tmp_path / "acme" / "torn.py").write_text("PROTOCOL = (\n")
     metadata = tmp_path / "acme-1.0.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
@@ -128,7 +141,8 @@ def test_an_address_is_a_host_and_a_port(name: str, address: str, monkeypatch: p
     ("kind", "words"),
     [
         ("acme-none", "acme-none gave a NoneType, no driver"),
-        ("acme-gone", "acme-gone: acme.switches:removed cannot be loaded"),
+        ("acme-gone", "acme-gone: extension acme: switches:removed cannot be loaded"),
+        ("acme-half", "acme-half: switches:Half lacks _add, _remove"),
         ("acme-tl8", "there is no driver 'acme-tl8'"),
         ("inventory", "there is no driver 'inventory'"),
     ],
@@ -139,6 +153,46 @@ def test_what_is_wrong_with_a_driver_is_said(kind: str, words: str) -> None:
         make_driver("ocs0", {"driver": kind, "batch": 1}, 4)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def _fabric(driver: str, **switch: object) -> Fabric:
+    raw = {
+        "servers": {"s0": {"gpus": {"g0": "m"}}},
+        "packet_switches": {"tor0": {"ports": 1}},
+        "optical_switches": {"ocs0": {"size": 4, "driver": driver, **switch}},
+        "links": [],
+    }
+    return build_fabric(FabricSpec.model_validate(raw))
+
+
+@pytest.mark.parametrize(
+    ("driver", "why"),
+    [
+        ("acme-half", "acme-half: switches:Half lacks _add, _remove"),
+        ("acme-dumb", "'acme-dumb' is not a management protocol of the emulated switch; there are scpi, "),
+        (
+            "acme-torn",
+            "extension acme: torn:PROTOCOL cannot be loaded: '(' was never closed (torn.py, line 1",
+        ),
+    ],
+)
+@pytest.mark.usefixtures("acme")
+def test_a_switch_that_no_lab_can_have_is_told_where_the_fabric_is_checked(driver: str, why: str) -> None:
+    there = _fabric(driver, address="10.0.0.5:1")
+    assert (cannot_drive(there) is None) is (driver != "acme-half")
+    found = cannot_drive(_fabric(driver)) or ""
+    assert found.startswith(f"fabric.optical_switches.ocs0.driver: {why}")
+
+
+def test_a_profile_has_the_name_that_it_is_listed_by() -> None:
+    listed = Extension("acme", profiles={"acme-fast": "optical_profiles:MEMS"})
+    with (
+        door(InstalledExtension(listed, "ringlight.fabric"), readers=(profiles,)),
+        pytest.raises(ExtensionError) as caught,
+    ):
+        profiles()
+    said = "extension acme: profiles: optical_profiles:MEMS is called 'mems', and listed as 'acme-fast'"
+    assert str(caught.value) == said
 
 
 def test_credentials_from_the_environment_and_from_a_file(

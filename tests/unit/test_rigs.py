@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ringlight.fabric.extension import Extension, ExtensionError, InstalledExtension
-from ringlight.testbed.rigs import rigs
+from ringlight.fabric.optical_drivers import DriverKind
+from ringlight.testbed.rigs import emulated, rigs
 from ringlight.testbed.rigs.emulated import ScpiRig, WssRig
 from tests.door import door
 
@@ -30,3 +31,14 @@ def test_a_rig_that_is_not_there_is_named() -> None:
 def test_without_extensions_there_are_those_of_the_core() -> None:
     with door(readers=(rigs,)):
         assert list(rigs()) == ["scpi", "scpi-wss"]
+
+
+def test_a_rig_has_users_where_its_driver_has_a_login(monkeypatch: pytest.MonkeyPatch) -> None:
+    class AcmeRig(ScpiRig):
+        protocol = "acme"
+
+    without = DriverKind("driver:Acme", protocol="acme", login=False)
+    monkeypatch.setattr(emulated, "driver_kinds", lambda: {"acme": without})
+    rig = AcmeRig.__new__(AcmeRig)
+    assert rig.locked_out() is None
+    assert rig._arguments() == ["--serve", "acme=127.0.0.1:0"]

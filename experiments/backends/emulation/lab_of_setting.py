@@ -10,7 +10,9 @@ from typing import Any
 
 from ringlight.controller.optical.registry import check_driver
 from ringlight.experiments.language.plan import Setting
+from ringlight.fabric.optical_drivers import driver_kinds
 from ringlight.fabric.topology import Fabric
+from ringlight.testbed.emulation.optical.session import protocol_named
 from ringlight.testbed.processes import Addresses, LabProcesses
 
 
@@ -40,10 +42,15 @@ def processes_of(
 
 
 def cannot_drive(fabric: Fabric) -> str | None:
-    """Return why an optical switch has no driver here, ``key: reason``; None if all have one."""
+    """Return why an optical switch has no driver here, or none can be emulated for it, ``key: reason``; None
+    if all can be driven.
+    """
     for name, switch in fabric.optical_switches.items():
         try:
             check_driver(switch.driver)
+            protocol = driver_kinds()[switch.driver].protocol
+            if protocol is not None and not switch.is_elsewhere:
+                protocol_named(protocol)
         except ValueError as error:
             return f"fabric.optical_switches.{name}.driver: {error}"
     return None

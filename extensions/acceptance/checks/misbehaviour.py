@@ -25,7 +25,7 @@ from ringlight.extensions.acceptance.checking import (
     same,
     soon,
 )
-from ringlight.extensions.acceptance.checks.writing import stands
+from ringlight.extensions.acceptance.checks.writing import stands, wrote
 from ringlight.fabric.crossconnect import CrossConnect
 from ringlight.testbed.rigs.rig import Rig, lacks
 
@@ -43,7 +43,7 @@ def a_reply_lost_after_its_effect(rig: Rig, driver: OpticalSwitchDriver) -> None
     rig.lose_next_reply(effect=True)
     with raises(Indeterminate, "a lost reply"):
         driver.apply(plan)
-    same(len(rig.writes()), 1, "writes")
+    wrote(rig, 1, "writes")
     with raises(StaleRevision, "the same plan once more"):
         driver.apply(plan)
     same(rig.change(driver, [rig.xc(1, 2)]).deviations, (), "deviations")

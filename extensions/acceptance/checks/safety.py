@@ -16,7 +16,7 @@ from ringlight.controller.optical.errors import (
     WrongSide,
 )
 from ringlight.extensions.acceptance.checking import Check, collecting, expect, raises, same
-from ringlight.extensions.acceptance.checks.writing import stands
+from ringlight.extensions.acceptance.checks.writing import UNSEEN, stands
 from ringlight.fabric.crossconnect import CrossConnect, Mode
 from ringlight.testbed.rigs.network import Stream
 from ringlight.testbed.rigs.rig import Lacks, Rig, lacks
@@ -221,5 +221,6 @@ def removals_come_before_additions(rig: Rig, driver: OpticalSwitchDriver) -> Non
     # Not REPLACE, in which some can do both in one.
     rig.change(driver, rig.cycle(1, 2))
     kinds = [rig.is_removal(write) for write in rig.writes()]
+    expect(kinds, f"writes for a swap: {UNSEEN}")
     expect(True in kinds and False in kinds, f"no removal or no addition among {len(kinds)} writes")
     same(kinds, sorted(kinds, reverse=True), "removal first, by write")

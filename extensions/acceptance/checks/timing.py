@@ -13,7 +13,7 @@ from ringlight.controller.optical.base import OpticalSwitchDriver
 from ringlight.controller.optical.errors import DeadlineExceeded, OpticalError, PortBusy
 from ringlight.extensions.acceptance.checking import Check, collecting, expect, raises, same
 from ringlight.extensions.acceptance.checks.safety import wait_for_light
-from ringlight.extensions.acceptance.checks.writing import stands, writes_for
+from ringlight.extensions.acceptance.checks.writing import stands, writes_for, wrote
 from ringlight.fabric.crossconnect import CrossConnect, Mode
 from ringlight.testbed.rigs.network import Stream
 from ringlight.testbed.rigs.rig import Rig, lacks
@@ -187,6 +187,6 @@ def follow_the_model(
             removed, added = len(model - expected), len(expected - model)
             at_once = how is Mode.REPLACE and driver.capabilities().max_replace and removed and added
             most = 1 if at_once else writes_for(driver, removed, added)
-            same(len(rig.writes()), most, f"writes to remove {removed} and add {added}")
+            wrote(rig, most, f"writes to remove {removed} and add {added}")
             model = expected
         stands(rig, driver, model)

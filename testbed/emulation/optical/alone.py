@@ -82,9 +82,10 @@ def checked(settings: Settings) -> Settings:
     profile = settings.profile.name
     served = settings.serve or tuple(read_served(protocol, profile) for protocol in protocols_of(profile))
     names = [protocol for protocol, _ in served]
-    for protocol in names:
+    for protocol, (host, port) in served:
         if names.count(protocol) > 1:
             raise ValueError(f"{protocol} is named twice")
+        example(protocol, f"{host}:{port}", "")
     check_reach(served, settings.users)
     rest = settings.rest
     if rest is not None and settings.rest_tokens is None and not is_loopback(rest[0]):
@@ -97,15 +98,20 @@ def checked(settings: Settings) -> Settings:
 
 def example(protocol: str, address: str, user: str) -> str:
     """Return a command line for access to a switch at an address. ``user``: one of the switch's users, or
-    empty."""
+    empty. Raises ValueError for a protocol whose example has another placeholder than there are."""
     if protocol == "rest":
         return f"ringlight ocs fault list {address}"
     host, _, port = address.rpartition(":")
-    return protocol_named(protocol).example.format(
-        address=address,
-        host=host.strip("[]"),
-        port=port,
-        user=user or "anyone",
-        password="PASSWORD" if user else "anything",
-        option=f"-u {user} " if user else "",
-    )
+    placeholders = {
+        "address": address,
+        "host": host.strip("[]"),
+        "port": port,
+        "user": user or "anyone",
+        "password": "PASSWORD" if user else "anything",
+        "option": f"-u {user} " if user else "",
+    }
+    try:
+        return protocol_named(protocol).example.format_map(placeholders)
+    except KeyError as error:
+        known = ", ".join(f"{{{name}}}" for name in placeholders)
+        raise ValueError(f"the example of {protocol}: {{{error.args[0]}}} is none of {known}") from None

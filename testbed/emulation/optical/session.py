@@ -68,7 +68,17 @@ Work = Generator[int | None, int, T]
 class Conversation(ABC, Generic[T]):
     """The part of a :class:`Session` that protocols share which answer one request at a time, in order.
 
-    A client may send the next requests meanwhile: they wait in ``requests``. ``T`` is a reply.
+    ``T`` is a reply. A subclass has ``feed``, which appends the requests that it finds in the bytes to
+    ``requests``, and ``advance``, which sends what ``_replies(now_ns)`` yields, such as ``b"".join(…)``. It
+    sets ``over`` where the connection is to end, after what was sent. ``_work`` answers a request; a command
+    for the device takes its time there::
+
+        ticket = switch.device.submit(now_ns, Rewire(add=((1, 9),)))
+        while not ticket.done:
+            now_ns = yield None
+        return b"OK" if ticket.error is None else b"ERR"
+
+    An exception in it ends the switch.
     """
 
     def __init__(self) -> None:
@@ -92,7 +102,7 @@ class Conversation(ABC, Generic[T]):
 
     @abstractmethod
     def _work(self, request: Any, now_ns: int) -> Work[T]:
-        """Answers a request."""
+        """Answers a request; see :data:`Work`."""
 
     def _wake(self, at_ns: int | None) -> None:
         """Have ``advance`` called at that time, if not before."""
@@ -119,7 +129,11 @@ class Conversation(ABC, Generic[T]):
 
 @dataclass(frozen=True)
 class Switch:
-    """The switch as its sessions see it. ``users``: passwords by user, for protocols with a login."""
+    """The switch as its sessions see it.
+
+    ``device``: its ports and light, to ask (``device.size``) and to give commands (``device.submit``).
+    ``users``: passwords by user, for protocols with a login.
+    """
 
     name: str
     device: OpticalDevice
@@ -167,10 +181,12 @@ class ManagementProtocol:
 
 def protocol_named(name: str) -> ManagementProtocol:
     """Return the protocol of that name, the core's or an extension's. Raises ValueError."""
-    load = loaders("protocols").get(name)
-    if load is None:
-        raise ValueError(f"{name!r} is not a management protocol of the emulated switch")
-    protocol: ManagementProtocol = load()
+    known = loaders("protocols")
+    if name not in known:
+        raise ValueError(
+            f"{name!r} is not a management protocol of the emulated switch; there are {', '.join(known)}"
+        )
+    protocol: ManagementProtocol = known[name]()
     return protocol
 
 

@@ -13,15 +13,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ringlight.controller.optical.errors import Unreachable
 from ringlight.controller.optical.model import Identity
 from ringlight.extensions.acceptance import numbered_frames
 from ringlight.extensions.acceptance.checks import CHECKS
+from ringlight.extensions.acceptance.checks.writing import UNSEEN
 from ringlight.extensions.acceptance.items import ITEMS
 from ringlight.extensions.acceptance.measure import MeasuredStream, factory_loss, summary, two_states
 from ringlight.extensions.acceptance.numbered_frames import Arrived, Sent, gaps, interval_of
 from ringlight.extensions.acceptance.page import render
 from ringlight.extensions.acceptance.runner import CheckOutcome, as_document, by_item, run_check
 from ringlight.fabric.crossconnect import CrossConnect, check_matching
+from ringlight.testbed.rigs.emulated import last_words
 from ringlight.testbed.rigs.rig import Lacks, Recovery, Rig
 from tests.unit.test_cli import ringlight
 
@@ -105,6 +108,52 @@ def test_an_identity_without_a_version_is_named_and_a_default_is_unknown() -> No
     empty = stated(version="")
     assert empty.state == "failed"
     assert empty.text.startswith("the Identity of SimpleNamespace has an empty version; say unknown")
+
+
+def test_an_error_that_no_driver_should_raise_is_shown_with_its_place() -> None:
+    def opened() -> None:
+        raise AttributeError("no _name")
+
+    (found,) = {one.text for one in outcomes(3, open=opened).values()}
+    assert found.startswith(f"AttributeError: no _name ({__file__}, line ")
+    assert found.endswith(", in opened)")
+
+
+def test_a_rig_that_takes_no_request_for_a_write_is_named_and_not_the_driver() -> None:
+    can = SimpleNamespace(max_remove=0, max_batch=64)
+    (many,) = outcomes(8, capabilities=lambda: can).values()
+    assert (many.state, many.text) == ("failed", f"writes for 8 cross-connects: {UNSEEN}")
+    (order,) = outcomes(24).values()
+    assert (order.state, order.text) == ("failed", f"writes for a swap: {UNSEEN}")
+
+
+def test_a_write_that_is_no_addition_and_no_removal_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Untouched, "addition", "add", raising=False)
+    monkeypatch.setattr(Untouched, "removal", "sub", raising=False)
+    monkeypatch.setattr(Untouched, "writes", lambda self: ["CONNECT 1 9"])
+    (order,) = outcomes(24).values()
+    assert order.state == "skipped"
+    assert "'CONNECT 1 9' matches neither `addition` nor `removal` of Untouched" in order.text
+
+
+def test_a_switch_that_has_ended_is_the_reason_for_what_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Untouched, "ended", lambda self: "the emulated switch has ended: KeyError: 'X'")
+
+    def unreachable() -> None:
+        raise Unreachable("the switch has ended the connection")
+
+    found = [*outcomes(24).values(), *outcomes(3, open=unreachable).values()]
+    assert {(one.state, one.text) for one in found} == {
+        ("failed", "the emulated switch has ended: KeyError: 'X'")
+    }
+
+
+def test_the_last_words_of_a_process_have_their_place() -> None:
+    trace = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\n    g()\n'
+    trace += '  File "b.py", line 2, in g\n    x\nKeyError: 5\n'
+    assert last_words(f"ready\n{trace}") == 'KeyError: 5 (File "b.py", line 2, in g)'
+    assert last_words("ready\nthe end\n") == "the end"
+    assert last_words("") == "it has said nothing"
 
 
 def test_an_item_is_as_bad_as_its_worst_check() -> None:

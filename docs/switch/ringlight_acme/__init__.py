@@ -1,0 +1,11 @@
+"""The optical circuit switches of Acme: an example of a driver of one's own."""
+
+from ringlight.fabric.extension import Extension
+
+EXTENSION = Extension(
+    name="acme",
+    drivers={"acme": "product:DRIVER"},
+    profiles={"acme-p": "product:PROFILE"},
+    protocols={"acme": "emulated:PROTOCOL"},
+    rigs={"acme": "rig:AcmeRig"},
+)
