@@ -170,21 +170,14 @@ CORE = InstalledExtension(
         rigs={"scpi": "testbed.rigs.emulated:ScpiRig", "scpi-wss": "testbed.rigs.emulated:WssRig"},
         fabric={
             "grids": "fabric.planes.grid.grid_keys:GRIDS",
-            "interconnect": "fabric.planes.wholes.whole_keys:INTERCONNECT",
-            "hop_ring": "fabric.planes.wholes.whole_keys:HOP_RING",
         },
         planes={
-            "interconnect": "fabric.planes.wholes.whole_plane:wholes",
             "grid": "fabric.planes.grid.grid_plane:grids",
         },
-        light=(
-            "controller.light.divided:DividedProvider",
-            "controller.light.grid:GridProvider",
-        ),
+        light=("controller.light.grid:GridProvider",),
         carriers={
             "packets": "experiments.backends.simulation.carriers:Carrier",
             "grid": "experiments.backends.simulation.grid_carrier:GridCarrier",
-            "interconnect": "experiments.backends.simulation.whole_carrier:WholeCarrier",
         },
     ),
     "ringlight",

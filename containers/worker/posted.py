@@ -47,7 +47,7 @@ class Posted:
             self._numbers[peer] = sum(amounts)
 
     def turned(self, turns: int) -> None:
-        """Write the number of turns (``fabric.phases``) that the rank has ended since it began."""
+        """Write the number of turns (``sip_ml.phases``) that the rank has ended since it began."""
         self._numbers[-1] = turns
 
     def told(self) -> dict[int, list[int]]:

@@ -30,10 +30,10 @@ from ringlight.containers.worker.release import wait_for_release
 from ringlight.containers.worker.rendezvous import Line, connect_all, describe, listen, one_way, onic, part
 from ringlight.containers.worker.spec import BadSpec, WorkerSpec
 from ringlight.containers.worker.transport import retransmits, round_trip_s
-from ringlight.fabric.phases import Progress
+from ringlight.extensions.sip_ml.phases import Progress
+from ringlight.extensions.sip_ml.workload_phases import phases_of
 from ringlight.workloads.graph import Kind, Workload, covered_s
 from ringlight.workloads.packed import unpack
-from ringlight.workloads.phases import phases_of
 
 #: The workload's file in the worker's directory.
 FILE = "workload"

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing_extensions import TypedDict
 
 from ringlight.controller.errors import ConflictError, InvalidError, NotFoundError
-from ringlight.fabric.phases import PhasePlan
+from ringlight.extensions.sip_ml.phases import PhasePlan
+from ringlight.extensions.sip_ml.workload_phases import phases_of
 from ringlight.workloads.graph import FloatArray, Workload
 from ringlight.workloads.packed import MAGIC, unpack
-from ringlight.workloads.phases import phases_of
 from ringlight.workloads.traffic import sent
 
 #: A packed workload, bytes; the memory that one may take, bytes; and how many are kept.

@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
+from ringlight.extensions.wrht.wdm import Emit
 from ringlight.fabric.crossconnect import CrossConnect
 from ringlight.fabric.planes.grid.wavelengths import Ways
-from ringlight.fabric.planes.ring.wdm import Emit
 
 
 @dataclass(frozen=True)

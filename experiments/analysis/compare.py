@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ringlight.experiments.analysis.comparison_statistics import set_up_line, told_apart
 from ringlight.experiments.analysis.metrics import Unit
 from ringlight.experiments.analysis.metrics.training import exchanges
 from ringlight.experiments.analysis.prediction import nic_rate_bps
@@ -22,7 +23,6 @@ from ringlight.experiments.language.plan import JobPlan, RunPlan
 from ringlight.experiments.language.spec import BreakEvenSpec, CompareSpec
 from ringlight.experiments.record.runs import JobRun, Run
 from ringlight.fabric.cost import all_reduce_time
-from ringlight.fabric.parity import set_up_line, told_apart
 from ringlight.fabric.schedules import steps_named
 
 Ran = tuple[Run, JobRun]

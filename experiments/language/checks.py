@@ -14,10 +14,10 @@ from ringlight.experiments.language.paths import like
 from ringlight.experiments.language.plan import EventPlan, Guest, JobPlan, OnLoss
 from ringlight.experiments.language.spec import FileSpec, PublishedSpec, SweepSpec, references
 from ringlight.experiments.language.text import at
-from ringlight.fabric.allocation.circuits import check_degree
-from ringlight.fabric.allocation.demand import sent_in_steps
-from ringlight.fabric.allocation.dividing import divider
-from ringlight.fabric.allocation.phased import phase_paths
+from ringlight.extensions.sip_ml.allocation.circuits import check_degree
+from ringlight.extensions.sip_ml.allocation.dividing import divider
+from ringlight.extensions.sip_ml.allocation.phased import phase_paths
+from ringlight.extensions.sip_ml.workload_phases import phases_of
 from ringlight.fabric.control_faults import ControlFaults
 from ringlight.fabric.keys import device_words
 from ringlight.fabric.parts import Port
@@ -25,13 +25,13 @@ from ringlight.fabric.paths import Router
 from ringlight.fabric.planes.base import Misfit, Plane
 from ringlight.fabric.planes.choice import lit_planes
 from ringlight.fabric.schedules import parse_collective, unstriped_steps
+from ringlight.fabric.steps import sent_in_steps
 from ringlight.fabric.topology import (
     Fabric,
     circuit_cross_connects,
     electrical_graph,
     optical_neighbour,
 )
-from ringlight.workloads.phases import phases_of
 from ringlight.workloads.traffic import sent
 
 #: What each event is done to: the kinds of target, the first in an example.

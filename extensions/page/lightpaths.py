@@ -16,10 +16,11 @@ from ringlight.controller.light.documents import LitPair
 from ringlight.experiments.language.plan import JobPlan, RunPlan
 from ringlight.experiments.record import events as record
 from ringlight.experiments.record.events import ENDED, Record
-from ringlight.fabric.allocation.demand import placed, sent_in_steps
-from ringlight.fabric.allocation.dividing import divider
+from ringlight.extensions.sip_ml.allocation.demand import placed
+from ringlight.extensions.sip_ml.allocation.dividing import divider
 from ringlight.fabric.planes.base import Misfit
 from ringlight.fabric.schedules import steps_named
+from ringlight.fabric.steps import sent_in_steps
 from ringlight.workloads.traffic import sent
 
 #: Larger fabrics are drawn folded, without single lightpaths.

@@ -12,15 +12,16 @@ import numpy as np
 from ringlight.experiments.backends.simulation.carriers import Assumed, Carrier, Medium
 from ringlight.experiments.language.plan import RunPlan, Setting
 from ringlight.experiments.record.events import RingSetUps
+from ringlight.extensions.wrht.network import RingNetwork
+from ringlight.extensions.wrht.ring import CLOCKWISE, WdmRing
 from ringlight.extensions.wrht.ring_plane import RingPlane, rings
+from ringlight.extensions.wrht.wdm import RingPlan, collective_on_ring, plan_ring, set_up_steps, wdm_ring
 from ringlight.fabric.light import Optics
-from ringlight.fabric.planes.ring.ring import CLOCKWISE, WdmRing
-from ringlight.fabric.planes.ring.wdm import RingPlan, collective_on_ring, plan_ring, set_up_steps, wdm_ring
 from ringlight.fabric.steps import Step, Steps, frozen, frozen_bool
 from ringlight.fabric.topology import Fabric
 from ringlight.fabric.units import format_time
 from ringlight.testbed.simulation.jobs import Job, Simulation
-from ringlight.testbed.simulation.networks import Network, RingNetwork
+from ringlight.testbed.simulation.networks import Network
 from ringlight.testbed.simulation.phases import Phases, StepCost, synchronous
 
 

@@ -11,13 +11,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from ringlight.extensions.sip_ml.wholes.interconnect import Built, Division, PhaseLight
 from ringlight.fabric.cost import Latencies, byte_time
 from ringlight.fabric.kinds import bus_factor
 from ringlight.fabric.parts import Port
 from ringlight.fabric.paths import PacketView
 from ringlight.fabric.planes.grid.wavelengths import LightUse
 from ringlight.fabric.planes.streams import LinkTestStream
-from ringlight.fabric.planes.wholes.interconnect import Built, Division, PhaseLight
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.steps import Steps
 from ringlight.fabric.topology import Fabric

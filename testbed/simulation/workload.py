@@ -13,6 +13,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from ringlight.extensions.wrht.network import RingNetwork
 from ringlight.fabric.steps import IntArray
 from ringlight.testbed.simulation.arrays import FloatArray
 from ringlight.testbed.simulation.bundles import Bundles
@@ -20,7 +21,7 @@ from ringlight.testbed.simulation.calls import Calls
 from ringlight.testbed.simulation.classwise import InClasses
 from ringlight.testbed.simulation.engine import Engine
 from ringlight.testbed.simulation.lockstep import Classes
-from ringlight.testbed.simulation.networks import GridNetwork, Network, RingNetwork
+from ringlight.testbed.simulation.networks import GridNetwork, Network
 from ringlight.testbed.simulation.operations import Operations, Record, Times, plan_of
 from ringlight.testbed.simulation.phases import StepCost
 from ringlight.testbed.simulation.rankwise import RankByRank

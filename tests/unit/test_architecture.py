@@ -39,7 +39,13 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "workloads.packed": ("fabric", "workloads.graph"),
     "workloads.formats": ("fabric", "workloads"),
     "containers": (
-        *("fabric", "workloads.graph", "workloads.job_settings", "workloads.packed", "workloads.phases"),
+        *(
+            "fabric",
+            "workloads.graph",
+            "workloads.job_settings",
+            "workloads.packed",
+            "extensions.sip_ml.workload_phases",
+        ),
         "workloads.splits",
     ),
     "controller": ("fabric", "controller"),
@@ -136,7 +142,7 @@ for _room, _others in OF_CONTROLLER.items():
 MAY_IMPORT["controller.jobs"] += (
     "workloads.graph",
     "workloads.packed",
-    "workloads.phases",
+    "extensions.sip_ml.workload_phases",
     "workloads.traffic",
 )
 #: Packages of others, by the only rooms of the core that may import them.
@@ -165,7 +171,7 @@ NEEDS_ONLY = {
     "workloads.graph": {"numpy"},
     "workloads.job_settings": set(),
     "workloads.packed": {"numpy"},
-    "workloads.phases": {"numpy"},
+    "extensions.sip_ml.workload_phases": {"numpy"},
     "containers.worker": {"numpy"},
     "testbed.simulation": {"numpy", "numba"},
 }
@@ -427,12 +433,16 @@ KINDS = frozenset(
 )
 #: Rooms of one kind, of the planes, and of what a scenario may say, which know what they are about.
 OF_KINDS = (
-    *("fabric.planes", "fabric.schema", "fabric.allocation"),
+    *("fabric.planes", "fabric.schema", "extensions.sip_ml.allocation"),
     *("controller.light", "controller.onic"),
     "testbed.emulation.onic",
-    *("testbed.simulation.interconnects", "testbed.simulation.networks", "testbed.simulation.zoo"),
+    *(
+        "extensions.sip_ml.simulation.interconnects",
+        "testbed.simulation.networks",
+        "extensions.sip_ml.simulation.zoo",
+    ),
     "testbed.simulation.onics",
-    *("experiments.backends.simulation.grid_carrier", "experiments.backends.simulation.whole_carrier"),
+    *("experiments.backends.simulation.grid_carrier", "extensions.sip_ml.simulation.whole_carrier"),
     *("containers.worker.reducers", "experiments.papers", "extensions"),
 )
 #: Where rings are collectives, and what is divided is a layer.

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringlight.extensions.optinc.averaging import scale_steps
+from ringlight.extensions.wrht import wdm
 from ringlight.fabric.collectives import all_reduce, apply_schedule, schedule_of
-from ringlight.fabric.planes.ring import wdm
 from ringlight.fabric.schedules import (
     STEPS,
     bidirectional_hierarchical_ring,

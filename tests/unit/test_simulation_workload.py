@@ -10,15 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringlight.experiments.runner.command import load_checked
+from ringlight.extensions.wrht import wdm
+from ringlight.extensions.wrht.network import RingNetwork
 from ringlight.fabric.kinds import KINDS, collective_steps, matrix_bounds, vector_bytes
-from ringlight.fabric.planes.ring import wdm
 from ringlight.fabric.steps import frozen
 from ringlight.fabric.trees import leaf_spine
 from ringlight.testbed.simulation.calls import Calls
 from ringlight.testbed.simulation.jobs import Compute, Job
 from ringlight.testbed.simulation.lockstep import Classes
 from ringlight.testbed.simulation.merged_steps import in_bytes, merged_steps
-from ringlight.testbed.simulation.networks import IdealNetwork, PacketNetwork, RingNetwork
+from ringlight.testbed.simulation.networks import IdealNetwork, PacketNetwork
 from ringlight.testbed.simulation.phases import Phases, StepCost, synchronous
 from ringlight.testbed.simulation.workload import Fidelity, simulate_workload
 from ringlight.workloads.formats.timeline import Span

@@ -10,17 +10,17 @@ from ringlight.experiments.analysis.prediction import light_wait_s, longest_iter
 from ringlight.experiments.backends.emulation.rest import CONNECT_S
 from ringlight.experiments.language.job_sources import made_by
 from ringlight.experiments.language.plan import Costs, JobPlan, RunPlan, Setting
+from ringlight.extensions.sip_ml.wholes.interconnect import Division
+from ringlight.extensions.sip_ml.workload_phases import phases_of
 from ringlight.fabric.control_faults import ControlFaults
 from ringlight.fabric.cost import all_reduce_time
 from ringlight.fabric.keys import plugged
-from ringlight.fabric.planes.wholes.interconnect import Division
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.topology import Fabric
 from ringlight.fabric.units import format_time
 from ringlight.fabric.values import under
 from ringlight.workloads.job_settings import LIMITS, SLOWER, TRAINING, Limit
 from ringlight.workloads.packed import pack
-from ringlight.workloads.phases import phases_of
 
 #: A worker waits so long for a peer or for light in an undisturbed run, besides the all-reduce, seconds.
 USUAL_PATIENCE_S = 15.0

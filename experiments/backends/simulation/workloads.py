@@ -17,27 +17,27 @@ from ringlight.experiments.record.events import (
     LightTurns,
     Operations,
 )
-from ringlight.fabric.allocation.dividing import divider
-from ringlight.fabric.planes.wholes.interconnect import Division, Interconnect, PhaseLight
-from ringlight.fabric.schedules import steps_named
-from ringlight.fabric.topology import Fabric
-from ringlight.testbed.simulation.arrays import FloatArray
-from ringlight.testbed.simulation.engine import Engine
-from ringlight.testbed.simulation.interconnects import (
+from ringlight.extensions.sip_ml.allocation.dividing import divider
+from ringlight.extensions.sip_ml.simulation.interconnects import (
     Demand,
     LightDivision,
     demand_of_steps,
     demand_of_workload,
     together,
 )
+from ringlight.extensions.sip_ml.simulation.phased import PhasedLight
+from ringlight.extensions.sip_ml.simulation.reallocation import Reallocation
+from ringlight.extensions.sip_ml.simulation.zoo import CircuitNetwork
+from ringlight.extensions.sip_ml.wholes.interconnect import Division, Interconnect, PhaseLight
+from ringlight.extensions.sip_ml.workload_phases import phases_of
+from ringlight.fabric.schedules import steps_named
+from ringlight.fabric.topology import Fabric
+from ringlight.testbed.simulation.arrays import FloatArray
+from ringlight.testbed.simulation.engine import Engine
 from ringlight.testbed.simulation.networks import Network
-from ringlight.testbed.simulation.phased import PhasedLight
 from ringlight.testbed.simulation.phases import StepCost
-from ringlight.testbed.simulation.reallocation import Reallocation
 from ringlight.testbed.simulation.workload import Execution, Fidelity
-from ringlight.testbed.simulation.zoo import CircuitNetwork
 from ringlight.workloads.graph import Kind, covered_s
-from ringlight.workloads.phases import phases_of
 
 #: More ranks are not followed one by one, but in classes that are in lock-step.
 MOST_RANKS = 128

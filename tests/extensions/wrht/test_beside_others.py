@@ -7,23 +7,24 @@ from pathlib import Path
 import pytest
 
 from ringlight.experiments.record.events import Iteration
+from ringlight.extensions.sip_ml.simulation.zoo import WavelengthRingNetwork
+from ringlight.extensions.wrht import wdm
+from ringlight.extensions.wrht.network import RingNetwork
+from ringlight.extensions.wrht.wdm import plan_ring
 from ringlight.fabric.collectives import all_reduce, lendable
 from ringlight.fabric.frames import choose_frames
 from ringlight.fabric.planes.choice import plane_of
-from ringlight.fabric.planes.ring import wdm
-from ringlight.fabric.planes.ring.wdm import plan_ring
 from ringlight.fabric.schedules import parse_collective, steps_named
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.testbed.emulation.buildable import check_fabric, check_names
 from ringlight.testbed.emulation.onic.tables import Transmitter
 from ringlight.testbed.emulation.onic.wiring import array_wavelengths, is_tagged, lasers_of_switch
 from ringlight.testbed.lab import Lab
-from ringlight.testbed.simulation.networks import RingNetwork
 from ringlight.testbed.simulation.phases import Phases, StepCost
-from ringlight.testbed.simulation.zoo import WavelengthRingNetwork
 from tests.extensions.console import test_console_light
 from tests.extensions.own_containers import test_own_containers
 from tests.extensions.page.test_view_page import simulated
+from tests.extensions.sip_ml.test_interconnect import KINDS, experiment
 from tests.simulated import records_of
 from tests.unit import (
     test_cli,
@@ -37,7 +38,6 @@ from tests.unit import (
     test_simulation_workload,
 )
 from tests.unit.test_fabric_light import described
-from tests.unit.test_interconnect import KINDS, experiment
 from tests.unit.test_language import FIT, GRID, light, refused
 from tests.unit.test_testbed_onics import grid
 

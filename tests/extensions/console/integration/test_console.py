@@ -15,10 +15,10 @@ import pytest
 from ringlight.containers.image import ROOT
 from ringlight.controller.optical.registry import make_driver
 from ringlight.extensions.console import capture
+from ringlight.extensions.sip_ml.divided.lightpaths import setting_of
+from ringlight.extensions.sip_ml.divided.planes import Lightpath
 from ringlight.fabric.crossconnect import Mode
 from ringlight.fabric.keys import plugged
-from ringlight.fabric.planes.divided.lightpaths import setting_of
-from ringlight.fabric.planes.divided.planes import Lightpath
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.testbed.emulation import testbed as emulated
 from ringlight.testbed.emulation.network import Emulation
