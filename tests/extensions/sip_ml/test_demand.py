@@ -22,7 +22,6 @@ from ringlight.controller.errors import (
     UnavailableError,
 )
 from ringlight.controller.jobs.reservation import placed, planes_for
-from ringlight.controller.light import dividing as demand_loop
 from ringlight.controller.light.documents import DividedPart
 from ringlight.controller.optical.registry import make_driver
 from ringlight.controller.packets.attachment import lit_circuits
@@ -30,6 +29,7 @@ from ringlight.controller.server_agent import AgentClient
 from ringlight.extensions.sip_ml.allocation.demand import FloatArray
 from ringlight.extensions.sip_ml.divided.lightpaths import setting_of
 from ringlight.extensions.sip_ml.divided.planes import Lightpath
+from ringlight.extensions.sip_ml.light import dividing as demand_loop
 from ringlight.extensions.sip_ml.light import following_phases
 from ringlight.extensions.sip_ml.light.demand import FRAME_BYTES, DividedLight, left, passed, stranded, tables
 from ringlight.extensions.sip_ml.light.divided import DividedProvider
