@@ -8,8 +8,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
-from ringlight.extensions.wrht.wdm import Emit
-from ringlight.fabric.crossconnect import CrossConnect
+from ringlight.fabric.crossconnect import CrossConnect, Emit
 from ringlight.fabric.planes.grid.wavelengths import Ways
 
 

@@ -28,7 +28,7 @@ from ringlight.extensions.wrht.ring import (
     plugged_ring,
 )
 from ringlight.fabric import light
-from ringlight.fabric.crossconnect import CrossConnect, Mode, plan_changes
+from ringlight.fabric.crossconnect import CrossConnect, Emit, Mode, plan_changes
 from ringlight.fabric.light import Optics, received_dbm
 from ringlight.fabric.parts import Wss
 from ringlight.fabric.schedules import parse_collective, unstriped_steps
@@ -361,14 +361,6 @@ def cross_connects(
 def _around(source: int, destination: int, way: int, nodes: int) -> Sequence[int]:
     length = (destination - source) * way % nodes
     return [(source + way * k) % nodes for k in range(length + 1)]
-
-
-@dataclass(frozen=True)
-class Emit:
-    """Port and wavelength on which an O-NIC sends."""
-
-    port: int
-    wavelength: int
 
 
 @dataclass(frozen=True)

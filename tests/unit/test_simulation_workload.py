@@ -10,8 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringlight.experiments.runner.command import load_checked
-from ringlight.extensions.wrht import wdm
-from ringlight.extensions.wrht.network import RingNetwork
 from ringlight.fabric.kinds import KINDS, collective_steps, matrix_bounds, vector_bytes
 from ringlight.fabric.steps import frozen
 from ringlight.fabric.trees import leaf_spine
@@ -251,9 +249,6 @@ def test_what_does_not_fit_is_named() -> None:
         simulate_workload(ideal(4), names(4), workload, iterations=0)
     with pytest.raises(ValueError, match="rank 3: there is no GPU x"):
         simulate_workload(ideal(4), ("g0", "g1", "g2", "x"), workload)
-    fabric, ring = wdm.wdm_ring("n", 4, 4, RATE)
-    with pytest.raises(ValueError, match="a workload on a ring of wavelengths is not simulated"):
-        simulate_workload(RingNetwork(fabric, ring), ring.nodes, workload)
     book = Book()
     writer = Writer(book)
     writer.compute("forward", flops=1e9)
