@@ -39,7 +39,6 @@ from ringlight.extensions.optinc.averaging import averaging_of
 from ringlight.fabric.keys import plugged
 from ringlight.fabric.schedules import parse_collective
 from ringlight.fabric.topology import Fabric
-from ringlight.workloads.traffic import sent
 from tests.lights import light_context
 
 FOLDER = ROOT / "tests" / "golden" / "matrix"
@@ -145,8 +144,7 @@ def _lights(fabric: Fabric, job: JobPlan, request: Mapping[str, Any]) -> Iterato
     """What each provider would light for a job that nothing else is beside, by its kind."""
     wanted = request.get("ranks") or request["gpus"]
     nowhere: Any = SimpleNamespace(entries={})
-    rates: Any = lambda _: sent(job.workload) if job.workload is not None else None  # noqa: E731
-    context = light_context(fabric, nowhere, circuits=nowhere, onics=nowhere, traffic=rates)
+    context = light_context(fabric, nowhere, circuits=nowhere, onics=nowhere, workload=lambda _: job.workload)
     lights = {provider.kind: provider(context) for provider in providers()}
     for plane in planes_for(fabric, wanted, request.get("plane")):
         provider = lights[plane.kind]

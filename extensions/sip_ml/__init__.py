@@ -15,5 +15,5 @@ EXTENSION = Extension(
     metrics=("metrics.divisions", "metrics.turns"),
     sections=("sections.divided:divisions", "sections.turns:phases"),
     papers={"sip_ml": "paper"},
-    worker=("phases", "workload_phases"),
+    worker=("phases", "workload_phases:PHASES"),
 )

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ringlight.extensions.sip_ml.phases import Phase, PhasePlan
+from ringlight.extensions.sip_ml.phases import Phase, PhasePlan, Progress
 from ringlight.fabric.kinds import matrix_bounds, vector_bytes
 from ringlight.workloads.graph import Kind, Workload, calls, dependencies
 from ringlight.workloads.splits import split_bytes
@@ -45,6 +45,20 @@ def phases_of(workload: Workload) -> PhasePlan:
     for meeting, ends in _in_order(workload):
         writing.add(meeting, ends)
     return writing.done()
+
+
+class Phases:
+    """Light that follows the phases of a workload (``workloads.following.Following``)."""
+
+    word = "phases"
+
+    def progress(self, workload: Workload, rank: int) -> Progress | None:
+        """Return the way of a rank through its phases; None if it has none. Raises ValueError."""
+        own = phases_of(workload).phase_of[rank]
+        return Progress(own) if own else None
+
+
+PHASES = Phases()
 
 
 class _Writing:

@@ -41,10 +41,10 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "containers": (
         *(
             "fabric",
+            "workloads.following",
             "workloads.graph",
             "workloads.job_settings",
             "workloads.packed",
-            "extensions.sip_ml.workload_phases",
         ),
         "workloads.splits",
     ),
@@ -57,7 +57,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     "controller.optical": ("fabric",),
     "controller.onic": ("fabric",),
-    "controller.rest": ("fabric", "controller", "workloads.job_settings"),
+    "controller.rest": ("fabric", "controller", "workloads.following", "workloads.job_settings"),
     "testbed": ("fabric", "containers"),
     "testbed.faults": ("controller.web.client",),
     "testbed.setup": ("testbed", "testbed.emulation", "containers"),
@@ -125,8 +125,6 @@ MAY_IMPORT["experiments.runner"] += (
     "testbed.emulation.calibration",
     "testbed.preloaded",
 )
-#: SiP-ML's models are placed by an extension; its closed forms are here until they are one that requires it.
-MAY_IMPORT["experiments.papers"] += ("extensions.models",)
 #: What every room of the controller may use, and what each of these may use besides.
 COMMON = ("bus", "errors", "store", "server_agent", "tls_session", "waiting_room")
 OF_CONTROLLER = {
@@ -139,12 +137,7 @@ MAY_IMPORT |= {f"controller.{name}": ("controller.errors", "fabric.text") for na
 MAY_IMPORT["controller.server_agent"] += ("controller.web.client",)
 for _room, _others in OF_CONTROLLER.items():
     MAY_IMPORT[f"controller.{_room}"] = ("fabric", *(f"controller.{name}" for name in (*COMMON, *_others)))
-MAY_IMPORT["controller.jobs"] += (
-    "workloads.graph",
-    "workloads.packed",
-    "extensions.sip_ml.workload_phases",
-    "workloads.traffic",
-)
+MAY_IMPORT["controller.jobs"] += ("workloads.graph", "workloads.packed")
 #: Packages of others, by the only rooms of the core that may import them.
 ONLY_IN = {
     "os_ken": ["controller.openflow", "extensions"],
@@ -171,7 +164,6 @@ NEEDS_ONLY = {
     "workloads.graph": {"numpy"},
     "workloads.job_settings": set(),
     "workloads.packed": {"numpy"},
-    "extensions.sip_ml.workload_phases": {"numpy"},
     "containers.worker": {"numpy"},
     "testbed.simulation": {"numpy", "numba"},
 }
@@ -433,16 +425,11 @@ KINDS = frozenset(
 )
 #: Rooms of one kind, of the planes, and of what a scenario may say, which know what they are about.
 OF_KINDS = (
-    *("fabric.planes", "fabric.schema", "extensions.sip_ml.allocation"),
+    *("fabric.planes", "fabric.schema"),
     *("controller.light", "controller.onic"),
     "testbed.emulation.onic",
-    *(
-        "extensions.sip_ml.simulation.interconnects",
-        "testbed.simulation.networks",
-        "extensions.sip_ml.simulation.zoo",
-    ),
-    "testbed.simulation.onics",
-    *("experiments.backends.simulation.grid_carrier", "extensions.sip_ml.simulation.whole_carrier"),
+    *("testbed.simulation.networks", "testbed.simulation.onics"),
+    "experiments.backends.simulation.grid_carrier",
     *("containers.worker.reducers", "experiments.papers", "extensions"),
 )
 #: Where rings are collectives, and what is divided is a layer.

@@ -25,7 +25,9 @@ from ringlight.extensions.sip_ml.light.demand import DividedLight, Phased, by_na
 from ringlight.extensions.sip_ml.light.dividing import GUARD_S, PATIENCE_S, DemandLoop, write_tables
 from ringlight.extensions.sip_ml.light.following_phases import PhaseLoop, first_paths
 from ringlight.extensions.sip_ml.wholes.whole_plane import WholePlane
+from ringlight.extensions.sip_ml.workload_phases import phases_of
 from ringlight.fabric.steps import sent_in_steps
+from ringlight.workloads.traffic import sent
 
 
 class DividedProvider(Alone[DividedLight, DemandLoop]):
@@ -39,9 +41,8 @@ class DividedProvider(Alone[DividedLight, DemandLoop]):
     def __init__(self, context: LightContext) -> None:
         super().__init__(context)
         self.patience_s = PATIENCE_S
-        #: By a graph's SHA-256, its phases, and the bytes [ranks, ranks] that it sends in an iteration.
-        self._phases = context.workloads.phases
-        self._traffic = context.workloads.traffic
+        #: Returns a workload by its SHA-256.
+        self._workload = context.workloads.workload
         #: Emulated seconds in one of the fabric.
         self._time_dilation = context.time_dilation
 
@@ -77,11 +78,15 @@ class DividedProvider(Alone[DividedLight, DemandLoop]):
 
         Raises InvalidError if that is impossible.
         """
-        if plane.phases is None or self._phases is None:
+        if plane.phases is None:
             raise InvalidError(f"light phases: {plane} is not set circuit by circuit")
         gpus = list(self._fabric.gpus)
         numbers, circuits = [gpus.index(node) for node in nodes], divider(self._fabric)
-        plan = self._phases(settings["graph"])
+        workload = self._workload(settings["graph"])
+        try:
+            plan = phases_of(workload)
+        except ValueError as error:
+            raise InvalidError(f"workload {settings['graph']}: {error}") from None
         try:
             paths = tuple(phase_paths(circuits, phase, numbers) for phase in plan.phases)
         except ValueError as error:
@@ -98,7 +103,7 @@ class DividedProvider(Alone[DividedLight, DemandLoop]):
         """
         workload = settings.get("workload", "train")
         if workload == "graph":
-            traffic: FloatArray = self._traffic(settings["graph"])
+            traffic: FloatArray = sent(self._workload(settings["graph"]))
             if len(traffic) != ranks:
                 raise InvalidError(f"graph: it is for {len(traffic)} ranks, and the job has {ranks}")
             return traffic

@@ -33,13 +33,13 @@ from ringlight.extensions.sip_ml.light import dividing as demand_loop
 from ringlight.extensions.sip_ml.light import following_phases
 from ringlight.extensions.sip_ml.light.demand import FRAME_BYTES, DividedLight, left, passed, stranded, tables
 from ringlight.extensions.sip_ml.light.divided import DividedProvider
-from ringlight.extensions.sip_ml.phases import Phase, PhasePlan
 from ringlight.fabric.crossconnect import CrossConnect
 from ringlight.fabric.keys import plugged
 from ringlight.fabric.planes.choice import lit_planes
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation.optical.device import Rewire
+from ringlight.workloads.graph import Book, Collective, Workload, Writer
 from tests.lights import light_context
 from tests.scpi_switch import ScpiSwitch
 from tests.standing_agent import StandingAgent
@@ -60,11 +60,6 @@ PLANES = fabric(kind="parallel-ocs", switches=2, **AGAIN)
 WAVES = fabric(kind="demand-ring", wavelength="50 Gbit/s", **AGAIN)
 
 
-def nothing(_: str) -> FloatArray:
-    """What a graph sends."""
-    return np.zeros((4, 4))
-
-
 PHASED = fabric(kind="parallel-ocs", switches=2, dark="10 ms", guard="1 ms")
 PHASES = {"workload": "graph", "graph": "", "iterations": 2, "light": "phases"}
 #: Pairs of each phase of its light.
@@ -72,10 +67,17 @@ WITHIN, ACROSS = [(0, 1), (1, 0)], [(2, 3), (3, 2)]
 BOTH = [(1, 2), (2, 1)]
 
 
-def in_turns(_: str) -> PhasePlan:
+def in_turns(_: str) -> Workload:
     """Ranks 0 and 1, beside them 2 and 3; then 1 and 2."""
-    phases = [Phase(tuple(sorted(pairs[0])), dict.fromkeys(pairs, 8.0)) for pairs in (WITHIN, ACROSS, BOTH)]
-    return PhasePlan(tuple(phases), ((0,), (0, 2), (1, 2), (1,)))
+    book, programs = Book(), []
+    within, across, both = (book.group(pairs[0]) for pairs in (WITHIN, ACROSS, BOTH))
+    for calls in (1, 2):
+        writer = Writer(book)
+        for slot in range(calls):
+            writer.collective("exchange", Collective("all-reduce", "ring"), 8, slot)
+        programs.append(writer.done())
+    groups = [[within, -1], [within, both], [across, both], [across, -1]]
+    return book.workload("in turns", programs, [0, 1, 1, 0], groups, np.empty((4, 0)))
 
 
 class Stage:
@@ -113,9 +115,7 @@ class Stage:
 
     def begin(self) -> DividedProvider:
         """A controller's part, as at its start."""
-        site = DividedProvider(
-            light_context(self.fabric, self.optical, agent=self.client, traffic=nothing, phases=in_turns)
-        )
+        site = DividedProvider(light_context(self.fabric, self.optical, agent=self.client, workload=in_turns))
         self.stack.callback(site.stop)
         return site
 
@@ -207,9 +207,7 @@ def test_a_job_names_its_gpus_and_has_the_light_alone(stack: ExitStack) -> None:
 
 def test_times_are_as_emulated(stack: ExitStack) -> None:
     stage = Stage(PLANES, stack)
-    stage.site = slow = DividedProvider(
-        light_context(PLANES, stage.optical, traffic=nothing, time_dilation=200.0)
-    )
+    stage.site = slow = DividedProvider(light_context(PLANES, stage.optical, time_dilation=200.0))
     light = stage.plan(RANKS)
     assert light.interval_s == pytest.approx(4.0)
     assert light.dark_s == pytest.approx(2.0)
@@ -242,12 +240,14 @@ def test_a_fabric_without_divided_light_has_none() -> None:
         planes_for(bare, 1, "parallel-ocs")
 
 
-def test_what_a_job_sends() -> None:
-    def traffic(digest: str) -> FloatArray:
+def test_what_a_job_sends(monkeypatch: pytest.MonkeyPatch) -> None:
+    def sent(digest: str) -> FloatArray:
         return np.full((2, 2), float(digest))
 
+    monkeypatch.setattr("ringlight.extensions.sip_ml.light.divided.sent", sent)
+
     def demand_of(settings: dict[str, Any], ranks: int) -> FloatArray:
-        site = DividedProvider(light_context(PLANES, OpticalSite({}, {}, EventBus()), traffic=traffic))
+        site = DividedProvider(light_context(PLANES, OpticalSite({}, {}, EventBus()), workload=str))
         return site.demand_of(settings, ranks, "x")
 
     assert demand_of({"workload": "graph", "graph": "7"}, 2)[0, 1] == 7
