@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from ringlight.containers.image import ROOT
 from ringlight.experiments.language.job_sources import source_of
 from ringlight.experiments.language.text import parse_yaml
-from ringlight.experiments.record.events import LightTurns
 from ringlight.experiments.record.runs import SUCCEEDED, JobRun, Run
+from ringlight.extensions.sip_ml.records import LightTurns
 
 #: Those that name their jobs; what makes the jobs of others is an extension, which has tests of its own.
 EXAMPLES = [

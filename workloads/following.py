@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Protocol
+from typing import Any, Protocol
 
 from ringlight.fabric.extension import ExtensionError, extensions
 from ringlight.workloads.graph import Workload
@@ -35,6 +35,12 @@ class Following(Protocol):
         """Return the way of a rank, of which its worker tells; None if it has no stages.
 
         Raises ValueError for a workload that cannot be divided.
+        """
+
+    def check(self, run: Any, job: Any, plane: Any) -> None:
+        """Raise ValueError, ``key: what is wrong``, for a job whose light cannot follow it on its plane.
+
+        ``run``: an ``experiments.language.checks.Draft`` that has the job.
         """
 
 

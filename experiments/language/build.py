@@ -353,7 +353,7 @@ class Builder:
                     iterations=iterations,
                     training=loop,
                     workload=workload,
-                    phases=job.workload is not None and job.workload.light == "phases",
+                    light="once" if job.workload is None else job.workload.light,
                     guest=guest,
                     start=Start(job.start.at * scale.time, job.start.after, job.start.event),
                     on_loss=loss_rule(name, ranks, job.spares, held, events),

@@ -21,7 +21,10 @@ from ringlight.workloads.graph import Workload
 
 T = TypeVar("T")
 #: What light is set for: the workload as a whole, once, or what it follows.
-Light = str if TYPE_CHECKING else Literal[("once", *followings())]
+if TYPE_CHECKING:
+    Light = str
+else:
+    Light = Literal[("once", *followings())]
 Count = Annotated[int, Field(ge=1)]
 #: What a run folder has of its own; files of workloads lie there beside it, under the names they are read by.
 OF_RUN_FOLDERS = (

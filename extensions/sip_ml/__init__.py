@@ -12,6 +12,7 @@ EXTENSION = Extension(
     planes={"interconnect": "wholes.whole_plane:wholes"},
     light=("light.divided:DividedProvider",),
     carriers={"interconnect": "simulation.whole_carrier:WholeCarrier"},
+    events=("records",),
     metrics=("metrics.divisions", "metrics.turns"),
     sections=("sections.divided:divisions", "sections.turns:phases"),
     papers={"sip_ml": "paper"},

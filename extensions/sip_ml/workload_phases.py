@@ -57,6 +57,13 @@ class Phases:
         own = phases_of(workload).phase_of[rank]
         return Progress(own) if own else None
 
+    def check(self, run: Any, job: Any, plane: Any) -> None:
+        """Check that light can be set for each phase of a job. Raises ValueError."""
+        # Workers do without.
+        from ringlight.extensions.sip_ml.wholes.fitting import check_phases
+
+        check_phases(run, job, plane)
+
 
 PHASES = Phases()
 

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
 
-from ringlight.experiments.backends.simulation.carriers import Assumed, Carrier, Medium
-from ringlight.experiments.language.plan import RunPlan, Setting
-from ringlight.experiments.record.events import RingSetUps
+from ringlight.controller.light.documents import LitPair
+from ringlight.experiments.backends.simulation.carriers import (
+    Assumed,
+    Carrier,
+    LightThen,
+    LitJob,
+    Medium,
+)
+from ringlight.experiments.language.plan import JobPlan, RunPlan, Setting
+from ringlight.experiments.record.events import Record, RingSetUps
 from ringlight.extensions.wrht.network import RingNetwork
 from ringlight.extensions.wrht.ring import CLOCKWISE, WdmRing
 from ringlight.extensions.wrht.ring_plane import RingPlane, rings
@@ -91,6 +98,30 @@ class RingCarrier(Carrier):
     def cannot(do: str) -> str | None:
         left = do in ("cancel", "start")
         return None if left else f"the simulation cannot {do} on a ring of wavelengths"
+
+    @staticmethod
+    def emulated(
+        name: str, read: Callable[[str], Any], jobs: Mapping[str, JobPlan], **where: Any
+    ) -> Iterator[Record]:
+        """Yield how long the light between two steps took to set, as the controller counted."""
+        yield RingSetUps(ring={"name": name, **read("")["own"]}, set_ups=read("/changes"), **where)
+
+    @staticmethod
+    def light_over_time(lit: LitJob, records: Sequence[Record]) -> Iterator[LightThen]:
+        """Yield the light of each step of the collective, dark while it is set."""
+        if lit.job.training is None:
+            return
+        plan = lit.plane.plan(lit.gpus, lit.job.training.collective)
+        settings = [
+            [LitPair(a, b, plan.transmit[a][b].wavelength, 1) for a, b in sorted(step.pairs)]
+            for step in plan.steps
+        ]
+        yield lit.begin, settings[0], False
+        notes = (note for note in records if isinstance(note, RingSetUps))
+        for change in {note.ring["name"]: note.set_ups for note in notes}.get(lit.plane.name, ()):
+            pairs = settings[change["step"] % len(settings)]
+            yield change["t"], pairs, True
+            yield change["t"] + change["total_s"], pairs, False
 
     def network(self, fabric: Fabric, circuits: Sequence[tuple[str, str]]) -> Network:
         segment_s = self.plan.costs.segment_s

@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ringlight.extensions.sip_ml.wholes.interconnect import Built, Division, PhaseLight
 from ringlight.fabric.cost import Latencies, byte_time
 from ringlight.fabric.kinds import bus_factor
 from ringlight.fabric.parts import Port
@@ -76,32 +75,9 @@ class Plane:
         return not self.whole
 
     @property
-    def built(self) -> Built:
-        """Return when the plane is built for what jobs send.
-
-        The result is "" for never, "once" for before all, "anew" for again as jobs send.
-        """
-        return ""
-
-    @property
-    def division(self) -> Division | None:
-        """Return how often light is divided again; None if it is not."""
-        return None
-
-    @property
-    def phases(self) -> PhaseLight | None:
-        """Return the times of setting light for a phase of a job; None if light cannot be set so."""
-        return None
-
-    @property
     def outcome(self) -> Mapping[str, Any]:
         """Return what decides the result of a training, in addition to what the workers are given."""
         return {}
-
-    @property
-    def degree(self) -> int | None:
-        """Number of others to which a GPU can send in the whole job; None without such a bound."""
-        return None
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}"
@@ -112,6 +88,27 @@ class Plane:
         Raises ValueError if none fit.
         """
         return None
+
+    def check_run(self, run: Any) -> None:
+        """Raise ValueError, ``key: what is wrong``, for a run whose jobs do not fit the plane together.
+
+        ``run``: an ``experiments.language.checks.Draft`` with a job on the plane.
+        """
+
+    def only_simulated(self, plan: Any) -> str | None:
+        """Return why a run with a job on the plane is not emulated, ``key: reason``; None if it can be.
+
+        ``plan``: an ``experiments.language.plan.RunPlan``.
+        """
+        return None
+
+    def patience_s(self, job: Any, time: float) -> float:
+        """Return the longest wait until each partner of a rank of a job had light, emulated seconds.
+
+        ``time``: emulated seconds in one of the fabric. 0 if light stands, is asked for, or set between
+        steps.
+        """
+        return 0.0
 
     def check_size(self, ranks: int) -> None:
         """Raise ValueError for a number of ranks that the plane cannot have."""

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
@@ -27,19 +28,17 @@ from ringlight.experiments.backends.emulation.rest import (
     set_circuits,
 )
 from ringlight.experiments.backends.protocol import BackendError
+from ringlight.experiments.backends.simulation.carriers import carriers
 from ringlight.experiments.client import Api, ApiError, Unreachable
 from ringlight.experiments.language.plan import EventPlan, JobPlan, RunPlan, Setting
 from ringlight.experiments.record.events import (
     ENDED,
     Circuits,
-    Divisions,
     GridLit,
     ImpairedLinks,
     JobRecovered,
     JobState,
     LightCounters,
-    LightDecisions,
-    LightTurns,
     LinkBytes,
     PortRate,
     ProcessBack,
@@ -48,12 +47,12 @@ from ringlight.experiments.record.events import (
     Record,
     Reference,
     Released,
-    RingSetUps,
     WorkerLost,
     record_of,
 )
 from ringlight.experiments.record.writing import writing
 from ringlight.fabric.parts import Link
+from ringlight.fabric.planes.choice import lit_planes
 from ringlight.testbed import load
 from ringlight.testbed.deaths import Death
 from ringlight.testbed.devices import NodeLog, node_kinds
@@ -253,11 +252,7 @@ class EmulatedLab:
             self._found += run.flows.read()
             self._found += run.drifts.look(now=True)
             self._light("after")
-            for name in self.setting.fabric.parts.get("rings", ()):
-                # How long the light between two steps took to set, as the controller counted.
-                ring, set_ups = self._moved(name)
-                self._note(RingSetUps, ring={"name": name, **ring["own"]}, set_ups=set_ups)
-            self._divisions()
+            self._planes()
             if links := since(self._faults.impaired(), run.impaired):
                 self._note(ImpairedLinks, links=links)
             for log in run.nodes:
@@ -541,26 +536,17 @@ class EmulatedLab:
         }
         self._note(LightCounters, moment=moment, kernel=kernel, agents=agents)
 
-    def _divisions(self) -> None:
-        """Record how the controller divided the light of each job, if the job's light is divided."""
-        fabric = self.setting.fabric
-        for job in self._run.jobs.values():
-            plane = job.plan.plane(fabric)
-            if not plane.built:
-                continue
-            shown, made = self._moved(plane.name)
-            last = shown["own"]["statistics"]
-            if last is None or last["job"] != job.id:
-                continue
-            # The controller keeps only the last decisions.
-            self._note(Divisions, job=job.plan.name, decisions=last["decisions"], dark_s=last["dark_total_s"])
-            self._note(LightDecisions, job=job.plan.name, decisions=made)
-            if job.plan.phases:
-                self._note(LightTurns, job=job.plan.name, turns=[*_turns(made)])
+    def _planes(self) -> None:
+        """Record what the controller did with planes that have light of their own."""
+        run = self._run
+        jobs = {job.id: job.plan for job in run.jobs.values()}
+        for plane in lit_planes(self.setting.fabric):
+            read = partial(self._of_plane, plane.name)
+            now_s = time.monotonic()
+            self._found += carriers()[plane.kind].emulated(plane.name, read, jobs, t=now_s, run=run.plan.name)
 
-    def _moved(self, plane: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """Return a plane as the controller shows it, and each change of its light in the last job."""
-        return self._api.get(f"/v1/planes/{plane}"), self._api.get(f"/v1/planes/{plane}/changes")
+    def _of_plane(self, name: str, part: str) -> Any:
+        return self._api.get(f"/v1/planes/{name}{part}")
 
     def _cancel(self) -> None:
         """Jobs that still go on have been given up; the next run needs their GPUs."""
@@ -577,17 +563,6 @@ class EmulatedLab:
     def _note(self, kind: type[Record], /, t: float | None = None, **fields: Any) -> None:
         t_s = time.monotonic() if t is None else t
         self._found.append(kind(t=t_s, run=self._run.plan.name, **fields))
-
-
-def _turns(decisions: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the turns for which the controller set light while the job ran."""
-    for decision in decisions:
-        lit_s = decision["t"] + decision["decide_s"] + decision["hold_s"] + decision["dark_s"]
-        for iteration, phase in decision["turns"]:
-            yield {
-                "iteration": iteration, "phase": phase, "set": decision["t"], "lit": lit_s,
-                "moved": decision["changed"],
-            }  # fmt: skip
 
 
 #: What a run's event calls a process of each kind.

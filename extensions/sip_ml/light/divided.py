@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ringlight.controller.errors import InvalidError, UnavailableError
-from ringlight.controller.light.documents import Decision, DividedPart, DividedPlanned, LitPair, OnicDocument
+from ringlight.controller.light.documents import LitPair, OnicDocument
 from ringlight.controller.light.provider import Alone, LightContext
 from ringlight.controller.light.switches import Lights
 from ringlight.controller.light.traffic import steps_of_job
@@ -23,6 +23,7 @@ from ringlight.extensions.sip_ml.allocation.dividing import divider
 from ringlight.extensions.sip_ml.allocation.phased import phase_paths
 from ringlight.extensions.sip_ml.light.demand import DividedLight, Phased, by_name
 from ringlight.extensions.sip_ml.light.dividing import GUARD_S, PATIENCE_S, DemandLoop, write_tables
+from ringlight.extensions.sip_ml.light.documents import Decision, DividedPart, DividedPlanned
 from ringlight.extensions.sip_ml.light.following_phases import PhaseLoop, first_paths
 from ringlight.extensions.sip_ml.wholes.whole_plane import WholePlane
 from ringlight.extensions.sip_ml.workload_phases import phases_of
@@ -59,10 +60,10 @@ class DividedProvider(Alone[DividedLight, DemandLoop]):
         demand = self.demand_of(settings, len(nodes), plane)
         demand = placed(demand, [gpus.index(node) for node in nodes], len(gpus))
         phased = self._phased(plane, nodes, settings) if settings.get("light") == "phases" else None
-        if plane.built == "once" and phased is None:
+        if plane.interconnect.built == "once" and phased is None:
             try:
-                if plane.degree is not None:
-                    check_degree(demand, plane.degree, gpus)
+                if plane.interconnect.partners is not None:
+                    check_degree(demand, plane.interconnect.partners, gpus)
                 plane.interconnect.check((i, j) for i, j in np.argwhere(demand).tolist())
             except ValueError as error:
                 problem = str(error).removeprefix("demand: ")
@@ -78,7 +79,7 @@ class DividedProvider(Alone[DividedLight, DemandLoop]):
 
         Raises InvalidError if that is impossible.
         """
-        if plane.phases is None:
+        if plane.interconnect.phases is None:
             raise InvalidError(f"light phases: {plane} is not set circuit by circuit")
         gpus = list(self._fabric.gpus)
         numbers, circuits = [gpus.index(node) for node in nodes], divider(self._fabric)
@@ -91,7 +92,7 @@ class DividedProvider(Alone[DividedLight, DemandLoop]):
             paths = tuple(phase_paths(circuits, phase, numbers) for phase in plan.phases)
         except ValueError as error:
             raise InvalidError(f"light phases on {plane}: {error}") from error
-        guard_s = max(GUARD_S, plane.phases.guard_s * self._time_dilation)
+        guard_s = max(GUARD_S, plane.interconnect.phases.guard_s * self._time_dilation)
         return Phased(plan, paths, settings["iterations"], guard_s)
 
     def demand_of(self, settings: Mapping[str, Any], ranks: int, where: object) -> FloatArray:
@@ -179,8 +180,9 @@ class DividedProvider(Alone[DividedLight, DemandLoop]):
         """Return the time between divisions (None if light is divided once) and the dark time before each, in
         seconds as emulated.
         """
-        if plane.phases is not None:
-            return None, plane.phases.dark_s * self._time_dilation
-        if plane.division is None:
+        interconnect, time = plane.interconnect, self._time_dilation
+        if interconnect.phases is not None:
+            return None, interconnect.phases.dark_s * time
+        if interconnect.division is None:
             return None, 0.0
-        return plane.division.interval_s * self._time_dilation, plane.division.dark_s * self._time_dilation
+        return interconnect.division.interval_s * time, interconnect.division.dark_s * time

@@ -17,7 +17,7 @@ from typing import Any
 
 from ringlight.controller.bus import EventBus
 from ringlight.controller.errors import ControllerError, UnavailableError
-from ringlight.controller.light.documents import Decision, DecisionStatistics, Lightpaths, quantiles
+from ringlight.controller.light.documents import quantiles
 from ringlight.controller.light.switches import Lights, Setting
 from ringlight.controller.server_agent import AgentClient
 from ringlight.extensions.sip_ml.allocation.demand import FloatArray
@@ -34,6 +34,7 @@ from ringlight.extensions.sip_ml.light.demand import (
     stranded,
     tables,
 )
+from ringlight.extensions.sip_ml.light.documents import Decision, DecisionStatistics, Lightpaths
 from ringlight.fabric.topology import Fabric
 
 log = logging.getLogger(__name__)

@@ -12,11 +12,11 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from ringlight.controller.errors import ControllerError
-from ringlight.controller.light.documents import Decision
 from ringlight.extensions.sip_ml.allocation.phased import ActiveCircuits
 from ringlight.extensions.sip_ml.divided.planes import Lightpath, Paths
 from ringlight.extensions.sip_ml.light.demand import Phased
 from ringlight.extensions.sip_ml.light.dividing import RETRY_S, WATCH_S, DemandLoop
+from ringlight.extensions.sip_ml.light.documents import Decision
 from ringlight.extensions.sip_ml.phases import Turn, Turns
 
 log = logging.getLogger(__name__)

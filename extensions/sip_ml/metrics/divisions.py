@@ -10,8 +10,9 @@ import numpy as np
 from ringlight.experiments.analysis.metrics import Context, metric
 from ringlight.experiments.analysis.metrics.light import before_and_after
 from ringlight.experiments.analysis.statistics import median
-from ringlight.experiments.record.events import Divisions, LightDecisions, LightGiven, ProcessEnded
+from ringlight.experiments.record.events import ProcessEnded
 from ringlight.experiments.record.runs import SUCCEEDED, JobRun
+from ringlight.extensions.sip_ml.records import Divisions, LightDecisions, LightGiven
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.steps import IntArray
 from ringlight.workloads.traffic import delivered, delivered_in_steps

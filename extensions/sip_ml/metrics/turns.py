@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from statistics import fmean
 
 from ringlight.experiments.analysis.metrics import Context, metric
-from ringlight.experiments.record.events import LightTurns, Operations
+from ringlight.experiments.record.events import Operations
 from ringlight.experiments.record.runs import JobRun
+from ringlight.extensions.sip_ml.records import LightTurns
 from ringlight.extensions.sip_ml.workload_phases import phases_of
 
 _TURNS = {

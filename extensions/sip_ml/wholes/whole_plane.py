@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from ringlight.extensions.sip_ml.wholes.interconnect import Built, Division, Interconnect, PhaseLight
+from ringlight.extensions.sip_ml.wholes.fitting import check_run, only_simulated, patience_s
+from ringlight.extensions.sip_ml.wholes.interconnect import Interconnect
 from ringlight.fabric.planes.base import NETWORK_S, Plane
 from ringlight.fabric.planes.streams import LinkTestStream
 from ringlight.fabric.steps import Steps, pairs_of
 from ringlight.fabric.topology import Fabric
+
+if TYPE_CHECKING:
+    from ringlight.experiments.language.checks import Draft
+    from ringlight.experiments.language.plan import JobPlan, RunPlan
 
 
 @dataclass(frozen=True)
@@ -33,24 +38,23 @@ class WholePlane(Plane):
     def survives(self) -> bool:
         return self.interconnect.survives
 
-    @property
-    def built(self) -> Built:
-        return self.interconnect.built
-
-    @property
-    def division(self) -> Division | None:
-        return self.interconnect.division
-
-    @property
-    def phases(self) -> PhaseLight | None:
-        return self.interconnect.phases
-
-    @property
-    def degree(self) -> int | None:
-        return self.interconnect.partners
-
     def __str__(self) -> str:
         return self.name or "the interconnect"
+
+    def place(self, count: int, free: Collection[str]) -> None:
+        """Raise ValueError if light is for what the GPUs send, which then are to be named."""
+        if self.interconnect.built:
+            what = f"the light of {self} is divided for what they send"
+            raise ValueError(f"{count} GPUs: name them (ranks); {what}")
+
+    def check_run(self, run: Draft) -> None:
+        check_run(self.interconnect, run)
+
+    def only_simulated(self, plan: RunPlan) -> str | None:
+        return only_simulated(self.interconnect, plan)
+
+    def patience_s(self, job: JobPlan, time: float) -> float:
+        return patience_s(self.interconnect, job, len(self.nodes)) * time
 
     def check(self, ranks: Sequence[str], steps: Steps) -> None:
         place = {node: index for index, node in enumerate(self.nodes)}

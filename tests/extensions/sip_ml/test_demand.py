@@ -22,7 +22,6 @@ from ringlight.controller.errors import (
     UnavailableError,
 )
 from ringlight.controller.jobs.reservation import placed, planes_for
-from ringlight.controller.light.documents import DividedPart
 from ringlight.controller.optical.registry import make_driver
 from ringlight.controller.packets.attachment import lit_circuits
 from ringlight.controller.server_agent import AgentClient
@@ -33,6 +32,7 @@ from ringlight.extensions.sip_ml.light import dividing as demand_loop
 from ringlight.extensions.sip_ml.light import following_phases
 from ringlight.extensions.sip_ml.light.demand import FRAME_BYTES, DividedLight, left, passed, stranded, tables
 from ringlight.extensions.sip_ml.light.divided import DividedProvider
+from ringlight.extensions.sip_ml.light.documents import DividedPart
 from ringlight.fabric.crossconnect import CrossConnect
 from ringlight.fabric.keys import plugged
 from ringlight.fabric.planes.choice import lit_planes

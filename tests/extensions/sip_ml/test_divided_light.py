@@ -11,15 +11,8 @@ import pytest
 from ringlight.experiments.analysis.result import analyse
 from ringlight.experiments.analysis.rows import where
 from ringlight.experiments.language.expand import Experiment, parse
-from ringlight.experiments.record.events import (
-    Divisions,
-    LightCounters,
-    LightDecisions,
-    ProcessEnded,
-    Record,
-    RunStarted,
-    WorkerDone,
-)
+from ringlight.experiments.record.events import LightCounters, ProcessEnded, Record, RunStarted, WorkerDone
+from ringlight.extensions.sip_ml.records import Divisions, LightDecisions
 from ringlight.fabric.schedules import steps_named
 from ringlight.workloads.traffic import delivered, delivered_in_steps, sent
 from tests.simulated import records_of, the

@@ -11,11 +11,12 @@ from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.expand import Experiment, parse
 from ringlight.experiments.language.plan import RunPlan
 from ringlight.experiments.language.text import ScenarioError
-from ringlight.experiments.record.events import Divisions, Iteration, Record
+from ringlight.experiments.record.events import Iteration, Record
 from ringlight.experiments.runner.experiment import one_alone
 from ringlight.extensions.sip_ml.allocation.dividing import divider
 from ringlight.extensions.sip_ml.divided.demand_ring import DemandRing
 from ringlight.extensions.sip_ml.divided.planes import ParallelOcs
+from ringlight.extensions.sip_ml.records import Divisions
 from ringlight.extensions.sip_ml.simulation.interconnects import (
     Demand,
     LightDivision,

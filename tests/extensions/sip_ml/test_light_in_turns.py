@@ -12,10 +12,11 @@ import yaml
 from ringlight.experiments.analysis.result import analyse, document
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.expand import parse
-from ringlight.experiments.record.events import LightGiven, Record
+from ringlight.experiments.record.events import Record
 from ringlight.experiments.report.report import render
 from ringlight.experiments.report.view import View, view_of
 from ringlight.experiments.runner.experiment import choose, one_alone
+from ringlight.extensions.sip_ml.records import LightGiven
 from ringlight.extensions.sip_ml.sections.divided import turns
 from ringlight.extensions.sip_ml.simulation import interconnects
 from ringlight.testbed.simulation.arrays import FloatArray
