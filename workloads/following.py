@@ -1,4 +1,4 @@
-"""What the light of a job may follow while its graph is executed, by the word of the key ``light``.
+"""Find what the light of a job may follow while its graph is executed, by the word of the key ``light``.
 
 The words are those of extensions: ``"module:object"`` among the values of ``Extension.worker`` names a
 :class:`Following`. Light that follows nothing is set once.

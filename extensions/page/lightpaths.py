@@ -46,6 +46,6 @@ def _turns(plan: RunPlan, job: JobPlan, records: list[Record]) -> Iterator[Light
         plane = job.plane(plan.setting.fabric, gpus)
     except Misfit:
         return
-    lit = LitJob(plane, plan.setting.fabric, job, gpus, begin.t)
-    yield from carriers()[plane.kind].light_over_time(lit, records)
+    recorded = LitJob(plane, plan.setting.fabric, job, gpus, begin.t)
+    yield from carriers()[plane.kind].light_over_time(recorded, records)
     yield from ((note.t, [], False) for note in states if note.state in ENDED)

@@ -16,5 +16,5 @@ EXTENSION = Extension(
     metrics=("metrics.divisions", "metrics.turns"),
     sections=("sections.divided:divisions", "sections.turns:phases"),
     papers={"sip_ml": "paper"},
-    worker=("phases", "workload_phases:PHASES"),
+    worker=("phases", "workload_phases", "following:PHASES"),
 )

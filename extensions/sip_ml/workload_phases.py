@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ringlight.extensions.sip_ml.phases import Phase, PhasePlan, Progress
+from ringlight.extensions.sip_ml.phases import Phase, PhasePlan
 from ringlight.fabric.kinds import matrix_bounds, vector_bytes
 from ringlight.workloads.graph import Kind, Workload, calls, dependencies
 from ringlight.workloads.splits import split_bytes
@@ -45,27 +45,6 @@ def phases_of(workload: Workload) -> PhasePlan:
     for meeting, ends in _in_order(workload):
         writing.add(meeting, ends)
     return writing.done()
-
-
-class Phases:
-    """Light that follows the phases of a workload (``workloads.following.Following``)."""
-
-    word = "phases"
-
-    def progress(self, workload: Workload, rank: int) -> Progress | None:
-        """Return the way of a rank through its phases; None if it has none. Raises ValueError."""
-        own = phases_of(workload).phase_of[rank]
-        return Progress(own) if own else None
-
-    def check(self, run: Any, job: Any, plane: Any) -> None:
-        """Check that light can be set for each phase of a job. Raises ValueError."""
-        # Workers do without.
-        from ringlight.extensions.sip_ml.wholes.fitting import check_phases
-
-        check_phases(run, job, plane)
-
-
-PHASES = Phases()
 
 
 class _Writing:

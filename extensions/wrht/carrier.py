@@ -107,18 +107,18 @@ class RingCarrier(Carrier):
         yield RingSetUps(ring={"name": name, **read("")["own"]}, set_ups=read("/changes"), **where)
 
     @staticmethod
-    def light_over_time(lit: LitJob, records: Sequence[Record]) -> Iterator[LightThen]:
+    def light_over_time(recorded: LitJob, records: Sequence[Record]) -> Iterator[LightThen]:
         """Yield the light of each step of the collective, dark while it is set."""
-        if lit.job.training is None:
+        if recorded.job.training is None:
             return
-        plan = lit.plane.plan(lit.gpus, lit.job.training.collective)
+        plan = recorded.plane.plan(recorded.gpus, recorded.job.training.collective)
         settings = [
             [LitPair(a, b, plan.transmit[a][b].wavelength, 1) for a, b in sorted(step.pairs)]
             for step in plan.steps
         ]
-        yield lit.begin, settings[0], False
+        yield recorded.begin, settings[0], False
         notes = (note for note in records if isinstance(note, RingSetUps))
-        for change in {note.ring["name"]: note.set_ups for note in notes}.get(lit.plane.name, ()):
+        for change in {note.ring["name"]: note.set_ups for note in notes}.get(recorded.plane.name, ()):
             pairs = settings[change["step"] % len(settings)]
             yield change["t"], pairs, True
             yield change["t"] + change["total_s"], pairs, False

@@ -162,7 +162,7 @@ class Carrier:
         return iter(())
 
     @staticmethod
-    def light_over_time(lit: LitJob, records: Sequence[Record]) -> Iterator[LightThen]:
+    def light_over_time(recorded: LitJob, records: Sequence[Record]) -> Iterator[LightThen]:
         """Yield the lightpaths of a job as they changed, by the records of its run; none for circuits."""
         return iter(())
 

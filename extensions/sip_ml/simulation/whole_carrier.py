@@ -86,21 +86,21 @@ class WholeCarrier(Carrier):
             yield LightTurns(job=job.name, turns=[*_turns(made)], **where)
 
     @staticmethod
-    def light_over_time(lit: LitJob, records: Sequence[Record]) -> Iterator[LightThen]:
+    def light_over_time(recorded: LitJob, records: Sequence[Record]) -> Iterator[LightThen]:
         """Yield the light of each division; of light that is set once, that for an iteration."""
-        if not lit.plane.interconnect.built:
+        if not recorded.plane.interconnect.built:
             return
-        given = [note for note in records if isinstance(note, LightGiven) and note.job == lit.job.name]
+        given = [note for note in records if isinstance(note, LightGiven) and note.job == recorded.job.name]
         made = [
             decision
             for note in records
-            if isinstance(note, LightDecisions) and note.job == lit.job.name
+            if isinstance(note, LightDecisions) and note.job == recorded.job.name
             for decision in note.decisions
             if "lightpaths" in decision
         ]
-        first = given[0].divisions[0]["t"] if given else lit.begin
+        first = given[0].divisions[0]["t"] if given else recorded.begin
         if not given:
-            yield lit.begin, _for_iteration(lit.fabric, lit.job, lit.gpus), False
+            yield recorded.begin, _for_iteration(recorded.fabric, recorded.job, recorded.gpus), False
         for light in given:
             for division in light.divisions:
                 counts = zip(light.pairs, division["lightpaths"], strict=True)
@@ -118,8 +118,8 @@ class WholeCarrier(Carrier):
         if given or made:
             return
         for back in records:
-            if isinstance(back, JobRecovered) and back.job == lit.job.name:
-                yield back.at, _for_iteration(lit.fabric, lit.job, back.gpus), False
+            if isinstance(back, JobRecovered) and back.job == recorded.job.name:
+                yield back.at, _for_iteration(recorded.fabric, recorded.job, back.gpus), False
 
 
 def _turns(decisions: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
