@@ -40,21 +40,11 @@ from ringlight.fabric.keys import plugged
 from ringlight.fabric.schedules import parse_collective
 from ringlight.fabric.topology import Fabric
 from tests.lights import light_context
+from tests.scenario_notes import notes_of
 
 FOLDER = ROOT / "tests" / "golden" / "matrix"
 #: What a file says of more runs than those of its arms as they are.
 OF_SWEEPS = ("sweep", "search", "published", "crossover", "break_even", "compare")
-#: Values in place of a file's own where its runs take too long: fewer GPUs on all fabrics, and
-#: fewer iterations.
-LESS: Mapping[str, Sequence[str]] = {
-    "sip_ml_light": (
-        "fabrics.*.interconnect.gpus=256",
-        "jobs.train.workload.dp=32",
-        "jobs.train.workload.iterations=1",
-    ),
-}
-#: Arms that are not simulated, as they differ from another in nothing but how often light is divided.
-ALIKE: Mapping[str, Sequence[str]] = {"sip_ml_light": ("ocs-seldom", "ring-seldom")}
 
 
 def scenarios() -> dict[str, Path]:
@@ -74,7 +64,7 @@ def loaded(path: Path) -> Experiment:
     raw = {key: value for key, value in raw.items() if key not in OF_SWEEPS}
     for parameter in raw.get("parameters", {}).values():
         parameter.pop("fitted_to", None)
-    less, fabrics = LESS.get(path.stem, ()), raw.get("fabrics", ())
+    less, fabrics = notes_of(path.stem).less, raw.get("fabrics", ())
     sets = list(dict.fromkeys(line.replace("*", name) for line in less for name in fabrics))
     return parse(yaml.safe_dump(raw, sort_keys=False), str(path), repeat=1, sets=sets, scale_for=on_reference)
 
@@ -94,7 +84,7 @@ def simulated(experiment: Experiment, name: str) -> dict[str, list[Record]]:
     """Records of every arm that is simulated."""
     backend, found = SimulationBackend(), {}
     for plan in experiment.plans:
-        if plan.arm in ALIKE.get(name, ()) or backend.refuses(plan) is not None:
+        if plan.arm in notes_of(name).alike or backend.refuses(plan) is not None:
             continue
         batches, single = backend.batches([plan])
         records = [record for batch in batches for record in batch.compute()]

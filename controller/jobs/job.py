@@ -10,10 +10,10 @@ from typing import Any, Literal
 
 from typing_extensions import TypedDict
 
+from ringlight.fabric.extension import entries
+
 #: Reaction of a job to the death of a worker while it runs.
 OnLoss = Literal["fail", "swap", "shrink"]
-#: Keys by which jobs stored by earlier versions name their plane.
-FORMER_KEYS = ("grid", "ring", "interconnect")
 #: What workers do by themselves. For any other workload they hold the NICs of guests (``fabric.guests``).
 OWN_WORKLOADS = ("train", "graph", "linktest")
 #: Exit code of a worker that lost a peer: a consequence, not a cause.
@@ -272,7 +272,8 @@ class Job:
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Job:
         known = Rank.__dataclass_fields__.keys()
-        named = (record[key] for key in ("plane", *FORMER_KEYS) if record.get(key) is not None)
+        # Earlier versions stored a job's plane by its kind.
+        named = (record[key] for key in ("plane", *entries("planes")) if record.get(key) is not None)
         fields = {key: record[key] for key in cls.__dataclass_fields__ if key in record}
         fields |= {
             "ranks": [Rank(**{k: v for k, v in rank.items() if k in known}) for rank in record["ranks"]],

@@ -41,7 +41,7 @@ def router(controller: Controller) -> APIRouter:
 
     @routes.get("/planes", **answers(list[PlaneOverview]))
     def all_planes() -> Any:
-        """Grids, rings and divided interconnects: their nodes, and the jobs that have them."""
+        """Planes with light of their own: their nodes, and the jobs that have them."""
         holders = jobs.holders()
         return [lights[plane.kind].overview(plane, holders) for plane in planes.values()]
 

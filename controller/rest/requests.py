@@ -218,8 +218,8 @@ class LinkTest(Body):
 class Placement(Body):
     """Placement of a job, and its collective.
 
-    ``ranks``: GPUs in rank order, or ``gpus``: how many. ``plane``: the grid, ring or divided interconnect
-    that they are of; without it the controller finds one, or packet switches.
+    ``ranks``: GPUs in rank order, or ``gpus``: how many. ``plane``: the plane with light of its own that
+    they are of; without it the controller finds one, or packet switches.
     """
 
     ranks: list[str] | None = Field(default=None, min_length=1, max_length=4096)

@@ -131,8 +131,7 @@ def _together(plan: RunPlan) -> bool:
 
 
 def nic_rate_bps(setting: Setting, gpu: str) -> float:
-    """Return the emulated bits per second of a GPU's slowest NIC port; of all its ports on an
-    interconnect."""
+    """Return the emulated bits per second of a GPU's slowest NIC port, or as its plane has it."""
     return plane_of(setting.fabric, (gpu,)).rate_bps(gpu) / setting.scale.rate
 
 
@@ -268,7 +267,7 @@ def model_s(plan: RunPlan) -> dict[str, float]:
 def expected_s(plan: RunPlan) -> dict[str, float]:
     """Return the seconds to wait from the release of a run's first jobs to the end of each job, by name.
 
-    Jobs that all begin together follow the models, which know no light that is divided. If jobs arrive, wait
+    Jobs that all begin together follow the models, which know no light that changes. If jobs arrive, wait
     for GPUs or are placed by the controller, the time of every job is the sum of what each job takes alone,
     with the waits of the timeline, which is an overestimate. Never raises for a run that a testbed can have.
     """

@@ -179,7 +179,7 @@ def planes(
     name: Annotated[str, typer.Argument(metavar="[PLANE]", help="One plane with its nodes and light.")] = "",
     as_json: Json = False,
 ) -> None:
-    """Grids, rings and divided interconnects: planes with light of their own."""
+    """Planes with light of their own."""
     if name:
         answer(get(f"/v1/planes/{name}"), as_json, _write_plane)
         return
@@ -245,7 +245,7 @@ def job_submit(
     batch: Count = 28,
     seed: int = 7,
     collective: str = "ring",
-    plane: Annotated[str, typer.Option(help="On this grid, ring or divided interconnect.")] = "",
+    plane: Annotated[str, typer.Option(help="On this plane with light of its own.")] = "",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="On a plane with light: show nodes and light; change nothing.")
     ] = False,

@@ -91,13 +91,13 @@ def test_a_wrong_link_and_a_wrong_command_are_found() -> None:
     text = (
         "    ./ringlight simulate scenarios/none.yaml   # x\n"
         "    sudo ringlight ocs nothing | cat\n"
-        "    ringlight run scenarios/zoo.yaml --arms a\n"
+        "    ringlight run scenarios/disaggregation.yaml --arms a\n"
         "    ringlight test --fuzz 1\n"
     )
     assert [wrong(words) for words in commands(text)] == [
         "simulate scenarios/none.yaml: no file scenarios/none.yaml",
         "ocs nothing: no command nothing",
-        "run scenarios/zoo.yaml --arms a: no option --arms",
+        "run scenarios/disaggregation.yaml --arms a: no option --arms",
         None,
     ]
 

@@ -183,7 +183,7 @@ class EmulatedLab:
             if plan.circuits or lit_circuits(self._api):
                 set_circuits(self._api, plan.circuits)
             self._actions.begin(plan)
-            # An interconnect has ports and links only as it is plugged together.
+            # What is described as a whole has ports and links only as it is plugged together.
             plan = replace(plan, setting=self.setting)
             flows = FlowLog(self._api, plan.name, self.setting.fabric)
             nodes = [kind.log(self.processes.inventory) for kind in node_kinds()]

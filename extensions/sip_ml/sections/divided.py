@@ -120,7 +120,7 @@ class _At:
     light: LightGiven
 
 
-@section(31, "Light in turns", needs=("divisions_late",))
+@section("controllers", "Light in turns", needs=("divisions_late",))
 def turns(view: View, draw: Draw) -> str:
     """Return HTML that shows the effect of the interval between divisions of light on the time of jobs.
 

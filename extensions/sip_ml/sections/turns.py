@@ -8,7 +8,7 @@ from ringlight.experiments.report.view import ARM, Draw, View, figures
 from ringlight.experiments.report.words import count
 
 
-@section("controllers", "Light that follows phases", needs=("phase_turns",))
+@section("turns", "Light that follows phases", needs=("phase_turns",))
 def phases(view: View, draw: Draw) -> str:
     """Return HTML that shows how often light was set for a phase, and how much of its dark time was
     hidden."""
