@@ -216,7 +216,7 @@ def _told_apart(name: str, mine: Sequence[Ran], base: Sequence[Ran]) -> Iterator
     sent, sent_under = ([exchange for _, job in ran for exchange in exchanges(job)] for ran in (mine, base))
     yield replace(row, metric="allreduce_told_apart", value=told_apart(sent, sent_under))
     plane = job.plan.plane(plan.setting.fabric, job.gpus)
-    if waits := plane.set_ups(job.gpus, job.plan.loop.collective):
+    if waits := plane.times.set_ups(job.gpus, job.plan.loop.collective):
         least_s = seen * statistics.fmean(under) / plan.setting.scale.time
         yield replace(row, metric="setup_told_apart", value=least_s / waits, unit="s")
 

@@ -455,7 +455,7 @@ def _collective(name: str, fabric: Fabric, ranks: Sequence[str], world_size: int
     except ValueError:
         # What is wrong with the ranks is said where they are checked.
         return name
-    return plane.fitted(name, world_size)
+    return plane.fit.fitted(name, world_size)
 
 
 def _costs(costs: CostsSpec, headers: bool, scale: Scale) -> Costs:

@@ -98,7 +98,7 @@ def check_run(run: Draft, looked_at: set[Any]) -> None:
         raise ValueError(f"control: {run.where} has no O-NICs with agents")
     planes = {job.name: job.plane(fabric) for job in run.jobs}
     for plane in {(plane.kind, plane.name): plane for plane in planes.values()}.values():
-        plane.check_run(run)
+        plane.fit.check_run(run)
     for job in run.jobs:
         _check_losses(run, job, planes[job.name])
         if job.light != "once":
@@ -112,7 +112,7 @@ def _check_losses(run: Draft, job: JobPlan, plane: Plane) -> None:
     """
     if job.on_loss != "fail" and not plane.survives:
         raise ValueError(f"jobs.{job.name}: a lost GPU of {plane} can only let the job fail")
-    for event in () if plane.parts else run.events:
+    for event in () if plane.fit.parts else run.events:
         lost = plane.survives and event.capability.startswith("lose gpu")
         if event.do not in ("start", "cancel") and not lost:
             raise ValueError(f"events.{event.name}.do: {run.where} is described as a whole, without parts")
@@ -182,10 +182,10 @@ def _check_workload(run: Draft, job: JobPlan) -> None:
 def _check_guest(run: Draft, job: JobPlan, guest: Guest) -> None:
     """Check that any rank reaches any other at any time, as a guest may send so. Raises ValueError."""
     where, plane = f"jobs.{job.name}.{guest.key}", _plane(run, job)
-    if plane.untold:
-        place = f"on {plane}" if plane.parts else run.where
+    if plane.fit.untold:
+        place = f"on {plane}" if plane.fit.parts else run.where
         reason = f"a {guest.noun} may send from any rank to any other at any time, and"
-        raise ValueError(f"{where}: {reason} {place} {plane.untold}")
+        raise ValueError(f"{where}: {reason} {place} {plane.fit.untold}")
     if job.on_loss != "fail":
         raise ValueError(f"{where}: it keeps no state to go on from, so a lost GPU can only let the job fail")
     if job.ranks:
@@ -201,7 +201,7 @@ def _check_fits(run: Draft, job: JobPlan) -> None:
     if plane.sums:
         _check_joined(run, job)
         return
-    if collective.striped and not plane.lightpaths:
+    if collective.striped and not plane.times.lightpaths:
         raise ValueError(f"{what}: only a ring of wavelengths has several for one transfer")
     with at(what):
         steps = unstriped_steps(collective, job.gpus)
@@ -210,10 +210,10 @@ def _check_fits(run: Draft, job: JobPlan) -> None:
             f"{what}: whole numbers go over packet switches and circuits; {plane.name} is neither"
         )
     with at(where):
-        plane.check_size(job.gpus)
+        plane.fit.check_size(job.gpus)
     if not collective.striped:
         with at(f"{what} on {run.where}"):
-            plane.check(job.ranks, steps)
+            plane.fit.check(job.ranks, steps)
     if plane.shared and job.ranks:
         _check_joined(run, job)
 

@@ -334,7 +334,7 @@ class RunPlan:
         """
         if self.costs.latency_s is not None:
             return self.costs.latency_s
-        return plane.latency_s if self.setting.scale == Scale() else 0.0
+        return plane.times.latency_s if self.setting.scale == Scale() else 0.0
 
     def job(self, name: str) -> JobPlan:
         """Return the job with this name. Raises KeyError."""

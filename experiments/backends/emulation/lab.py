@@ -264,7 +264,7 @@ class EmulatedLab:
                 if job.state == "SUCCEEDED" and job.plan.training is not None:
                     lab, segments = self.processes.lab, job.segments
                     # What decides what it ends with: its request, and what its plane computes.
-                    decisive = {**job.request, **job.plan.plane(self.setting.fabric).outcome}
+                    decisive = {**job.request, **job.plan.plane(self.setting.fabric).fit.outcome}
                     outcome = self._references.outcome_of(lab, decisive, segments)
                     self._note(Reference, job=job.plan.name, **outcome)
         self._tend()

@@ -81,7 +81,7 @@ def peer_timeout_s(plan: RunPlan, job: JobPlan) -> float:
     if plane.sums:
         return sums_patience_s(plan, job)
     longest_s = longest_all_reduce_s(plan, job) if job.workload is None else longest_iteration_s(plan, job)
-    light_s = plane.patience_s(job, plan.setting.scale.time)
+    light_s = plane.fit.patience_s(job, plan.setting.scale.time)
     patience_s = USUAL_PATIENCE_S + EXCHANGE_PATIENCE * longest_s + light_s
     harmful = [event for event in plan.events if event.do not in HARMLESS]
     if harmful or plan.control != ControlFaults():
@@ -131,7 +131,7 @@ def only_simulated(plan: RunPlan) -> str | None:
     if replace(plan.costs, latency_s=plan.costs.latency_s or None) != Costs():
         return "costs: only a simulation counts them; here a step costs what it costs"
     for plane in planes:
-        if (why := plane.only_simulated(plan)) is not None:
+        if (why := plane.fit.only_simulated(plan)) is not None:
             return why
     for job in plan.jobs:
         if (why := _beyond_workers(job)) is not None:

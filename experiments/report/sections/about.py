@@ -98,8 +98,7 @@ def _of_emulation(view: View) -> Iterator[str]:
 
 def _of_light(view: View) -> Iterator[str]:
     fabrics = [setting.fabric for setting in view.settings]
-    on_demand = [fabric for fabric in fabrics if any(plane.asked for plane in lit_planes(fabric))]
-    onics = [onic for fabric in on_demand for onic in fabric.onics.values()]
+    onics = [fabric.onics[gpu] for fabric in fabrics for gpu in fabric.agents]
     if onics and not view.simulated:
         yield (
             f"<b>{format_time(max(onic.tuning_s for onic in onics))} tuning.</b> A laser is retuned by one "

@@ -11,7 +11,7 @@ import numpy as np
 
 from ringlight.extensions.sip_ml.wholes.fitting import check_run, only_simulated, patience_s
 from ringlight.extensions.sip_ml.wholes.interconnect import Interconnect
-from ringlight.fabric.planes.base import NETWORK_S, Plane
+from ringlight.fabric.planes.base import NETWORK_S, Fit, Plane, Times
 from ringlight.fabric.planes.streams import LinkTestStream
 from ringlight.fabric.steps import Steps, pairs_of
 from ringlight.fabric.topology import Fabric
@@ -19,6 +19,41 @@ from ringlight.fabric.topology import Fabric
 if TYPE_CHECKING:
     from ringlight.experiments.language.checks import Draft
     from ringlight.experiments.language.plan import JobPlan, RunPlan
+
+
+class WholeTimes(Times):
+    """Nothing is written out that a model could look at."""
+
+    modelled: ClassVar[bool] = False
+    latency_s: ClassVar[float] = NETWORK_S
+
+
+@dataclass(frozen=True)
+class WholeFit(Fit):
+    """Judges what fits an interconnect."""
+
+    plane: WholePlane
+
+    parts: ClassVar[bool] = False
+    untold: ClassVar[str] = "is lit for what jobs say that they send"
+
+    def check_run(self, run: Draft) -> None:
+        check_run(self.plane.interconnect, run)
+
+    def check(self, ranks: Sequence[str], steps: Steps) -> None:
+        place = {node: index for index, node in enumerate(self.plane.nodes)}
+
+        def pairs() -> Iterator[tuple[int, int]]:
+            for source, destination in pairs_of(ranks, steps) if ranks else ():
+                yield place[source], place[destination]
+
+        self.plane.interconnect.check(pairs())
+
+    def only_simulated(self, plan: RunPlan) -> str | None:
+        return only_simulated(self.plane.interconnect, plan)
+
+    def patience_s(self, job: JobPlan, time: float) -> float:
+        return patience_s(self.plane.interconnect, job, len(self.plane.nodes)) * time
 
 
 @dataclass(frozen=True)
@@ -29,10 +64,6 @@ class WholePlane(Plane):
 
     kind: ClassVar[str] = "interconnect"
     standing: ClassVar[bool] = True
-    modelled: ClassVar[bool] = False
-    latency_s: ClassVar[float] = NETWORK_S
-    parts: ClassVar[bool] = False
-    untold: ClassVar[str] = "is lit for what jobs say that they send"
 
     @property
     def survives(self) -> bool:
@@ -41,29 +72,19 @@ class WholePlane(Plane):
     def __str__(self) -> str:
         return self.name or "the interconnect"
 
+    @property
+    def times(self) -> WholeTimes:
+        return WholeTimes(self)
+
+    @property
+    def fit(self) -> WholeFit:
+        return WholeFit(self)
+
     def place(self, count: int, free: Collection[str]) -> None:
         """Raise ValueError if light is for what the GPUs send, which then are to be named."""
         if self.interconnect.built:
             what = f"the light of {self} is divided for what they send"
             raise ValueError(f"{count} GPUs: name them (ranks); {what}")
-
-    def check_run(self, run: Draft) -> None:
-        check_run(self.interconnect, run)
-
-    def only_simulated(self, plan: RunPlan) -> str | None:
-        return only_simulated(self.interconnect, plan)
-
-    def patience_s(self, job: JobPlan, time: float) -> float:
-        return patience_s(self.interconnect, job, len(self.nodes)) * time
-
-    def check(self, ranks: Sequence[str], steps: Steps) -> None:
-        place = {node: index for index, node in enumerate(self.nodes)}
-
-        def pairs() -> Iterator[tuple[int, int]]:
-            for source, destination in pairs_of(ranks, steps) if ranks else ():
-                yield place[source], place[destination]
-
-        self.interconnect.check(pairs())
 
     def rate_bps(self, gpu: str) -> float:
         """Return all that the GPU can send at once, bits per second."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ringlight.fabric.parts import Port
-from ringlight.fabric.planes.base import Plane
+from ringlight.fabric.planes.base import Fit, Plane, Times
 from ringlight.fabric.planes.grid.grid import Grid, lines
 from ringlight.fabric.planes.grid.wavelengths import (
     LightUse,
@@ -24,6 +24,32 @@ from ringlight.fabric.topology import Fabric
 HANDSHAKE_S = 1e-3
 
 
+class GridTimes(Times):
+    """Each step waits for its light."""
+
+    def set_ups(self, ranks: Sequence[str], collective: str) -> int:
+        return steps_named(collective, len(ranks)).steps
+
+    def wait_s(self, time: float, control_s: float, tuning_s: Mapping[str, float]) -> float:
+        return HANDSHAKE_S + 2 * control_s + max(tuning_s.values(), default=0.0)
+
+
+@dataclass(frozen=True)
+class GridFit(Fit):
+    """Judges what fits a grid."""
+
+    plane: GridPlane
+
+    untold: ClassVar[str] = (
+        "a GPU has light for one flow at a time, once it has asked its O-NIC's agent, which only our workers "
+        "do"
+    )
+
+    def check(self, ranks: Sequence[str], steps: Steps) -> None:
+        if ranks:
+            ways_for(self.plane.grid, ranks, steps)
+
+
 @dataclass(frozen=True)
 class GridPlane(Plane):
     """Nodes in rows and columns, each line with one WSS."""
@@ -31,28 +57,21 @@ class GridPlane(Plane):
     grid: Grid
 
     kind: ClassVar[str] = "grid"
-    asked: ClassVar[bool] = True
-    untold: ClassVar[str] = (
-        "a GPU has light for one flow at a time, once it has asked its O-NIC's agent, which only our workers "
-        "do"
-    )
+
+    @property
+    def times(self) -> GridTimes:
+        return GridTimes(self)
+
+    @property
+    def fit(self) -> GridFit:
+        return GridFit(self)
 
     def place(self, count: int, free: Collection[str]) -> tuple[str, ...] | None:
         return choose_nodes(self.grid, free, count)
 
-    def check(self, ranks: Sequence[str], steps: Steps) -> None:
-        if ranks:
-            ways_for(self.grid, ranks, steps)
-
-    def set_ups(self, ranks: Sequence[str], collective: str) -> int:
-        return steps_named(collective, len(ranks)).steps
-
     def use(self, ranks: Sequence[str], collective: str) -> LightUse:
         steps = steps_named(collective, len(ranks))
         return light_use(ways_for(self.grid, ranks, steps), ranks, steps)
-
-    def wait_s(self, time: float, control_s: float, tuning_s: Mapping[str, float]) -> float:
-        return HANDSHAKE_S + 2 * control_s + max(tuning_s.values(), default=0.0)
 
     def streams(self) -> Iterator[list[LinkTestStream]]:
         """Yield streams of each O-NIC port to the next node of its row or column, all lit all the time."""
