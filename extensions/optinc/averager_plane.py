@@ -9,14 +9,14 @@ from typing import Any, ClassVar
 from ringlight.extensions.optinc.averaging import Averaging, averaging_of
 from ringlight.fabric.cost import Latencies
 from ringlight.fabric.paths import PacketView
-from ringlight.fabric.planes.base import Fit, Misfit
+from ringlight.fabric.planes.base import Misfit, PlaneFit
 from ringlight.fabric.planes.packets import PacketPlane, PacketTimes
 from ringlight.fabric.topology import Fabric
 
 
 @dataclass(frozen=True)
 class AveragerTimes(PacketTimes):
-    """Times of sums: a port carries each code once."""
+    """PlaneTimes of sums: a port carries each code once."""
 
     plane: AveragerPlane
 
@@ -43,7 +43,7 @@ class AveragerTimes(PacketTimes):
 
 
 @dataclass(frozen=True)
-class AveragerFit(Fit):
+class AveragerFit(PlaneFit):
     """Says what the means of averagers depend on."""
 
     plane: AveragerPlane

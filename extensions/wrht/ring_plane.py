@@ -11,7 +11,7 @@ from ringlight.extensions.wrht.collective import fitted
 from ringlight.extensions.wrht.ring import WdmRing
 from ringlight.extensions.wrht.wdm import RingPlan, plan_ring, reach, set_up_steps
 from ringlight.fabric.parts import Port
-from ringlight.fabric.planes.base import Fit, Plane, Times
+from ringlight.fabric.planes.base import Plane, PlaneFit, PlaneTimes
 from ringlight.fabric.planes.streams import LinkTestStream
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.steps import Steps
@@ -23,7 +23,7 @@ MOST_PLANNED = 32
 
 
 @dataclass(frozen=True)
-class RingTimes(Times):
+class RingTimes(PlaneTimes):
     """Light is set anew in the steps that change it."""
 
     plane: RingPlane
@@ -38,7 +38,7 @@ class RingTimes(Times):
 
 
 @dataclass(frozen=True)
-class RingFit(Fit):
+class RingFit(PlaneFit):
     """Judges what fits a ring: one job on all of its nodes."""
 
     plane: RingPlane

@@ -1,8 +1,8 @@
 """The contract of a plane: what carries a job's bytes.
 
 Language, models, metrics and backends ask the plane of a job (``fabric.planes.choice.plane_of``), never the
-fabric, what it is made of. What only models ask is its :class:`Times`, what only language and backends ask
-of runs its :class:`Fit`; planes that differ have one of their own. Everything here is pure. Seconds and bits
+fabric, what it is made of. What only models ask is its :class:`PlaneTimes`, what only language and backends ask
+of runs its :class:`PlaneFit`; planes that differ have one of their own. Everything here is pure. Seconds and bits
 per second are those of the real fabric, unless a method is told by how much the emulation stretches time.
 """
 
@@ -37,7 +37,7 @@ class Misfit(ValueError):
 
 
 @dataclass(frozen=True)
-class Times:
+class PlaneTimes:
     """The times of a plane as models know them."""
 
     plane: Plane
@@ -98,7 +98,7 @@ class Times:
 
 
 @dataclass(frozen=True)
-class Fit:
+class PlaneFit:
     """Judges which runs fit a plane, and says what it adds to them."""
 
     plane: Plane
@@ -175,14 +175,14 @@ class Plane:
         return not self.whole
 
     @property
-    def times(self) -> Times:
+    def times(self) -> PlaneTimes:
         """Return the times that models know of it."""
-        return Times(self)
+        return PlaneTimes(self)
 
     @property
-    def fit(self) -> Fit:
+    def fit(self) -> PlaneFit:
         """Return the judge of what fits it."""
-        return Fit(self)
+        return PlaneFit(self)
 
     def place(self, count: int, free: Collection[str]) -> tuple[str, ...] | None:
         """Return free nodes for a job of so many ranks; None if any will do.

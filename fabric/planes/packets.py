@@ -7,13 +7,13 @@ from typing import ClassVar
 
 from ringlight.fabric.cost import Latencies, steps_time
 from ringlight.fabric.paths import PacketView
-from ringlight.fabric.planes.base import NETWORK_S, Plane, Times
+from ringlight.fabric.planes.base import NETWORK_S, Plane, PlaneTimes
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.topology import Fabric
 
 
-class PacketTimes(Times):
-    """Times of packets over the paths that there are."""
+class PacketTimes(PlaneTimes):
+    """PlaneTimes of packets over the paths that there are."""
 
     latency_s: ClassVar[float] = NETWORK_S
 

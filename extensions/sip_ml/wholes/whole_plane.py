@@ -11,7 +11,7 @@ import numpy as np
 
 from ringlight.extensions.sip_ml.wholes.fitting import check_run, only_simulated, patience_s
 from ringlight.extensions.sip_ml.wholes.interconnect import Interconnect
-from ringlight.fabric.planes.base import NETWORK_S, Fit, Plane, Times
+from ringlight.fabric.planes.base import NETWORK_S, Plane, PlaneFit, PlaneTimes
 from ringlight.fabric.planes.streams import LinkTestStream
 from ringlight.fabric.steps import Steps, pairs_of
 from ringlight.fabric.topology import Fabric
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ringlight.experiments.language.plan import JobPlan, RunPlan
 
 
-class WholeTimes(Times):
+class WholeTimes(PlaneTimes):
     """Nothing is written out that a model could look at."""
 
     modelled: ClassVar[bool] = False
@@ -29,7 +29,7 @@ class WholeTimes(Times):
 
 
 @dataclass(frozen=True)
-class WholeFit(Fit):
+class WholeFit(PlaneFit):
     """Judges what fits an interconnect."""
 
     plane: WholePlane

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ringlight.fabric.parts import Port
-from ringlight.fabric.planes.base import Fit, Plane, Times
+from ringlight.fabric.planes.base import Plane, PlaneFit, PlaneTimes
 from ringlight.fabric.planes.grid.grid import Grid, lines
 from ringlight.fabric.planes.grid.wavelengths import (
     LightUse,
@@ -24,7 +24,7 @@ from ringlight.fabric.topology import Fabric
 HANDSHAKE_S = 1e-3
 
 
-class GridTimes(Times):
+class GridTimes(PlaneTimes):
     """Each step waits for its light."""
 
     def set_ups(self, ranks: Sequence[str], collective: str) -> int:
@@ -35,7 +35,7 @@ class GridTimes(Times):
 
 
 @dataclass(frozen=True)
-class GridFit(Fit):
+class GridFit(PlaneFit):
     """Judges what fits a grid."""
 
     plane: GridPlane
