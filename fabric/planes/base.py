@@ -1,9 +1,10 @@
 """The contract of a plane: what carries a job's bytes.
 
 Language, models, metrics and backends ask the plane of a job (``fabric.planes.choice.plane_of``), never the
-fabric, what it is made of. What only models ask is its :class:`PlaneTimes`, what only language and backends ask
-of runs its :class:`PlaneFit`; planes that differ have one of their own. Everything here is pure. Seconds and bits
-per second are those of the real fabric, unless a method is told by how much the emulation stretches time.
+fabric, what it is made of. What only models ask is its :class:`PlaneTimes`, what only language and backends
+ask of runs its :class:`PlaneFit`; planes that differ have one of their own. Everything here is pure. Seconds
+and bits per second are those of the real fabric, unless a method is told by how much the emulation stretches
+time.
 """
 
 from __future__ import annotations

@@ -23,16 +23,12 @@ from ringlight.testbed.lab import Lab
 from tests.null_onic import NullLaser, NullRoutes
 
 GRID = {"grids": {"n": {"rows": 2, "columns": 2, "gpu": "t", "rate": "1 Gbit/s"}}}
-PLANES = {
-    "interconnect": {"kind": "parallel-ocs", "gpus": 3, "gpu": "a100", "rate": "2 Gbit/s", "switches": 2}
-}
 
 
 @pytest.mark.parametrize(
     ("section", "source", "target", "transmitter", "name", "ranks"),
     [
         (GRID, "n0", "n1", Transmitter(0, 3), "n0:0 λ3 into n-r0:1", "n0,n1"),
-        (PLANES, "g1", "g2", Transmitter(1), "g1:1 into q1:2", "g1,g2"),
     ],
 )
 def test_light_is_called_by_its_port_and_colour_and_a_job_makes_some(

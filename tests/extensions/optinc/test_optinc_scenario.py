@@ -174,8 +174,6 @@ def packets_only() -> dict[str, Any]:
          "fabric.averagers.avg0.network: no trained weights for 16 bits on 4 ports"),
         (scenario(one_level(), events=[{"when": "start", "do": "cut", "target": "link g0:1 avg0:1"}]),
          "the link at g0:1 is a cable of averager avg0, which stays as it is"),
-        (scenario({"interconnect": {"kind": "ideal", "gpus": 4, "gpu": "g", "rate": "1 Gbit/s"}}),
-         "the fabric has no averagers"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_named(raw: dict[str, Any], named: str) -> None:

@@ -67,7 +67,6 @@ fabric:
 """
 TREE = "fabric: {fat_tree: {k: 4, gpu: t, rate: 4 Gbit/s}}\n"
 GRID = "fabric: {grids: {n: {rows: 2, columns: 2, gpu: t, rate: 4 Gbit/s, wavelengths: 2}}}\n"
-PLANES = "fabric: {interconnect: {kind: parallel-ocs, gpus: 4, gpu: a100, rate: 4 Gbit/s, switches: 2}}\n"
 PAIR = "jobs: {own: {ranks: [g0, g1], image: ringlight-worker, command: [echo, 1]}}\n"
 
 
@@ -198,7 +197,6 @@ def test_what_belongs_to_an_image_needs_one(key: str) -> None:
     ("fabric", "ranks", "said"),
     [
         (GRID, "all", "on grid n a GPU has light for one flow at a time"),
-        (PLANES, "all", "fabric is lit for what jobs say that they send"),
     ],
 )
 def test_a_container_is_refused_where_a_rank_does_not_reach_every_other(

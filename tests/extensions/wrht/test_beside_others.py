@@ -6,9 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from ringlight.experiments.record.events import Iteration
-from ringlight.extensions.sip_ml.simulation.zoo import WavelengthRingNetwork
-from ringlight.extensions.wrht import wdm
 from ringlight.extensions.wrht.network import RingNetwork
 from ringlight.extensions.wrht.wdm import plan_ring
 from ringlight.fabric.collectives import all_reduce, lendable
@@ -20,12 +17,9 @@ from ringlight.testbed.emulation.buildable import check_fabric, check_names
 from ringlight.testbed.emulation.onic.tables import Transmitter
 from ringlight.testbed.emulation.onic.wiring import array_wavelengths, is_tagged, lasers_of_switch
 from ringlight.testbed.lab import Lab
-from ringlight.testbed.simulation.phases import Phases, StepCost
 from tests.extensions.console import test_console_light
 from tests.extensions.own_containers import test_own_containers
 from tests.extensions.page.test_view_page import simulated
-from tests.extensions.sip_ml.test_interconnect import KINDS, experiment
-from tests.simulated import records_of
 from tests.unit import (
     test_cli,
     test_experiment_report,
@@ -121,31 +115,9 @@ def test_its_light_tells_its_own_colour() -> None:
     assert {name for name in fabric.optical_switches if is_tagged(fabric, name)} == {"r-w0", "r-w1", "r-w2"}
 
 
-def test_light_of_a_ring_described_as_a_whole_is_dark_where_circuits_change() -> None:
-    """Circuits of WRHT are others in its second step."""
-    job = "{ranks: all, workload: {collective: all-reduce, algorithm: wrht-8, size: 64 MB}}"
-    records = records_of(experiment(KINDS["wavelength-ring"], job))
-    found = [record.whole_s for record in records if isinstance(record, Iteration)]
-    # Eight in one group: four on one side of the middle, whose last fibre has them all, there and back.
-    step_s = 4 * 64e6 * 8 / 200e9
-    assert max(found) == pytest.approx(2 * (step_s + 25e-6), rel=1e-6)
-
-
 def test_light_without_a_packet_switch_needs_no_queue() -> None:
     ring = {"nodes": 3, "gpu": "x", "rate": "40 Mbit/s", "queue": "1 us"}
     assert choose_frames(build_fabric(FabricSpec.model_validate({"rings": {"r": ring}})), 1, 400).short == ()
-
-
-@pytest.mark.parametrize(("nodes", "wavelengths"), [(27, 1), (25, 2), (125, 2), (81, 4), (729, 4)])
-def test_a_ring_shared_fairly_is_exact_for_full_groups_of_wrht(nodes: int, wavelengths: int) -> None:
-    """Against the ring where each lightpath has a wavelength of its own."""
-    fabric, ring = wdm.wdm_ring("n", nodes, wavelengths, 10e9)
-    steps = wdm.collective_on_ring(f"wrht-{wavelengths}", nodes, wavelengths)
-    cost = StepCost(25e-6, "changed-only")
-    exact = Phases(RingNetwork(fabric, ring), ring.nodes, steps).time(1e8, cost)
-    shared = WavelengthRingNetwork(ring.nodes, wavelengths * 10e9)
-    fluid = Phases(shared, ring.nodes, steps_named(f"wrht-{wavelengths}", nodes)).time(1e8, cost)
-    assert fluid.total_s == pytest.approx(exact.total_s, rel=1e-9)
 
 
 def test_a_ring_beside_a_grid_has_no_lasers_to_tune() -> None:
