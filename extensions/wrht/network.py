@@ -13,15 +13,17 @@ from ringlight.fabric.parts import Port
 from ringlight.fabric.steps import Step, frozen
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.simulation.arrays import FloatArray
-from ringlight.testbed.simulation.networks import Places, Routes, capacity_of
+from ringlight.testbed.simulation.networks import NetworkForCollectives, Places, Routes, capacity_of
 
 
-class RingNetwork:
+class RingNetwork(NetworkForCollectives):
     """Lightpaths on a ring of wavelengths; a link is one wavelength of one fibre of one segment.
 
     Wavelengths of a step are those of its ranks at their places. ``segment_s``: seconds that light takes for
     a segment. Raises ValueError naming a node or segment without link or capacity.
     """
+
+    name = "a ring of wavelengths"
 
     def __init__(
         self, fabric: Fabric, ring: WdmRing, *,

@@ -148,7 +148,7 @@ class PlaneFit:
 
 @dataclass(frozen=True)
 class Plane:
-    """``name``: of the grid, ring, … in its fabric; ``nodes``: the GPUs that it joins."""
+    """``name``: what its fabric calls it; ``nodes``: the GPUs that it joins."""
 
     fabric: Fabric
     name: str
@@ -160,6 +160,8 @@ class Plane:
     standing: ClassVar[bool] = False
     #: Whether its bytes take links that other jobs' packets take, too.
     shared: ClassVar[bool] = False
+    #: Whether its light is asked for, transfer by transfer.
+    asked: ClassVar[bool] = False
     #: Whether its light is set between steps, so that all ranks move in step.
     stepped: ClassVar[bool] = False
     #: Whether it sums what ranks send, so that they send each other no chunks.

@@ -13,7 +13,7 @@ import itertools
 import math
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -65,6 +65,13 @@ class Network(Protocol):
         Raises ValueError naming a transfer that has no path or does not fit.
         """
         ...
+
+
+class NetworkForCollectives:
+    """Base class of networks whose light is set for one collective, so that no workload can be simulated
+    there. ``name``: what messages call such a network."""
+
+    name: ClassVar[str]
 
 
 def _positive(name: str, capacity_bps: float) -> float:
@@ -293,13 +300,15 @@ class IdealNetwork:
         return Routes(2 * np.arange(len(step) + 1), links.ravel(), np.full(len(step), self._latency_s))
 
 
-class GridNetwork:
+class GridNetwork(NetworkForCollectives):
     """O-NICs in a grid of WSSs: a transfer takes the sender's and the receiver's port of their row or column.
 
     Nothing is shared inside a WSS, because on each wavelength it is a matching. That a transmitter has one
     colour and a receiver one flow at a time is the agents' work (``testbed.simulation.onics``); without
     them flows would share the ports. Raises ValueError naming a node without link or capacity.
     """
+
+    name = "a grid of O-NICs"
 
     def __init__(self, fabric: Fabric, grid: Grid, *, latency_s: float = 0.0, share: float = 1.0) -> None:
         _check_share(share)

@@ -20,7 +20,7 @@ from ringlight.testbed.simulation.calls import Calls
 from ringlight.testbed.simulation.classwise import InClasses
 from ringlight.testbed.simulation.engine import Engine
 from ringlight.testbed.simulation.lockstep import Classes
-from ringlight.testbed.simulation.networks import Network
+from ringlight.testbed.simulation.networks import Network, NetworkForCollectives
 from ringlight.testbed.simulation.operations import Operations, Record, Times, plan_of
 from ringlight.testbed.simulation.phases import StepCost
 from ringlight.testbed.simulation.rankwise import RankByRank
@@ -247,6 +247,10 @@ class Execution:
 def _check(
     network: Network, gpus: Sequence[str], workload: Workload, iterations: int, fidelity: str, splits: int
 ) -> None:  # fmt: skip
+    if isinstance(network, NetworkForCollectives):
+        raise ValueError(
+            f"a workload on {network.name} is not simulated: its light is set for one collective"
+        )
     if fidelity not in get_args(Fidelity):
         raise ValueError(f"fidelity is {fidelity!r}; there are {', '.join(get_args(Fidelity))}")
     if len(gpus) != workload.ranks:

@@ -98,7 +98,8 @@ def _of_emulation(view: View) -> Iterator[str]:
 
 def _of_light(view: View) -> Iterator[str]:
     fabrics = [setting.fabric for setting in view.settings]
-    onics = [fabric.onics[gpu] for fabric in fabrics for gpu in fabric.agents]
+    on_demand = [plane for fabric in fabrics for plane in lit_planes(fabric) if plane.asked]
+    onics = [onic for plane in on_demand for onic in plane.fabric.onics.values()]
     if onics and not view.simulated:
         yield (
             f"<b>{format_time(max(onic.tuning_s for onic in onics))} tuning.</b> A laser is retuned by one "
@@ -116,9 +117,9 @@ def _of_light(view: View) -> Iterator[str]:
     most = max((onic.ports for onic in onics), default=0)
     if most > 1 and any(fabric.packet_switches for fabric in fabrics):
         yield (
-            f"A node has one port at the packet switch and {most} on the grid, each at the same rate. "
-            "One step uses one port; where a rank can begin the next step early, it sends on both at "
-            "once, which the packet switch cannot give it. That hides a part of the set-ups."
+            f"A node has one port at the packet switch and {most} on the {on_demand[0].kind}, each at the "
+            "same rate. One step uses one port; where a rank can begin the next step early, it sends on both "
+            "at once, which the packet switch cannot give it. That hides a part of the set-ups."
         )
     if any(plane.stepped for fabric in fabrics for plane in lit_planes(fabric)):
         switches = (

@@ -57,6 +57,7 @@ class GridPlane(Plane):
     grid: Grid
 
     kind: ClassVar[str] = "grid"
+    asked: ClassVar[bool] = True
 
     @property
     def times(self) -> GridTimes:

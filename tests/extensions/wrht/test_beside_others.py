@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ringlight.extensions.wrht import wdm
 from ringlight.extensions.wrht.network import RingNetwork
 from ringlight.extensions.wrht.wdm import plan_ring
 from ringlight.fabric.collectives import all_reduce, lendable
@@ -17,6 +18,7 @@ from ringlight.testbed.emulation.buildable import check_fabric, check_names
 from ringlight.testbed.emulation.onic.tables import Transmitter
 from ringlight.testbed.emulation.onic.wiring import array_wavelengths, is_tagged, lasers_of_switch
 from ringlight.testbed.lab import Lab
+from ringlight.testbed.simulation.workload import simulate_workload
 from tests.extensions.console import test_console_light
 from tests.extensions.own_containers import test_own_containers
 from tests.extensions.page.test_view_page import simulated
@@ -113,6 +115,13 @@ def test_it_has_no_bits() -> None:
 def test_its_light_tells_its_own_colour() -> None:
     fabric = grid(rings={"r": {"nodes": 3, "wavelengths": 4, "gpu": "test", "rate": "25 Gbit/s"}})
     assert {name for name in fabric.optical_switches if is_tagged(fabric, name)} == {"r-w0", "r-w1", "r-w2"}
+
+
+def test_a_workload_is_not_simulated_where_light_is_set_for_one_collective() -> None:
+    fabric, ring = wdm.wdm_ring("n", 4, 4, 10e9)
+    workload = test_simulation_workload.training([1e-3] * 4, "ring", 1 << 20)
+    with pytest.raises(ValueError, match="a workload on a ring of wavelengths is not simulated"):
+        simulate_workload(RingNetwork(fabric, ring), ring.nodes, workload)
 
 
 def test_light_without_a_packet_switch_needs_no_queue() -> None:
