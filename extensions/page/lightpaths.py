@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ringlight.controller.light.documents import LitPair
-from ringlight.experiments.backends.simulation.carriers import LightThen, LitJob, carriers
+from ringlight.experiments.backends.simulation.carriers import Carrier, LightThen, LitJob, carriers
 from ringlight.experiments.language.plan import JobPlan, RunPlan
 from ringlight.experiments.record import events as record
 from ringlight.experiments.record.events import ENDED, Record
@@ -47,5 +47,6 @@ def _turns(plan: RunPlan, job: JobPlan, records: list[Record]) -> Iterator[Light
     except Misfit:
         return
     recorded = LitJob(plane, plan.setting.fabric, job, gpus, begin.t)
-    yield from carriers()[plane.kind].light_over_time(recorded, records)
+    carrier = carriers().get(plane.kind, Carrier)
+    yield from carrier.light_over_time(recorded, records)
     yield from ((note.t, [], False) for note in states if note.state in ENDED)

@@ -28,7 +28,7 @@ from ringlight.experiments.backends.emulation.rest import (
     set_circuits,
 )
 from ringlight.experiments.backends.protocol import BackendError
-from ringlight.experiments.backends.simulation.carriers import carriers
+from ringlight.experiments.backends.simulation.carriers import Carrier, carriers
 from ringlight.experiments.client import Api, ApiError, Unreachable
 from ringlight.experiments.language.plan import EventPlan, JobPlan, RunPlan, Setting
 from ringlight.experiments.record.events import (
@@ -543,7 +543,8 @@ class EmulatedLab:
         for plane in lit_planes(self.setting.fabric):
             read = partial(self._of_plane, plane.name)
             now_s = time.monotonic()
-            self._found += carriers()[plane.kind].emulated(plane.name, read, jobs, t=now_s, run=run.plan.name)
+            carrier = carriers().get(plane.kind, Carrier)
+            self._found += carrier.emulated(plane.name, read, jobs, t=now_s, run=run.plan.name)
 
     def _of_plane(self, name: str, part: str) -> Any:
         return self._api.get(f"/v1/planes/{name}{part}")
