@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.harness import spread, timed
-from ringlight.fabric.allocation.dividing import Divider, PlanesDivider, RingDivider
-from ringlight.fabric.planes.divided.demand_ring import DemandRing
-from ringlight.fabric.planes.divided.planes import ParallelOcs
+from ringlight.extensions.sip_ml.allocation.dividing import Divider, PlanesDivider, RingDivider
+from ringlight.extensions.sip_ml.divided.demand_ring import DemandRing
+from ringlight.extensions.sip_ml.divided.planes import ParallelOcs
 
 Matrix = npt.NDArray[np.float64]
 

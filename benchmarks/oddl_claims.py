@@ -26,12 +26,12 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness import most_memory_mib, tell
+from ringlight.extensions.sip_ml.simulation.zoo import RelayedGridNetwork, WavelengthRingNetwork
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.topology import Fabric
 from ringlight.fabric.trees import leaf_spine
 from ringlight.testbed.simulation.networks import IdealNetwork, Network, PacketNetwork
 from ringlight.testbed.simulation.phases import Phases
-from ringlight.testbed.simulation.zoo import RelayedGridNetwork, WavelengthRingNetwork
 
 RATE_BPS, HANDSHAKE_S = 100e9, 10e-6
 #: Seconds of light and of dark of a ring that is divided by demand.

@@ -33,26 +33,26 @@ from benchmarks.harness import most_memory_mib, show, tell
 from ringlight.extensions.models.catalogue import MODELS
 from ringlight.extensions.models.parallelism import generate
 from ringlight.extensions.models.settings import MIB, Parallel, Training
-from ringlight.fabric.allocation.circuits import check_degree, single_shot
-from ringlight.fabric.allocation.demand import FloatArray
-from ringlight.fabric.allocation.dividing import PlanesDivider
-from ringlight.fabric.allocation.one_shot import circuits, one_shot
-from ringlight.fabric.phases import PhasePlan
-from ringlight.fabric.planes.divided.lightpaths import Division
-from ringlight.fabric.planes.divided.planes import ParallelOcs
-from ringlight.fabric.planes.wholes.interconnect import PhaseLight
-from ringlight.fabric.planes.wholes.torus import Torus
+from ringlight.extensions.sip_ml.allocation.circuits import check_degree, single_shot
+from ringlight.extensions.sip_ml.allocation.demand import FloatArray
+from ringlight.extensions.sip_ml.allocation.dividing import PlanesDivider
+from ringlight.extensions.sip_ml.allocation.one_shot import circuits, one_shot
+from ringlight.extensions.sip_ml.divided.lightpaths import Division
+from ringlight.extensions.sip_ml.divided.planes import ParallelOcs
+from ringlight.extensions.sip_ml.phases import PhasePlan
+from ringlight.extensions.sip_ml.simulation.phased import PhasedLight
+from ringlight.extensions.sip_ml.simulation.zoo import CircuitNetwork, TorusNetwork
+from ringlight.extensions.sip_ml.wholes.interconnect import PhaseLight
+from ringlight.extensions.sip_ml.wholes.torus import Torus
+from ringlight.extensions.sip_ml.workload_phases import phases_of
 from ringlight.fabric.steps import Step
 from ringlight.fabric.units import format_size, format_time, parse_size
 from ringlight.testbed.simulation.engine import Engine
 from ringlight.testbed.simulation.networks import IdealNetwork, Network, Routes
-from ringlight.testbed.simulation.phased import PhasedLight
 from ringlight.testbed.simulation.phases import StepCost
 from ringlight.testbed.simulation.workload import Execution, simulate_workload
-from ringlight.testbed.simulation.zoo import CircuitNetwork, TorusNetwork
 from ringlight.workloads.devices import DEVICES
 from ringlight.workloads.graph import Workload
-from ringlight.workloads.phases import phases_of
 from ringlight.workloads.traffic import all_reduce_groups, sent
 
 #: Of a GPU in all, bits per second, and ports that it has; seconds before a transfer's first byte.

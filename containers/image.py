@@ -36,12 +36,12 @@ OWN_IMAGE = "ringlight-worker"
 #: Modules of ``workloads`` that a worker imports.
 WORKLOADS = (
     "__init__",
+    "following",
     "graph",
     "graph_checks",
     "graph_writer",
     "job_settings",
     "packed",
-    "phases",
     "splits",
 )
 PACKAGES = ("python3", "python3-numpy")
@@ -105,7 +105,6 @@ def code_files() -> dict[str, Path]:
         "extension",
         "gathers",
         "kinds",
-        "phases",
         "schedules",
         "steps",
         "text",
@@ -125,14 +124,21 @@ def code_files() -> dict[str, Path]:
 
 
 def _files_of_extensions() -> dict[str, Path]:
-    """Return the modules of extensions that a worker may import, by the same names."""
+    """Return the modules of extensions that a worker may import, by the same names.
+
+    Of those that such an extension requires, only the package's own module if they have none for workers.
+    """
     files: dict[str, Path] = {}
-    for item in extensions():
-        if not item.extension.worker:
+    needed = set[str]()
+    for item in reversed(extensions()):
+        # Each comes after those that it requires.
+        if not item.extension.worker and item.extension.name not in needed:
             continue
+        needed.update(item.extension.requires)
         parts = item.package.split(".")
         packages = [".".join(parts[: n + 1]) for n in range(len(parts))]
-        for name in (*packages, *(f"{item.package}.{module}" for module in item.extension.worker)):
+        modules = [value.partition(":")[0] for value in item.extension.worker]
+        for name in (*packages, *(f"{item.package}.{module}" for module in modules)):
             spec = importlib.util.find_spec(name)
             if spec is None or spec.origin is None:
                 raise ImageError(f"extension {item.extension.name}: there is no module {name}")

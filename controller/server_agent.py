@@ -110,7 +110,7 @@ class AgentClient:
         return dict(self._call("GET", "/v1/traffic", timeout_s=timeout_s))
 
     def turns(self, known: Mapping[str, int], wait_s: float, *, timeout_s: float = 5.0) -> Mapping[str, int]:
-        """Return the number of turns (``fabric.phases``) that the worker of each GPU has ended.
+        """Return the number of stages (``workloads.following``) that the worker of each GPU has ended.
 
         Waits until it differs from ``known``, at most ``wait_s`` seconds, and ``timeout_s`` more for the
         answer.

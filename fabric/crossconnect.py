@@ -33,6 +33,14 @@ class CrossConnect:
         return f"{self.ingress}->{self.egress}{colour}"
 
 
+@dataclass(frozen=True)
+class Emit:
+    """Port and wavelength on which an O-NIC sends."""
+
+    port: int
+    wavelength: int
+
+
 class Mode(StrEnum):
     """Treatment of cross-connects that stand in the way of the requested ones.
 

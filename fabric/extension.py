@@ -82,7 +82,8 @@ class Extension:
     carriers: Mapping[str, str] = field(default_factory=dict)
     #: By name, a :class:`fabric.schedules.Algorithm` of an all-reduce.
     collectives: Mapping[str, str] = field(default_factory=dict)
-    #: Modules that workers import, which go into their image with the package's own module.
+    #: Modules that workers import, which go into their image with the package's own module. An object in one
+    #: is a ``workloads.following.Following``, what the light of a job's workload may follow.
     worker: tuple[str, ...] = ()
 
     #: Formats of files that hold workloads or algorithms of collectives, each a
@@ -171,17 +172,8 @@ CORE = InstalledExtension(
             "ideal": "fabric.optical_profiles:IDEAL",
         },
         rigs={"scpi": "testbed.rigs.emulated:ScpiRig", "scpi-wss": "testbed.rigs.emulated:WssRig"},
-        fabric={
-            "interconnect": "fabric.planes.wholes.whole_keys:INTERCONNECT",
-            "hop_ring": "fabric.planes.wholes.whole_keys:HOP_RING",
-        },
-        planes={
-            "interconnect": "fabric.planes.wholes.whole_plane:wholes",
-        },
-        light=("controller.light.divided:DividedProvider",),
         carriers={
             "packets": "experiments.backends.simulation.carriers:Carrier",
-            "interconnect": "experiments.backends.simulation.whole_carrier:WholeCarrier",
         },
     ),
     "ringlight",

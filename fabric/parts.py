@@ -99,7 +99,7 @@ class OpticalSwitch:
     ``loss_db``: insertion loss of a pass, ``dark_s``: dark time of a new cross-connect, seconds, where these
     are not the profile's. ``access``: what the driver needs to get at it and is said in the fabric file, by
     its keys in an inventory entry; with an ``address`` it is a real switch, or one that runs elsewhere.
-    ``duplex``: whether it joins ports by circuits, both ways; else its light goes one way, divided by demand.
+    ``duplex``: whether it joins ports by circuits, both ways; else its light goes one way, as a plane's.
     """
 
     name: str

@@ -18,6 +18,7 @@ Op = Literal["reduce", "replace"]
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
+FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,3 +202,14 @@ def compact(steps: Steps) -> Steps:
         arrays = (step.sources, step.destinations, step.count, step.wavelengths, step.clockwise)
         order.append(known.setdefault((*map(id, arrays), step.op), step))
     return replace(steps, make=lambda: iter(order))
+
+
+def sent_in_steps(steps: Steps, vector_bytes: float) -> FloatArray:
+    """Return the bytes [ranks, ranks] that each rank (row) sends to each other in a collective.
+
+    ``vector_bytes``: of the vector of the collective.
+    """
+    sent_bytes = np.zeros((steps.world_size, steps.world_size))
+    for step in steps:
+        np.add.at(sent_bytes, (step.sources, step.destinations), step.count * vector_bytes / steps.chunks)
+    return sent_bytes

@@ -251,7 +251,7 @@ def channels(fabric: Fabric, port: Port) -> int | None:
 
 
 def circuit_switches(fabric: Fabric) -> list[str]:
-    """Return the optical switches that join ports by circuits: no WSS, and none that is divided by demand."""
+    """Return the optical switches that join ports by circuits: no WSS, and none that is a plane's."""
     switches = fabric.optical_switches.values()
     return [switch.name for switch in switches if switch.wavelengths is None and switch.duplex]
 
@@ -263,7 +263,7 @@ def circuit_cross_connects(
 
     Each circuit is a pair of electrical ports on one common optical circuit switch. Every such switch of the
     fabric has an entry, if only an empty one. A WSS makes no circuits and has no entry, nor has a switch
-    whose light is divided by demand. Raises ValueError naming the ports when a circuit cannot be made or two
+    whose light goes one way. Raises ValueError naming the ports when a circuit cannot be made or two
     circuits want one port.
     """
     groups: dict[str, set[CrossConnect]] = {name: set() for name in circuit_switches(fabric)}

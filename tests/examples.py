@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from ringlight.containers.image import ROOT
 from ringlight.experiments.language.job_sources import source_of
 from ringlight.experiments.language.text import parse_yaml
-from ringlight.experiments.record.light_records import LightTurns
 from ringlight.experiments.record.runs import SUCCEEDED, JobRun, Run
+from tests.scenario_notes import notes_of
 
 #: Those that name their jobs; what makes the jobs of others is an extension, which has tests of its own.
 EXAMPLES = [
@@ -48,18 +48,10 @@ def assert_shown(name: str, runs: Sequence[Run]) -> None:
         for run in runs:
             assert run.jobs["red"].last_gpus == others.get(run.plan.arm, ("g0", "g1", "g3"))
             assert not run.jobs["blue"].recoveries
-    if name == "hop_ring":
-        lost = {run.plan.arm: run.jobs["red"].last_gpus for run in runs}
-        assert lost.get("bypassed") == ("g0", "g1", "g3", "g4", "g5")
     if name in ("dead_switch", "dark_time", "sonic_ocs"):
         moved = {run.plan.arm: set(run.circuits) != set(run.circuits_before) for run in runs}
         assert moved == {arm: arm not in ("undisturbed", "apart") for arm in moved}
-    if name == "phases":
-        for run in runs:
-            # Set for each phase, light was set again and again; bytes are counted elsewhere.
-            turns = [turn for note in run.of(LightTurns) for turn in note.turns]
-            assert bool(turns) == (run.plan.arm == "phases")
-            assert all(turn["lit"] > turn["set"] for turn in turns if turn["moved"])
+    notes_of(name).shown(runs)
 
 
 def _release(job: JobRun) -> float:

@@ -51,12 +51,11 @@ def light_context(
     bus: EventBus | None = None,
     circuits: Any = None,
     onics: Any = None,
-    traffic: Any = None,
-    phases: Any = None,
+    workload: Any = None,
     time_dilation: float = 1.0,
     sockets: Mapping[str, Path] | None = None,
 ) -> LightContext:
     """Return a context with stand-ins for what a test does not need."""
-    workloads: Any = SimpleNamespace(traffic=traffic, phases=phases)
+    workloads: Any = SimpleNamespace(workload=workload)
     bus = bus or EventBus()
     return LightContext(fabric, site, agent, bus, circuits, onics, workloads, time_dilation, sockets or {})

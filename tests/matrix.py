@@ -39,23 +39,12 @@ from ringlight.experiments.record.events import Record, RunFailed
 from ringlight.experiments.runner.experiment import one_alone
 from ringlight.fabric.keys import plugged
 from ringlight.fabric.topology import Fabric
-from ringlight.workloads.traffic import sent
 from tests.lights import light_context
+from tests.scenario_notes import notes_of
 
 FOLDER = ROOT / "tests" / "golden" / "matrix"
 #: What a file says of more runs than those of its arms as they are.
 OF_SWEEPS = ("sweep", "search", "published", "crossover", "break_even", "compare")
-#: Values in place of a file's own where its runs take too long: fewer GPUs on all fabrics, and
-#: fewer iterations.
-LESS: Mapping[str, Sequence[str]] = {
-    "sip_ml_light": (
-        "fabrics.*.interconnect.gpus=256",
-        "jobs.train.workload.dp=32",
-        "jobs.train.workload.iterations=1",
-    ),
-}
-#: Arms that are not simulated, as they differ from another in nothing but how often light is divided.
-ALIKE: Mapping[str, Sequence[str]] = {"sip_ml_light": ("ocs-seldom", "ring-seldom")}
 
 
 def scenarios() -> dict[str, Path]:
@@ -75,7 +64,7 @@ def loaded(path: Path) -> Experiment:
     raw = {key: value for key, value in raw.items() if key not in OF_SWEEPS}
     for parameter in raw.get("parameters", {}).values():
         parameter.pop("fitted_to", None)
-    less, fabrics = LESS.get(path.stem, ()), raw.get("fabrics", ())
+    less, fabrics = notes_of(path.stem).less, raw.get("fabrics", ())
     sets = list(dict.fromkeys(line.replace("*", name) for line in less for name in fabrics))
     return parse(yaml.safe_dump(raw, sort_keys=False), str(path), repeat=1, sets=sets, scale_for=on_reference)
 
@@ -95,7 +84,7 @@ def simulated(experiment: Experiment, name: str) -> dict[str, list[Record]]:
     """Records of every arm that is simulated."""
     backend, found = SimulationBackend(), {}
     for plan in experiment.plans:
-        if plan.arm in ALIKE.get(name, ()) or backend.refuses(plan) is not None:
+        if plan.arm in notes_of(name).alike or backend.refuses(plan) is not None:
             continue
         batches, single = backend.batches([plan])
         records = [record for batch in batches for record in batch.compute()]
@@ -152,8 +141,7 @@ def _lights(fabric: Fabric, job: JobPlan, request: Mapping[str, Any]) -> Iterato
     """What each provider would light for a job that nothing else is beside, by its kind."""
     wanted = request.get("ranks") or request["gpus"]
     nowhere: Any = SimpleNamespace(entries={})
-    rates: Any = lambda _: sent(job.workload) if job.workload is not None else None  # noqa: E731
-    context = light_context(fabric, nowhere, circuits=nowhere, onics=nowhere, traffic=rates)
+    context = light_context(fabric, nowhere, circuits=nowhere, onics=nowhere, workload=lambda _: job.workload)
     lights = {provider.kind: provider(context) for provider in providers()}
     for plane in planes_for(fabric, wanted, request.get("plane")):
         provider = lights[plane.kind]

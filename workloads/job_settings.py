@@ -57,7 +57,7 @@ class JobSettings(Training):
 
     ``workload``: what they do; ``port``: on which each listens. ``go_timeout_s``: how long a ready worker
     waits for its start. ``beacon_interval_s``: 0 sends no beacons. ``checkpoint_every``: iterations from one
-    checkpoint to the next. ``light``: "phases" if light follows the phases of the job's graph.
+    checkpoint to the next. ``light``: what light follows (``workloads.following``).
     """
 
     workload: str = "train"

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from ringlight.fabric.allocation.demand import sent_in_steps
 from ringlight.fabric.collectives import chunk_bounds
 from ringlight.fabric.kinds import matrix_bounds, vector_bytes
-from ringlight.fabric.steps import IntArray, Steps
+from ringlight.fabric.steps import IntArray, Steps, sent_in_steps
 from ringlight.workloads.graph import Collective, FloatArray, Kind, Program, Workload
 from ringlight.workloads.splits import ELEMENT_BYTES, split_bytes
 

@@ -4,7 +4,7 @@ pair.
 A file has one whole number for each rank: the bytes of all transfers to it that have begun. Together with the
 bytes that have left as light, which the O-NIC counts, it shows what is still to be sent. Its numbers only
 grow. They are in the page cache, so they are right however the worker ends. Behind them is the number of
-turns that the rank has ended, if light follows the phases of its job.
+stages that the rank has ended, if light follows those of its job.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class Posted:
             # One store of a whole number: a reader never sees half of it.
             self._numbers[peer] = sum(amounts)
 
-    def turned(self, turns: int) -> None:
-        """Write the number of turns (``fabric.phases``) that the rank has ended since it began."""
-        self._numbers[-1] = turns
+    def turned(self, stages: int) -> None:
+        """Write the number of stages (``workloads.following``) that the rank has ended since it began."""
+        self._numbers[-1] = stages
 
     def amounts(self) -> dict[int, list[int]]:
         """Return the bytes of payload and of framing that were added for each rank, by rank."""

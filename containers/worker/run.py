@@ -30,10 +30,9 @@ from ringlight.containers.worker.release import wait_for_release
 from ringlight.containers.worker.rendezvous import Line, connect_all, describe, listen, one_way, onic, part
 from ringlight.containers.worker.spec import BadSpec, WorkerSpec
 from ringlight.containers.worker.tcp_state import retransmits, round_trip_s
-from ringlight.fabric.phases import Progress
+from ringlight.workloads.following import Progress, followings
 from ringlight.workloads.graph import Kind, Workload, covered_s
 from ringlight.workloads.packed import unpack
-from ringlight.workloads.phases import phases_of
 
 #: The workload's file in the worker's directory.
 FILE = "workload"
@@ -72,7 +71,7 @@ def run(
             graph = RankGraph(workload, spec.rank)
             payload = carries(spec, graph, posted, flows)
             lines = payload.lines() | _message_lines(graph)
-            own = phases_of(workload).phase_of[spec.rank] if spec.light == "phases" else ()
+            progress = _progress(spec, workload)
         except ValueError as error:
             raise BadSpec(f"{FILE}: {error}") from None
         prepared = time.monotonic()
@@ -83,7 +82,7 @@ def run(
             stack.callback(connection.close)
         by_rank = [(line.peer, connection) for line, connection in sorted(connections.items())]
         with payload.over(connections), Beacons(spec) as beacons:
-            rank = _Rank(spec, graph, payload, connections, events, Progress(own) if own else None)
+            rank = _Rank(spec, graph, payload, connections, events, progress)
             events.write("ready", local=spec.address, prepared=prepared, connections=describe(by_rank))
             started = wait_for_release(directory / "go", by_rank, spec.go_timeout_s)
             events.write("started", at=started)
@@ -104,6 +103,15 @@ def run(
             beacon_gaps=beacons.gaps,
             **done_fields(posted),
         )
+
+
+def _progress(spec: WorkerSpec, workload: Workload) -> Progress | None:
+    """Return the rank's way through what its light follows; None if it follows nothing."""
+    if spec.light is None:
+        return None
+    if spec.light not in followings():
+        raise ValueError(f"no light follows {spec.light}")
+    return followings()[spec.light].progress(workload, spec.rank)
 
 
 def _message_lines(graph: RankGraph) -> dict[Line, bool]:
@@ -154,7 +162,7 @@ class _Rank:
         events: EventLog,
         progress: Progress | None,
     ) -> None:
-        """``progress``: through its turns, if light follows phases."""
+        """``progress``: through its stages, if light follows them."""
         self._spec, self._graph, self._payload, self._events = spec, graph, payload, events
         self._progress = progress
         self.checked = self.sent = self.received = self.lent = 0

@@ -35,7 +35,7 @@ class WorkerSpec(JobSettings):
     ``checkpoint``: the directory for its state, written after every ``checkpoint_every``-th iteration; None
     writes none. ``resume``: the iteration to begin at, from the state that is there; 0 begins at the start.
     ``posted``: count what the NIC is given to send (``posted``), and have payload one way on each connection.
-    With ``light`` "phases" the end of each phase is posted.
+    With ``light`` the end of each stage is posted that it follows.
     ``place``: what the devices that do its collective tell a rank of theirs. ``windows_bytes``: how many
     bytes each rank may have in flight to this one; none if the kernel decides.
     """
@@ -82,8 +82,8 @@ def parse_spec(raw: Any) -> WorkerSpec:
     values = {name: tuple(value) if isinstance(value, list) else value for name, value in raw.items()}
     values["linktest"] = fill(LinkTestSpec, raw.get("linktest") or {}, "linktest.")
     spec: WorkerSpec = fill(WorkerSpec, values, "")
-    if spec.light == "phases" and not spec.posted:
-        raise BadSpec("light phases: only phases of a graph whose light stands")
+    if spec.light is not None and not spec.posted:
+        raise BadSpec(f"light {spec.light}: only {spec.light} of a graph whose light stands")
     if spec.workload == "train":
         _check_collective(spec, spec.world_size)
     return spec

@@ -272,7 +272,7 @@ class Job:
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Job:
         known = Rank.__dataclass_fields__.keys()
-        # Earlier versions stored a job's plane under the plane's kind.
+        # Earlier versions stored a job's plane by its kind.
         named = (record[key] for key in ("plane", *entries("planes")) if record.get(key) is not None)
         fields = {key: record[key] for key in cls.__dataclass_fields__ if key in record}
         fields |= {

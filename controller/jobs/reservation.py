@@ -77,10 +77,6 @@ def placed(
 
 
 def _chosen(plane: Plane, count: int, holders: Mapping[str, str]) -> tuple[str, ...]:
-    if plane.built:
-        raise InvalidError(
-            f"{count} GPUs: name them (ranks); the light of {plane} is divided for what they send"
-        )
     if plane.whole:
         if count != len(plane.nodes):
             raise InvalidError(f"{count} GPUs: {_rule(plane)}")

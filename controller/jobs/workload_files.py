@@ -8,11 +8,8 @@ from pathlib import Path
 from typing_extensions import TypedDict
 
 from ringlight.controller.errors import ConflictError, InvalidError, NotFoundError
-from ringlight.fabric.phases import PhasePlan
-from ringlight.workloads.graph import FloatArray, Workload
+from ringlight.workloads.graph import Workload
 from ringlight.workloads.packed import MAGIC, unpack
-from ringlight.workloads.phases import phases_of
-from ringlight.workloads.traffic import sent
 
 #: A packed workload, bytes; the memory that one may take, bytes; and how many are kept.
 PACKED_BYTES = 96 << 20
@@ -61,20 +58,9 @@ class WorkloadFiles:
         """Return name, ranks and operations of a workload. Raises NotFoundError."""
         return _document(digest, self.read(digest))
 
-    def traffic(self, digest: str) -> FloatArray:
-        """Return the bytes [ranks, ranks] that a workload sends in an iteration, row = sender.
-
-        Raises NotFoundError.
-        """
-        return sent(_unpacked(digest, self.read(digest)))
-
-    def phases(self, digest: str) -> PhasePlan:
-        """Return the phases of a workload's iteration. Raises NotFoundError, InvalidError."""
-        workload = _unpacked(digest, self.read(digest))
-        try:
-            return phases_of(workload)
-        except ValueError as error:
-            raise InvalidError(f"workload {digest}: {error}") from None
+    def workload(self, digest: str) -> Workload:
+        """Return a workload. Raises NotFoundError, InvalidError."""
+        return _unpacked(digest, self.read(digest))
 
     def read(self, digest: str) -> bytes:
         """Return the packed workload. Raises NotFoundError."""

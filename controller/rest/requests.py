@@ -21,6 +21,7 @@ from ringlight.controller.rest.body import Body
 from ringlight.fabric.crossconnect import Mode
 from ringlight.fabric.guests import guest_kinds
 from ringlight.fabric.schedules import parse_collective, steps_named
+from ringlight.workloads.following import followings
 from ringlight.workloads.job_settings import LIMITS, SLOWER, Limit
 
 PortNumber = Annotated[int, Field(ge=1, le=65535)]
@@ -258,8 +259,8 @@ class CoreJobRequest(Placement):
     one (swap) or with fewer ranks (shrink). ``spares``: GPUs kept for a swap; by default a free one is taken.
     ``checkpoint_every``: iterations from one checkpoint to the next. ``slower``: factor by which a rank's
     computing takes longer, by rank. ``graph``: SHA-256 of the workload that ``workload: graph`` executes once
-    in each iteration, uploaded to ``/v1/workloads`` before. ``light: phases`` sets the light for each of its
-    phases. Any other workload is a program beside each worker, which the key of the same name describes;
+    in each iteration, uploaded to ``/v1/workloads`` before. ``light``: what of it light
+    follows. Any other workload is a program beside each worker, which the key of the same name describes;
     ``port`` is then the MASTER_PORT of these.
     """
 
@@ -273,7 +274,7 @@ class CoreJobRequest(Placement):
     port: int | None = _setting("port")
     workload: str = "train"
     graph: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
-    light: Literal["phases"] | None = None
+    light: str | None = None
     gradient_bytes: int | None = _setting("gradient_bytes")
     compute_s: float | None = _setting("compute_s")
     slower: dict[Annotated[int, Field(ge=0)], Factor] | None = None
@@ -300,7 +301,7 @@ class CoreJobRequest(Placement):
         if self.graph is not None and self.workload != "graph":
             raise ValueError(f"workload {self.workload} has no use for graph")
         if self.light is not None and self.workload != "graph":
-            raise ValueError(f"workload {self.workload} has no phases that light could follow")
+            raise ValueError(f"workload {self.workload} has no {self.light} that light could follow")
         if self.workload != "train" and self.on_loss != "fail":
             raise ValueError(
                 f"workload {self.workload} keeps no state to go on from, so on_loss must be fail"
@@ -327,17 +328,19 @@ class CoreJobRequest(Placement):
         return self.model_dump(exclude=ours, exclude_none=True)
 
 
-def _with_guests() -> type[CoreJobRequest]:
-    """Return the request with the keys of all kinds of guests."""
+def _with_extensions() -> type[CoreJobRequest]:
+    """Return the request with the keys of all kinds of guests, and the words for what light may follow."""
     keys: dict[str, Any] = {"workload": (Literal[(*OWN_WORKLOADS, *guest_kinds())], "train")}
     keys |= {name: (kind.body() | None, None) for name, kind in guest_kinds().items()}
+    if words := tuple(followings()):
+        keys["light"] = (Literal[words] | None, None)
     return create_model("JobRequest", __base__=CoreJobRequest, __doc__=CoreJobRequest.__doc__, **keys)
 
 
 if TYPE_CHECKING:
     JobRequest = CoreJobRequest
 else:
-    JobRequest = _with_guests()
+    JobRequest = _with_extensions()
 
 
 class LightRequest(Placement):

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ringlight.experiments.analysis.comparison_statistics import set_up_line, told_apart
 from ringlight.experiments.analysis.metrics import Unit
 from ringlight.experiments.analysis.metrics.training import exchanges
 from ringlight.experiments.analysis.prediction import nic_rate_bps
@@ -22,7 +23,6 @@ from ringlight.experiments.language.plan import JobPlan, RunPlan
 from ringlight.experiments.language.spec import BreakEvenSpec, CompareSpec
 from ringlight.experiments.record.runs import JobRun, Run
 from ringlight.fabric.cost import all_reduce_time
-from ringlight.fabric.parity import set_up_line, told_apart
 from ringlight.fabric.schedules import steps_named
 
 Ran = tuple[Run, JobRun]
@@ -216,7 +216,7 @@ def _told_apart(name: str, mine: Sequence[Ran], base: Sequence[Ran]) -> Iterator
     sent, sent_under = ([exchange for _, job in ran for exchange in exchanges(job)] for ran in (mine, base))
     yield replace(row, metric="allreduce_told_apart", value=told_apart(sent, sent_under))
     plane = job.plan.plane(plan.setting.fabric, job.gpus)
-    if waits := plane.set_ups(job.gpus, job.plan.loop.collective):
+    if waits := plane.times.set_ups(job.gpus, job.plan.loop.collective):
         least_s = seen * statistics.fmean(under) / plan.setting.scale.time
         yield replace(row, metric="setup_told_apart", value=least_s / waits, unit="s")
 

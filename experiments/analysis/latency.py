@@ -51,7 +51,7 @@ def _words(plan: RunPlan, more_s: float, by_default: bool) -> Iterable[str]:
             source = "default and --latency" if plan.latency_s(plane) else "--latency"
         elif latency_s:
             source = "default, of NCCL's model of a step between servers"
-        elif plane.latency_s:
+        elif plane.times.latency_s:
             source = "default of runs scaled for an emulation"
         else:
             yield f"0 s (default on {plane}, whose set-ups are counted)"

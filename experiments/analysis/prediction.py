@@ -126,13 +126,13 @@ def _together(plan: RunPlan) -> bool:
     """Return whether all jobs train and begin together over links that are written out."""
     fabric = plan.setting.fabric
     return all(
-        job.start.at_once and job.training is not None and job.plane(fabric).modelled for job in plan.jobs
+        job.start.at_once and job.training is not None and job.plane(fabric).times.modelled
+        for job in plan.jobs
     )
 
 
 def nic_rate_bps(setting: Setting, gpu: str) -> float:
-    """Return the emulated bits per second of a GPU's slowest NIC port; of all its ports on an
-    interconnect."""
+    """Return the emulated bits per second of a GPU's slowest NIC port, or as its plane has it."""
     return plane_of(setting.fabric, (gpu,)).rate_bps(gpu) / setting.scale.rate
 
 
@@ -140,7 +140,7 @@ def ideal_all_reduce_s(setting: Setting, job: JobPlan, gpus: Sequence[str]) -> f
     """Return the seconds of an all-reduce with every NIC, or every lightpath, at its full rate and no
     waiting."""
     plane, loop = job.plane(setting.fabric, gpus), job.loop
-    return plane.ideal_s(gpus, loop.collective, loop.gradient_bytes) * setting.scale.rate
+    return plane.times.ideal_s(gpus, loop.collective, loop.gradient_bytes) * setting.scale.rate
 
 
 def predict_jobs(
@@ -160,7 +160,7 @@ def predict_jobs(
         # The models know of all-reduces alone.
         return {}
     planes = {name: job.plane(fabric, gpus[name]) for name, job in jobs.items()}
-    if not all(plane.modelled for plane in planes.values()):
+    if not all(plane.times.modelled for plane in planes.values()):
         return {}
     view = packet_view(fabric, plan.circuits) if view is None else view
     if all(planes[name].shared and job.loop.collective == "ring" for name, job in jobs.items()):
@@ -173,7 +173,7 @@ def predict_jobs(
         plane, loop = planes[name], job.loop
         all_reduce_s = alone_s(plan, plane, gpus[name], loop, view)
         jct_s = job.iterations * (_compute_s(job) + all_reduce_s)
-        waits = plane.set_ups(gpus[name], loop.collective)
+        waits = plane.times.set_ups(gpus[name], loop.collective)
         predictions[name] = Predicted(jct_s, all_reduce_s, waits)
     return predictions
 
@@ -217,7 +217,7 @@ def alone_s(plan: RunPlan, plane: Plane, gpus: Sequence[str], loop: Loop, view: 
     """Return the emulated seconds that the model gives an all-reduce as if nothing else were there."""
     factor = plan.setting.scale.rate
     real = Latencies(plan.latency_s(plane) / factor, plan.setting.scale.time / factor)
-    return plane.alone_s(gpus, loop.collective, loop.gradient_bytes, view, real) * factor
+    return plane.times.alone_s(gpus, loop.collective, loop.gradient_bytes, view, real) * factor
 
 
 def _sharing(
@@ -268,7 +268,7 @@ def model_s(plan: RunPlan) -> dict[str, float]:
 def expected_s(plan: RunPlan) -> dict[str, float]:
     """Return the seconds to wait from the release of a run's first jobs to the end of each job, by name.
 
-    Jobs that all begin together follow the models, which know no light that is divided. If jobs arrive, wait
+    Jobs that all begin together follow the models, which know no light that changes. If jobs arrive, wait
     for GPUs or are placed by the controller, the time of every job is the sum of what each job takes alone,
     with the waits of the timeline, which is an overestimate. Never raises for a run that a testbed can have.
     """
@@ -333,4 +333,4 @@ def light_wait_s(plan: RunPlan, job: JobPlan) -> float:
     """Return roughly the seconds that a step of a job waits for light, as declared; 0 if no light has to
     be set up."""
     plane = job.plane(plan.setting.fabric)
-    return plane.wait_s(plan.setting.scale.time, plan.control.delay_s, plan.tuning_s)
+    return plane.times.wait_s(plan.setting.scale.time, plan.control.delay_s, plan.tuning_s)

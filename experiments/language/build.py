@@ -357,7 +357,7 @@ class Builder:
                     iterations=iterations,
                     training=loop,
                     workload=workload,
-                    phases=job.workload is not None and job.workload.light == "phases",
+                    light="once" if job.workload is None else job.workload.light,
                     guest=guest,
                     start=Start(job.start.at * scale.time, job.start.after, job.start.event),
                     on_loss=loss_rule(name, ranks, job.spares, held, events),
@@ -459,7 +459,7 @@ def _collective(name: str, fabric: Fabric, ranks: Sequence[str], world_size: int
     except ValueError:
         # What is wrong with the ranks is said where they are checked.
         return name
-    return plane.fitted(name, world_size)
+    return plane.fit.fitted(name, world_size)
 
 
 def _costs(costs: CostsSpec, headers: bool, scale: Scale) -> Costs:

@@ -14,10 +14,6 @@ from ringlight.experiments.language.paths import like
 from ringlight.experiments.language.plan import EventPlan, Guest, JobPlan, OnLoss
 from ringlight.experiments.language.spec import FileSpec, PublishedSpec, SweepSpec, references
 from ringlight.experiments.language.text import at
-from ringlight.fabric.allocation.circuits import check_degree
-from ringlight.fabric.allocation.demand import sent_in_steps
-from ringlight.fabric.allocation.dividing import divider
-from ringlight.fabric.allocation.phased import phase_paths
 from ringlight.fabric.control_faults import ControlFaults
 from ringlight.fabric.keys import device_words, link_keys
 from ringlight.fabric.parts import Port
@@ -31,8 +27,7 @@ from ringlight.fabric.topology import (
     electrical_graph,
     optical_neighbour,
 )
-from ringlight.workloads.phases import phases_of
-from ringlight.workloads.traffic import sent
+from ringlight.workloads.following import followings
 
 #: What each event is done to: the kinds of target, the first in an example.
 TARGETS_OF: Mapping[str, tuple[str, ...]] = {
@@ -46,8 +41,6 @@ TARGETS_OF: Mapping[str, tuple[str, ...]] = {
 }
 #: GPUs up to which paths are planned to see whether a job fits: beyond, that takes as long as running it.
 MOST_PLANNED = 32
-#: Ranks of a job up to which it is looked at whether circuits join all that send to each other.
-MOST_JOINED = 1024
 #: Which events other keys belong to.
 EVENTS_WITH: Mapping[str, str] = {
     "jobs": "regroup",
@@ -103,91 +96,25 @@ def check_run(run: Draft, looked_at: set[Any]) -> None:
     if run.control != ControlFaults() and not fabric.agents:
         raise ValueError(f"control: {run.where} has no O-NICs with agents")
     planes = {job.name: job.plane(fabric) for job in run.jobs}
-    _check_whole(run, planes)
+    for plane in {(plane.kind, plane.name): plane for plane in planes.values()}.values():
+        plane.fit.check_run(run)
     for job in run.jobs:
-        if job.phases:
-            _check_phases(run, job, planes[job.name])
-        elif (degree := planes[job.name].degree) is not None:
-            what = job.loop.collective if job.workload is None else job.workload
-            once(
-                ("degree", degree, job.ranks, what),
-                lambda job=job, degree=degree: _check_degree(run, job, degree),  # type: ignore[misc]
-            )
+        _check_losses(run, job, planes[job.name])
+        if job.light != "once":
+            followings()[job.light].check(run, job, planes[job.name])
 
 
-def _check_whole(run: Draft, planes: Mapping[str, Plane]) -> None:
-    """Planes that are built for what jobs send have to know it, and each GPU's is that of one job."""
-    holder: dict[str, str] = {}
-    for job in run.jobs:
-        plane = planes[job.name]
-        for gpu in job.ranks if plane.built == "once" else ():
-            if gpu in holder:
-                raise ValueError(
-                    f"jobs.{job.name}.ranks: GPU {gpu} is one of job {holder[gpu]}'s, and {run.where} is "
-                    "built once for what all jobs send"
-                )
-            holder[gpu] = job.name
-        if not job.ranks and plane.built:
-            raise ValueError(f"jobs.{job.name}.gpus: {run.where} is built for what its GPUs send; give ranks")
-        if plane.built == "anew":
-            if job.workload is None:
-                raise ValueError(f"jobs.{job.name}.workload: {run.where} divides its light for one; give it")
-            if len(run.jobs) > 1:
-                raise ValueError(f"jobs: {len(run.jobs)} jobs, but {run.where} divides its light for one")
-        if job.on_loss != "fail" and not plane.survives:
-            raise ValueError(f"jobs.{job.name}: a lost GPU of {plane} can only let the job fail")
-        if job.on_loss == "swap" and plane.built:
-            raise ValueError(f"jobs.{job.name}: {plane} is built for its GPUs; none takes a lost one's place")
-        for event in () if plane.parts else run.events:
-            lost = plane.survives and event.capability.startswith("lose gpu")
-            if event.do not in ("start", "cancel") and not lost:
-                raise ValueError(
-                    f"events.{event.name}.do: {run.where} is described as a whole, without parts"
-                )
+def _check_losses(run: Draft, job: JobPlan, plane: Plane) -> None:
+    """Check that a job can go on after a loss where it is to, and that what is to fail is there by itself.
 
-
-def _check_phases(run: Draft, job: JobPlan, plane: Plane) -> None:
-    """Check that light can be set for each phase of a job. Raises ValueError."""
-    where = f"jobs.{job.name}.workload.light"
-    if plane.phases is None:
-        on = f"{run.where}.interconnect" if plane.standing and not plane.shared else str(plane)
-        raise ValueError(
-            f"{where}: phases need optical circuit switches of their own whose dark time is known "
-            f"(an interconnect of kind parallel-ocs with dark and without interval), not {on}"
-        )
-    if len(run.jobs) > 1:
-        raise ValueError(f"{where}: {len(run.jobs)} jobs, and light follows the phases of one")
-    assert job.workload is not None
-    if job.gpus > MOST_JOINED:
-        return
-    with at(where):
-        plan, circuits = phases_of(job.workload), divider(run.fabric)
-        for phase in plan.phases:
-            try:
-                phase_paths(circuits, phase, range(job.gpus))
-            except ValueError as error:
-                what = str(error).removeprefix("demand: ")
-                raise ValueError(f"a phase of ranks {_few(phase.ranks)}: {what}") from None
-
-
-def _few(ranks: Sequence[int]) -> str:
-    shown = ", ".join(map(str, ranks[:8]))
-    return f"{shown}, …" if len(ranks) > 8 else shown
-
-
-def _check_degree(run: Draft, job: JobPlan, switches: int) -> None:
-    """Check that each GPU has a circuit for every GPU to which it sends in the job. Raises ValueError."""
-    if job.gpus > MOST_JOINED:
-        return
-    if job.workload is not None:
-        demand = sent(job.workload)
-    else:
-        demand = sent_in_steps(unstriped_steps(parse_collective(job.loop.collective), job.gpus), 1.0)
-    try:
-        check_degree(demand, switches, job.ranks)
-    except ValueError as error:
-        what = str(error).removeprefix("demand: ")
-        raise ValueError(f"{run.where}.interconnect.switches: job {job.name}: {what}") from None
+    Raises ValueError.
+    """
+    if job.on_loss != "fail" and not plane.survives:
+        raise ValueError(f"jobs.{job.name}: a lost GPU of {plane} can only let the job fail")
+    for event in () if plane.fit.parts else run.events:
+        lost = plane.survives and event.capability.startswith("lose gpu")
+        if event.do not in ("start", "cancel") and not lost:
+            raise ValueError(f"events.{event.name}.do: {run.where} is described as a whole, without parts")
 
 
 def _check_fabric(run: Draft) -> None:
@@ -254,10 +181,10 @@ def _check_workload(run: Draft, job: JobPlan) -> None:
 def _check_guest(run: Draft, job: JobPlan, guest: Guest) -> None:
     """Check that any rank reaches any other at any time, as a guest may send so. Raises ValueError."""
     where, plane = f"jobs.{job.name}.{guest.key}", _plane(run, job)
-    if plane.untold:
-        place = f"on {plane}" if plane.parts else run.where
+    if plane.fit.untold:
+        place = f"on {plane}" if plane.fit.parts else run.where
         reason = f"a {guest.noun} may send from any rank to any other at any time, and"
-        raise ValueError(f"{where}: {reason} {place} {plane.untold}")
+        raise ValueError(f"{where}: {reason} {place} {plane.fit.untold}")
     if job.on_loss != "fail":
         raise ValueError(f"{where}: it keeps no state to go on from, so a lost GPU can only let the job fail")
     if job.ranks:
@@ -273,7 +200,7 @@ def _check_fits(run: Draft, job: JobPlan) -> None:
     if plane.sums:
         _check_joined(run, job)
         return
-    if collective.striped and not plane.lightpaths:
+    if collective.striped and not plane.times.lightpaths:
         raise ValueError(f"{what}: only a ring of wavelengths has several for one transfer")
     with at(what):
         steps = unstriped_steps(collective, job.gpus)
@@ -282,10 +209,10 @@ def _check_fits(run: Draft, job: JobPlan) -> None:
             f"{what}: whole numbers go over packet switches and circuits; {plane.name} is neither"
         )
     with at(where):
-        plane.check_size(job.gpus)
+        plane.fit.check_size(job.gpus)
     if not collective.striped:
         with at(f"{what} on {run.where}"):
-            plane.check(job.ranks, steps)
+            plane.fit.check(job.ranks, steps)
     if plane.shared and job.ranks:
         _check_joined(run, job)
 

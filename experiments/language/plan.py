@@ -171,7 +171,7 @@ class JobPlan:
     any free one when empty. ``stragglers``: rank to the factor by which its computing takes longer.
     ``recovery_s``: in a simulation, from a loss to going on, None for its default; ``start_up_s``: there,
     from when a job that comes later has its GPUs until its workers are ready. ``may_fail``: that it fails is
-    expected. ``phases``: light is set for each phase of its workload, and not once.
+    expected. ``light``: what of its workload light follows (``workloads.following``), or once.
     """
 
     name: str
@@ -181,7 +181,7 @@ class JobPlan:
     iterations: int
     training: Loop | None = None
     workload: Workload | None = None
-    phases: bool = False
+    light: str = "once"
     guest: Guest | None = None
     start: Start = Start()
     on_loss: OnLoss = "fail"
@@ -331,7 +331,7 @@ class RunPlan:
         """
         if self.costs.latency_s is not None:
             return self.costs.latency_s
-        return plane.latency_s if self.setting.scale == Scale() else 0.0
+        return plane.times.latency_s if self.setting.scale == Scale() else 0.0
 
     def job(self, name: str) -> JobPlan:
         """Return the job with this name. Raises KeyError."""

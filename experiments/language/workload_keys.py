@@ -8,17 +8,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, Field, model_validator
 
 from ringlight.fabric.extension import entries
 from ringlight.fabric.values import Strict
 from ringlight.workloads.devices import Device, device_named, measured, seconds_table, timed
+from ringlight.workloads.following import followings
 from ringlight.workloads.formats.files import read_text
 from ringlight.workloads.graph import Workload
 
 T = TypeVar("T")
+#: What light is set for: the workload as a whole, once, or what it follows.
+if TYPE_CHECKING:
+    Light = str
+else:
+    Light = Literal[("once", *followings())]
 Count = Annotated[int, Field(ge=1)]
 #: What a run folder has of its own; files of workloads lie there beside it, under the names they are read by.
 OF_RUN_FOLDERS = (
@@ -49,7 +55,7 @@ class WorkloadKeys(Strict):
     """
 
     iterations: Count = 1
-    light: Literal["once", "phases"] = "once"
+    light: Light = "once"
 
     def ranks_for(self, ranks: int) -> int:
         """Return for how many ranks it is, in a job of so many: asked before thousands are made for

@@ -1,6 +1,6 @@
 """Supply what only one paper needs: closed forms next to the runs' figures, and a verdict in words.
 
-A module for each paper, here or in an extension (``Extension.papers``), with
+A module for each paper, in an extension (``Extension.papers``), with
 
     def closed_forms(run: Run, latency_s: float) -> Iterator[Row]   analytic figures of a run, of which each
                                                                     transfer had this latency besides
@@ -9,8 +9,6 @@ A module for each paper, here or in an extension (``Extension.papers``), with
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -41,14 +39,10 @@ def analytic(run: Run) -> Callable[[str, Value, str], Row]:
 
 @cache
 def papers() -> tuple[str, ...]:
-    """Return the names of all papers that have a module here or in an extension, sorted."""
-    return tuple(sorted([*(module.name for module in pkgutil.iter_modules(__path__)), *loaders("papers")]))
+    """Return the names of all papers that have a module, sorted."""
+    return tuple(sorted(loaders("papers")))
 
 
 def paper(name: str) -> Any:
     """Return the module of a paper. Raises KeyError for a paper without a module."""
-    if name not in papers():
-        raise KeyError(name)
-    if (load := loaders("papers").get(name)) is not None:
-        return load()
-    return importlib.import_module(f"{__name__}.{name}")
+    return loaders("papers")[name]()

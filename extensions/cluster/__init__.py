@@ -4,6 +4,7 @@ from ringlight.fabric.extension import Extension
 
 EXTENSION = Extension(
     name="cluster",
+    requires=("sip_ml",),
     metrics=("metrics",),
     sections=("section:traces", "section:beside_replay"),
     events=("records",),

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ringlight.controller.onic.effects import Finished
 from ringlight.controller.onic.lease_times import Times
 from ringlight.experiments.backends.simulation.carriers import Assumed, Carrier
 from ringlight.experiments.language.plan import Setting
+from ringlight.experiments.record.events import Record
 from ringlight.experiments.record.light_records import Flow, OnicsSimulated
 from ringlight.extensions.oddl.control_units import ControlNetwork, OnicPlane
 from ringlight.extensions.oddl.grid_plane import GridPlane, grids
 from ringlight.extensions.oddl.network import GridNetwork
+from ringlight.extensions.oddl.records import GridLit
 from ringlight.extensions.oddl.wavelengths import ways_for
 from ringlight.fabric.steps import Steps
 from ringlight.fabric.topology import Fabric
@@ -53,6 +55,10 @@ class GridCarrier(Carrier):
                 "on its way, and to be handled, emulated time. Measured with four agents of the emulation "
                 "that had nothing else to do; more agents share the same processors there and are slower",
             )
+
+    @staticmethod
+    def emulated_at_release(name: str, read: Callable[[str], Any], **where: Any) -> Iterator[Record]:
+        yield GridLit(grid=read(""), **where)
 
     @staticmethod
     def cannot(do: str) -> str | None:

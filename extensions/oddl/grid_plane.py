@@ -14,7 +14,7 @@ from ringlight.extensions.oddl.wavelengths import (
     ways_for,
 )
 from ringlight.fabric.parts import Port
-from ringlight.fabric.planes.base import Plane
+from ringlight.fabric.planes.base import Plane, PlaneFit, PlaneTimes
 from ringlight.fabric.planes.streams import LinkTestStream
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.steps import Steps
@@ -22,6 +22,32 @@ from ringlight.fabric.topology import Fabric
 
 #: Taken for the handshake of a flow between two O-NICs that have nothing else to do, seconds.
 HANDSHAKE_S = 1e-3
+
+
+class GridTimes(PlaneTimes):
+    """Each step waits for its light."""
+
+    def set_ups(self, ranks: Sequence[str], collective: str) -> int:
+        return steps_named(collective, len(ranks)).steps
+
+    def wait_s(self, time: float, control_s: float, tuning_s: Mapping[str, float]) -> float:
+        return HANDSHAKE_S + 2 * control_s + max(tuning_s.values(), default=0.0)
+
+
+@dataclass(frozen=True)
+class GridFit(PlaneFit):
+    """Judges what fits a grid."""
+
+    plane: GridPlane
+
+    untold: ClassVar[str] = (
+        "a GPU has light for one flow at a time, once it has asked its O-NIC's agent, which only our workers "
+        "do"
+    )
+
+    def check(self, ranks: Sequence[str], steps: Steps) -> None:
+        if ranks:
+            ways_for(self.plane.grid, ranks, steps)
 
 
 @dataclass(frozen=True)
@@ -32,27 +58,21 @@ class GridPlane(Plane):
 
     kind: ClassVar[str] = "grid"
     asked: ClassVar[bool] = True
-    untold: ClassVar[str] = (
-        "a GPU has light for one flow at a time, once it has asked its O-NIC's agent, which only our workers "
-        "do"
-    )
+
+    @property
+    def times(self) -> GridTimes:
+        return GridTimes(self)
+
+    @property
+    def fit(self) -> GridFit:
+        return GridFit(self)
 
     def place(self, count: int, free: Collection[str]) -> tuple[str, ...] | None:
         return choose_nodes(self.grid, free, count)
 
-    def check(self, ranks: Sequence[str], steps: Steps) -> None:
-        if ranks:
-            ways_for(self.grid, ranks, steps)
-
-    def set_ups(self, ranks: Sequence[str], collective: str) -> int:
-        return steps_named(collective, len(ranks)).steps
-
     def use(self, ranks: Sequence[str], collective: str) -> LightUse:
         steps = steps_named(collective, len(ranks))
         return light_use(ways_for(self.grid, ranks, steps), ranks, steps)
-
-    def wait_s(self, time: float, control_s: float, tuning_s: Mapping[str, float]) -> float:
-        return HANDSHAKE_S + 2 * control_s + max(tuning_s.values(), default=0.0)
 
     def streams(self) -> Iterator[list[LinkTestStream]]:
         """Yield streams of each O-NIC port to the next node of its row or column, all lit all the time."""

@@ -64,7 +64,7 @@ def _payload_bytes(context: Context, job: JobRun) -> float | None:
     if job.state != SUCCEEDED or job.plan.training is None or len(job.by_index) < job.plan.iterations:
         return None
     plane = job.plan.plane(context.run.plan.setting.fabric, job.gpus)
-    size = plane.payload_bytes(job.plan.loop.gradient_bytes)
+    size = plane.times.payload_bytes(job.plan.loop.gradient_bytes)
     bits = parse_collective(job.plan.loop.collective).bits
     if bits is not None and not plane.sums:
         size *= bits / 32

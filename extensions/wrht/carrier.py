@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
 
-from ringlight.experiments.backends.simulation.carriers import Assumed, Carrier, Medium
-from ringlight.experiments.language.plan import RunPlan, Setting
+from ringlight.controller.light.documents import LitPair
+from ringlight.experiments.backends.simulation.carriers import (
+    Assumed,
+    Carrier,
+    LightThen,
+    LitJob,
+    Medium,
+)
+from ringlight.experiments.language.plan import JobPlan, RunPlan, Setting
+from ringlight.experiments.record.events import Record
 from ringlight.experiments.record.light_records import RingSetUps
+from ringlight.extensions.wrht.network import RingNetwork
+from ringlight.extensions.wrht.ring import CLOCKWISE, WdmRing
 from ringlight.extensions.wrht.ring_plane import RingPlane, rings
+from ringlight.extensions.wrht.wdm import RingPlan, collective_on_ring, plan_ring, set_up_steps, wdm_ring
 from ringlight.fabric.light import Optics
-from ringlight.fabric.planes.ring.ring import CLOCKWISE, WdmRing
-from ringlight.fabric.planes.ring.wdm import RingPlan, collective_on_ring, plan_ring, set_up_steps, wdm_ring
 from ringlight.fabric.steps import Step, Steps, frozen, frozen_bool
 from ringlight.fabric.topology import Fabric
 from ringlight.fabric.units import format_time
 from ringlight.testbed.simulation.jobs import Job, Simulation
-from ringlight.testbed.simulation.networks import Network, RingNetwork
+from ringlight.testbed.simulation.networks import Network
 from ringlight.testbed.simulation.phases import Phases, StepCost, synchronous
 
 
@@ -90,6 +99,30 @@ class RingCarrier(Carrier):
     def cannot(do: str) -> str | None:
         left = do in ("cancel", "start")
         return None if left else f"the simulation cannot {do} on a ring of wavelengths"
+
+    @staticmethod
+    def emulated(
+        name: str, read: Callable[[str], Any], jobs: Mapping[str, JobPlan], **where: Any
+    ) -> Iterator[Record]:
+        """Yield how long the light between two steps took to set, as the controller counted."""
+        yield RingSetUps(ring={"name": name, **read("")["own"]}, set_ups=read("/changes"), **where)
+
+    @staticmethod
+    def light_over_time(recorded: LitJob, records: Sequence[Record]) -> Iterator[LightThen]:
+        """Yield the light of each step of the collective, dark while it is set."""
+        if recorded.job.training is None:
+            return
+        plan = recorded.plane.plan(recorded.gpus, recorded.job.training.collective)
+        settings = [
+            [LitPair(a, b, plan.transmit[a][b].wavelength, 1) for a, b in sorted(step.pairs)]
+            for step in plan.steps
+        ]
+        yield recorded.begin, settings[0], False
+        notes = (note for note in records if isinstance(note, RingSetUps))
+        for change in {note.ring["name"]: note.set_ups for note in notes}.get(recorded.plane.name, ()):
+            pairs = settings[change["step"] % len(settings)]
+            yield change["t"], pairs, True
+            yield change["t"] + change["total_s"], pairs, False
 
     def network(self, fabric: Fabric, circuits: Sequence[tuple[str, str]]) -> Network:
         segment_s = self.plan.costs.segment_s

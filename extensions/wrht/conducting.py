@@ -38,7 +38,7 @@ from ringlight.extensions.wrht.conductor import (
     Lost,
 )
 from ringlight.extensions.wrht.documents import Playing, SetUp, SetUpStatistics
-from ringlight.fabric.planes.ring.wdm import RingPlan, set_up_steps
+from ringlight.extensions.wrht.wdm import RingPlan, set_up_steps
 
 log = logging.getLogger(__name__)
 

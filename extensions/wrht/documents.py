@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ringlight.controller.light.documents import PlannedLight, Quantiles
-from ringlight.fabric.planes.ring.wdm import Emit
+from ringlight.fabric.crossconnect import Emit
 
 
 @dataclass(frozen=True)

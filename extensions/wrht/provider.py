@@ -17,9 +17,10 @@ from ringlight.controller.light.switches import Lights
 from ringlight.controller.light.traffic import steps_of_job
 from ringlight.extensions.wrht.conducting import RingConductor
 from ringlight.extensions.wrht.documents import RingPart, RingPlanned, SetUp
+from ringlight.extensions.wrht.ring import WdmRing
 from ringlight.extensions.wrht.ring_plane import RingPlane
-from ringlight.fabric.planes.ring.ring import WdmRing
-from ringlight.fabric.planes.ring.wdm import Emit, RingPlan, plan_ring, set_up_steps
+from ringlight.extensions.wrht.wdm import RingPlan, plan_ring, set_up_steps
+from ringlight.fabric.crossconnect import Emit
 from ringlight.fabric.topology import Fabric
 
 #: Bytes of an element of the gradient.

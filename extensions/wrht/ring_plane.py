@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ringlight.extensions.wrht.collective import fitted
+from ringlight.extensions.wrht.ring import WdmRing
+from ringlight.extensions.wrht.wdm import RingPlan, plan_ring, reach, set_up_steps
 from ringlight.fabric.parts import Port
-from ringlight.fabric.planes.base import Plane
-from ringlight.fabric.planes.ring.ring import WdmRing
-from ringlight.fabric.planes.ring.wdm import RingPlan, plan_ring, reach, set_up_steps
+from ringlight.fabric.planes.base import Plane, PlaneFit, PlaneTimes
 from ringlight.fabric.planes.streams import LinkTestStream
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.steps import Steps
@@ -23,6 +23,49 @@ MOST_PLANNED = 32
 
 
 @dataclass(frozen=True)
+class RingTimes(PlaneTimes):
+    """Light is set anew in the steps that change it."""
+
+    plane: RingPlane
+
+    lightpaths: ClassVar[bool] = True
+
+    def set_ups(self, ranks: Sequence[str], collective: str) -> int:
+        return sum(set_up_steps(self.plane.plan(ranks, collective)))
+
+    def wait_s(self, time: float, control_s: float, tuning_s: Mapping[str, float]) -> float:
+        return self.plane.declared_s(time)
+
+
+@dataclass(frozen=True)
+class RingFit(PlaneFit):
+    """Judges what fits a ring: one job on all of its nodes."""
+
+    plane: RingPlane
+
+    untold: ClassVar[str] = (
+        "light leads to the partners of one step of a known collective, and is set anew for the next"
+    )
+
+    def check_size(self, ranks: int) -> None:
+        nodes = len(self.plane.nodes)
+        if ranks != nodes:
+            raise ValueError(
+                f"{ranks} GPUs, but ring {self.plane.name} carries one job on all its {nodes} nodes"
+            )
+
+    def check(self, ranks: Sequence[str], steps: Steps) -> None:
+        if len(self.plane.nodes) <= MOST_PLANNED:
+            plan_ring(self.plane.fabric, self.plane.ring, steps, ranks)
+
+    def fitted(self, collective: str, ranks: int) -> str:
+        if ranks != len(self.plane.nodes):
+            return collective
+        ring = self.plane.ring
+        return fitted(collective, ranks, ring.wavelengths, reach(self.plane.fabric, ring))
+
+
+@dataclass(frozen=True)
 class RingPlane(Plane):
     """Nodes around a ring, each with a WSS."""
 
@@ -31,40 +74,23 @@ class RingPlane(Plane):
     kind: ClassVar[str] = "ring"
     stepped: ClassVar[bool] = True
     whole: ClassVar[bool] = True
-    lightpaths: ClassVar[bool] = True
-    untold: ClassVar[str] = (
-        "light leads to the partners of one step of a known collective, and is set anew for the next"
-    )
 
-    def check_size(self, ranks: int) -> None:
-        if ranks != len(self.nodes):
-            raise ValueError(
-                f"{ranks} GPUs, but ring {self.name} carries one job on all its {len(self.nodes)} nodes"
-            )
+    @property
+    def times(self) -> RingTimes:
+        return RingTimes(self)
 
-    def check(self, ranks: Sequence[str], steps: Steps) -> None:
-        if len(self.nodes) <= MOST_PLANNED:
-            plan_ring(self.fabric, self.ring, steps, ranks)
-
-    def fitted(self, collective: str, ranks: int) -> str:
-        if ranks != len(self.nodes):
-            return collective
-        return fitted(collective, ranks, self.ring.wavelengths, reach(self.fabric, self.ring))
+    @property
+    def fit(self) -> RingFit:
+        return RingFit(self)
 
     def plan(self, ranks: Sequence[str], collective: str) -> RingPlan:
         """Return the light of a collective. Raises ValueError if :func:`plan_ring` does."""
         return plan_ring(self.fabric, self.ring, steps_named(collective, len(ranks)), ranks)
 
-    def set_ups(self, ranks: Sequence[str], collective: str) -> int:
-        return sum(set_up_steps(self.plan(ranks, collective)))
-
     def wavelengths_used(self, ranks: Sequence[str], collective: str) -> int:
         """Return how many wavelengths an all-reduce uses."""
         plan = self.plan(ranks, collective)
         return len({emit.wavelength for peers in plan.transmit.values() for emit in peers.values()})
-
-    def wait_s(self, time: float, control_s: float, tuning_s: Mapping[str, float]) -> float:
-        return self.declared_s(time)
 
     @property
     def sets_all(self) -> bool:

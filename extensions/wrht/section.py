@@ -28,9 +28,9 @@ from ringlight.experiments.report.page import NOTHING, quiet, table_of, tag, tex
 from ringlight.experiments.report.sections import section
 from ringlight.experiments.report.view import Draw, View, seconds_and_real
 from ringlight.experiments.report.words import count, seconds
+from ringlight.extensions.wrht.ring import CLOCKWISE
 from ringlight.extensions.wrht.ring_plane import RingPlane
-from ringlight.fabric.planes.ring.ring import CLOCKWISE
-from ringlight.fabric.planes.ring.wdm import RingPlan, RingStep
+from ringlight.extensions.wrht.wdm import RingPlan, RingStep
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.units import format_rate
 

@@ -1,8 +1,10 @@
 """The contract of a plane: what carries a job's bytes.
 
 Language, models, metrics and backends ask the plane of a job (``fabric.planes.choice.plane_of``), never the
-fabric, what it is made of. Everything here is pure. Seconds and bits per second are those of the real fabric,
-unless a method is told by how much the emulation stretches time.
+fabric, what it is made of. What only models ask is its :class:`PlaneTimes`, what only language and backends
+ask of runs its :class:`PlaneFit`; planes that differ have one of their own. Everything here is pure. Seconds
+and bits per second are those of the real fabric, unless a method is told by how much the emulation stretches
+time.
 """
 
 from __future__ import annotations
@@ -16,7 +18,6 @@ from ringlight.fabric.kinds import bus_factor
 from ringlight.fabric.parts import Port
 from ringlight.fabric.paths import PacketView
 from ringlight.fabric.planes.streams import LinkTestStream
-from ringlight.fabric.planes.wholes.interconnect import Built, Division, PhaseLight
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.steps import Steps
 from ringlight.fabric.topology import Fabric
@@ -36,105 +37,27 @@ class Misfit(ValueError):
 
 
 @dataclass(frozen=True)
-class Plane:
-    """``name``: what its fabric calls it; ``nodes``: the GPUs that it joins."""
+class PlaneTimes:
+    """The times of a plane as models know them."""
 
-    fabric: Fabric
-    name: str
-    nodes: tuple[str, ...]
+    plane: Plane
 
-    #: What users call it, and the key of requests and documents that name one.
-    kind: ClassVar[str]
-    #: Whether ranks may send to any other at any time, without a request for light.
-    standing: ClassVar[bool] = False
-    #: Whether its bytes take links that other jobs' packets take, too.
-    shared: ClassVar[bool] = False
-    #: Whether its light is asked for, transfer by transfer.
-    asked: ClassVar[bool] = False
-    #: Whether its light is set between steps, so that all ranks move in step.
-    stepped: ClassVar[bool] = False
+    #: Whether there is a model of all-reduces.
+    modelled: ClassVar[bool] = True
     #: Whether each pair of ranks has a lightpath of its own, and a transfer may take several side by side.
     lightpaths: ClassVar[bool] = False
-    #: Whether it sums what ranks send, so that they send each other no chunks.
-    sums: ClassVar[bool] = False
-    #: Whether a job needs all its nodes.
-    whole: ClassVar[bool] = False
-    #: Whether it has parts that can be cut, killed or moved one by one.
-    parts: ClassVar[bool] = True
-    #: Whether there is a model of its times.
-    modelled: ClassVar[bool] = True
     #: Seconds before a transfer's first byte counts, on real hardware, by default; 0 if light is asked for
     #: or set for transfers, as those set-ups are counted.
     latency_s: ClassVar[float] = 0.0
-    #: Why a program that does not announce its traffic cannot run here; empty if it can.
-    untold: ClassVar[str] = ""
-
-    @property
-    def survives(self) -> bool:
-        """Return whether a job can go on without a node that is lost."""
-        return not self.whole
-
-    @property
-    def built(self) -> Built:
-        """Return when the plane is built for what jobs send.
-
-        The result is "" for never, "once" for before all, "anew" for again as jobs send.
-        """
-        return ""
-
-    @property
-    def division(self) -> Division | None:
-        """Return how often light is divided again; None if it is not."""
-        return None
-
-    @property
-    def phases(self) -> PhaseLight | None:
-        """Return the times of setting light for a phase of a job; None if light cannot be set so."""
-        return None
-
-    @property
-    def outcome(self) -> Mapping[str, Any]:
-        """Return what decides the result of a training, in addition to what the workers are given."""
-        return {}
-
-    @property
-    def degree(self) -> int | None:
-        """Number of others to which a GPU can send in the whole job; None without such a bound."""
-        return None
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.name}"
-
-    def place(self, count: int, free: Collection[str]) -> tuple[str, ...] | None:
-        """Return free nodes for a job of so many ranks; None if any will do.
-
-        Raises ValueError if none fit.
-        """
-        return None
-
-    def check_size(self, ranks: int) -> None:
-        """Raise ValueError for a number of ranks that the plane cannot have."""
-
-    def check(self, ranks: Sequence[str], steps: Steps) -> None:
-        """Raise ValueError for a collective with a transfer that has no way. No ``ranks``: any nodes."""
-
-    def fitted(self, collective: str, ranks: int) -> str:
-        """Return a collective's name, completed with what the plane decides if the name leaves it open."""
-        return collective
-
-    def rate_bps(self, gpu: str) -> float:
-        """Return the rate of a GPU's slowest port, bits per second."""
-        onic = self.fabric.onics.get(gpu)
-        ports = range(1 if onic is None else onic.ports)
-        return min(self.fabric.link_at[Port(gpu, number)].rate_bps for number in ports)
 
     def ideal_s(self, ranks: Sequence[str], collective: str, vector_bytes: float) -> float:
         """Return the seconds of an all-reduce at full rate and with no waiting.
 
         Every port, or every lightpath, has its full rate.
         """
-        rate_bps = min(self.rate_bps(gpu) for gpu in ranks)
-        per_byte = byte_time(collective, len(ranks), lightpaths=self.lightpaths, at_once=self.standing)
+        rate_bps = min(self.plane.rate_bps(gpu) for gpu in ranks)
+        at_once = self.plane.standing
+        per_byte = byte_time(collective, len(ranks), lightpaths=self.lightpaths, at_once=at_once)
         return vector_bytes * per_byte / rate_bps
 
     def alone_s(
@@ -161,10 +84,6 @@ class Plane:
         """Return an all-reduce's bus bandwidth over algorithm bandwidth (``fabric.kinds.bus_factor``)."""
         return bus_factor("all-reduce", ranks)
 
-    def streams(self) -> Iterator[list[LinkTestStream]]:
-        """Yield batches of streams that fill each port of the plane once; those of a batch flow at once."""
-        return iter(())
-
     def set_ups(self, ranks: Sequence[str], collective: str) -> int:
         """Return the number of steps of an all-reduce that wait once for light."""
         return 0
@@ -176,3 +95,110 @@ class Plane:
         ``tuning_s``: tuning time of lasers by GPU, both emulated.
         """
         return 0.0
+
+
+@dataclass(frozen=True)
+class PlaneFit:
+    """Judges which runs fit a plane, and says what it adds to them."""
+
+    plane: Plane
+
+    #: Whether the plane has parts that can be cut, killed or moved one by one.
+    parts: ClassVar[bool] = True
+    #: Why a program that does not announce its traffic cannot run here; empty if it can.
+    untold: ClassVar[str] = ""
+
+    def check_run(self, run: Any) -> None:
+        """Raise ValueError, ``key: what is wrong``, for a run whose jobs do not fit the plane together.
+
+        ``run``: an ``experiments.language.checks.Draft`` with a job on the plane.
+        """
+
+    def check_size(self, ranks: int) -> None:
+        """Raise ValueError for a number of ranks that the plane cannot have."""
+
+    def check(self, ranks: Sequence[str], steps: Steps) -> None:
+        """Raise ValueError for a collective with a transfer that has no way. No ``ranks``: any nodes."""
+
+    def fitted(self, collective: str, ranks: int) -> str:
+        """Return a collective's name, completed with what the plane decides if the name leaves it open."""
+        return collective
+
+    def only_simulated(self, plan: Any) -> str | None:
+        """Return why a run with a job on the plane is not emulated, ``key: reason``; None if it can be.
+
+        ``plan``: an ``experiments.language.plan.RunPlan``.
+        """
+        return None
+
+    def patience_s(self, job: Any, time: float) -> float:
+        """Return the longest wait until each partner of a rank of a job had light, emulated seconds.
+
+        ``job``: an ``experiments.language.plan.JobPlan``. ``time``: emulated seconds in one of the fabric. 0
+        if light stands, is asked for, or set between steps.
+        """
+        return 0.0
+
+    @property
+    def outcome(self) -> Mapping[str, Any]:
+        """Return what decides the result of a training, in addition to what the workers are given."""
+        return {}
+
+
+@dataclass(frozen=True)
+class Plane:
+    """``name``: what its fabric calls it; ``nodes``: the GPUs that it joins."""
+
+    fabric: Fabric
+    name: str
+    nodes: tuple[str, ...]
+
+    #: What users call it, and the key of requests and documents that name one.
+    kind: ClassVar[str]
+    #: Whether ranks may send to any other at any time, without a request for light.
+    standing: ClassVar[bool] = False
+    #: Whether its bytes take links that other jobs' packets take, too.
+    shared: ClassVar[bool] = False
+    #: Whether its light is asked for, transfer by transfer.
+    asked: ClassVar[bool] = False
+    #: Whether its light is set between steps, so that all ranks move in step.
+    stepped: ClassVar[bool] = False
+    #: Whether it sums what ranks send, so that they send each other no chunks.
+    sums: ClassVar[bool] = False
+    #: Whether a job needs all its nodes.
+    whole: ClassVar[bool] = False
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+    @property
+    def survives(self) -> bool:
+        """Return whether a job can go on without a node that is lost."""
+        return not self.whole
+
+    @property
+    def times(self) -> PlaneTimes:
+        """Return the times that models know of it."""
+        return PlaneTimes(self)
+
+    @property
+    def fit(self) -> PlaneFit:
+        """Return the judge of what fits it."""
+        return PlaneFit(self)
+
+    def place(self, count: int, free: Collection[str]) -> tuple[str, ...] | None:
+        """Return free nodes for a job of so many ranks; None if any will do.
+
+        Raises ValueError if none fit.
+        """
+        return None
+
+    def rate_bps(self, gpu: str) -> float:
+        """Return the rate of a GPU's slowest port, bits per second."""
+        onic = self.fabric.onics.get(gpu)
+        ports = range(1 if onic is None else onic.ports)
+        return min(self.fabric.link_at[Port(gpu, number)].rate_bps for number in ports)
+
+    def streams(self) -> Iterator[list[LinkTestStream]]:
+        """Yield batches of streams that fill each port of the plane once; those of a batch flow at once."""
+        return iter(())

@@ -7,21 +7,15 @@ from typing import ClassVar
 
 from ringlight.fabric.cost import Latencies, steps_time
 from ringlight.fabric.paths import PacketView
-from ringlight.fabric.planes.base import NETWORK_S, Plane
+from ringlight.fabric.planes.base import NETWORK_S, Plane, PlaneTimes
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.topology import Fabric
 
 
-class PacketPlane(Plane):
-    """All GPUs without an O-NIC."""
+class PacketTimes(PlaneTimes):
+    """PlaneTimes of packets over the paths that there are."""
 
-    kind: ClassVar[str] = "packets"
-    standing: ClassVar[bool] = True
-    shared: ClassVar[bool] = True
     latency_s: ClassVar[float] = NETWORK_S
-
-    def __str__(self) -> str:
-        return "packet switches and circuits"
 
     def alone_s(
         self,
@@ -33,6 +27,21 @@ class PacketPlane(Plane):
     ) -> float:
         steps = steps_named(collective, len(ranks))
         return steps_time(view, ranks, steps, vector_bytes, latencies)
+
+
+class PacketPlane(Plane):
+    """All GPUs without an O-NIC."""
+
+    kind: ClassVar[str] = "packets"
+    standing: ClassVar[bool] = True
+    shared: ClassVar[bool] = True
+
+    def __str__(self) -> str:
+        return "packet switches and circuits"
+
+    @property
+    def times(self) -> PacketTimes:
+        return PacketTimes(self)
 
 
 def packets(fabric: Fabric) -> PacketPlane:

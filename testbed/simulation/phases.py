@@ -11,11 +11,10 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from ringlight.fabric.planes.ring.ring import Reconfigure
 from ringlight.fabric.steps import Step, Steps, check_ranks
 from ringlight.testbed.simulation.arrays import FloatArray, IntArray
 from ringlight.testbed.simulation.maxmin import drain
@@ -33,7 +32,7 @@ class StepCost:
     """
 
     set_up_s: float = 0.0
-    when: Reconfigure = "each-step"
+    when: Literal["each-step", "changed-only"] = "each-step"
     reduce_s_per_byte: float = 0.0
     in_steps: tuple[bool, ...] = ()
 

@@ -24,6 +24,7 @@ from ringlight.testbed.processes import Addresses
 from tests.examples import EXAMPLES, LARGE, assert_as_planned, assert_shown
 from tests.integration.controller_rig import free_port
 from tests.integration.figures import Figures
+from tests.scenario_notes import notes_of
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(600)]
 
@@ -46,7 +47,6 @@ SMALL: Mapping[str, Mapping[str, Any]] = {
     "dead_switch": {},
     "fat_tree_4": {"training.iterations": 1, "training.gradient": "5 MB"},
     "flap": {"training.iterations": 8},
-    "hop_ring": {},
     "leaf_spine_arrival": {"training.gradient": "20 MB"},
     "own_algorithm": {"jobs.train.workload.iterations": 1, "jobs.train.workload.size": "20 MB"},
     "packet_switches": {"training.iterations": 2},
@@ -56,13 +56,6 @@ SMALL: Mapping[str, Mapping[str, Any]] = {
         "fabric.leaf_spine.gpus_per_leaf": 4,
         "jobs.llm.workload.dp": 1,
     },
-    "phases": {
-        "fabric.interconnect.gpus": 8,
-        "jobs.llm.workload.tp": 2,
-        "jobs.llm.workload.iterations": 1,
-        "jobs.llm.workload.micro_batch": 1,
-        "jobs.llm.workload.sequence": 1024,
-    },
     "queue": {"training.iterations": 8},
     # The same, after the tenth.
     "sonic_ocs": {"training.iterations": 30},
@@ -70,11 +63,11 @@ SMALL: Mapping[str, Mapping[str, Any]] = {
     # Which path a flow has is by hash, as nowhere else on the testbed but in fat_tree_4.
     "two_cables": {"training.iterations": 1, "training.gradient": "10 MB", "fabrics.two.paths": "hash"},
 }
-#: Examples of 64 GPUs, and longer forms of what test_faults_run.py, test_gpu_loss.py, test_demand.py,
+#: Examples of 64 GPUs, and longer forms of what test_faults_run.py, test_gpu_loss.py,
 #: test_emulation_backend.py and the other examples show on the testbed.
 ONLY_LONG = (
     *("sixty_four", "fat_tree_4", "cut_uplink", "dead_switch", "spare", "parallel_16", "dark_time"),
-    *("all_to_all", "leaf_spine_arrival", "phases", "queue", "two_cables", "workload_text"),
+    *("all_to_all", "leaf_spine_arrival", "queue", "two_cables", "workload_text"),
 )
 #: Those that show something of the testbed which other arms and other examples do not, where not all do. A
 #: spare GPU is swapped in among containers, below.
@@ -84,11 +77,9 @@ ARMS: Mapping[str, Sequence[str]] = {
     "dark_time": ("half",),
     "dead_switch": ("killed",),
     "flap": ("flapping",),
-    "hop_ring": ("bypassed",),
     "fat_tree_4": ("hash",),
     "own_algorithm": ("all-pairs",),
     "packet_switches": ("slow",),
-    "phases": ("phases",),
     "sonic_ocs": ("regrouped",),
     "spare": ("shrunk", "failed"),
     "two_cables": ("two",),
@@ -107,7 +98,8 @@ def small(path: Path, values: Mapping[str, Any] = {}) -> Experiment:
     """One point of each arm, where it is swept. ``values``: besides those of :data:`SMALL`."""
     raw = parse_yaml(read_text(path), str(path))
     raw.pop("sweep", None)
-    for key, value in {**SMALL.get(path.stem, {}), **values, "link_test.duration": "200 ms"}.items():
+    short = SMALL.get(path.stem, notes_of(path.stem).small)
+    for key, value in {**short, **values, "link_test.duration": "200 ms"}.items():
         raw = put(raw, key, value)
     return parse(yaml.safe_dump(raw, sort_keys=False), str(path), scale_for=scale_here)
 
@@ -132,19 +124,20 @@ def carried_out(experiment: Experiment, folder: Path, runtime: str, *arms: str) 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_on_the_testbed(path: Path, tmp_path: Path, long: bool) -> None:
-    if path.stem in (*LARGE, *ONLY_LONG) and not long:
+    notes = notes_of(path.stem)
+    if (path.stem in (*LARGE, *ONLY_LONG) or notes.only_long) and not long:
         pytest.skip("is large, or other tests show on the testbed what it shows; --long runs it")
     experiment = small(path)
     backend = EmulationBackend("namespace", Addresses("127.0.0.1:1", "127.0.0.1:2"))
     if all(refusals := [backend.refuses(plan) for plan in experiment.plans]):
         pytest.skip(f"no testbed for any of its arms: {refusals[0]}")
-    arms = ARMS.get(path.stem, list(experiment.arms))
+    arms = ARMS.get(path.stem, notes.arms or list(experiment.arms))
     runs, _ = carried_out(experiment, tmp_path, "namespace", *arms)
     assert [run.plan for run in runs] == [plan for plan in experiment.plans if plan.arm in arms]
     assert_shown(path.stem, runs)
-    if path.stem == "phases":
+    if notes.reported:
         (page,) = tmp_path.glob("*/report.html")
-        assert "by what each phase of a job sends" in page.read_text()
+        assert notes.reported in page.read_text()
 
 
 def test_a_container_takes_the_place_of_a_lost_one(tmp_path: Path) -> None:

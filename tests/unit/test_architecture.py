@@ -41,8 +41,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "workloads.packed": ("fabric", "workloads.graph", "workloads.graph_checks"),
     "workloads.formats": ("fabric", "workloads"),
     "containers": (
-        *("fabric", "workloads.graph", "workloads.graph_checks", "workloads.graph_writer"),
-        *("workloads.job_settings", "workloads.packed", "workloads.phases", "workloads.splits"),
+        *("fabric", "workloads.following", "workloads.graph", "workloads.graph_checks"),
+        *("workloads.graph_writer", "workloads.job_settings", "workloads.packed", "workloads.splits"),
     ),
     "controller": ("fabric", "controller"),
     "controller.__main__": ("fabric", "controller"),
@@ -53,7 +53,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     "controller.optical": ("fabric",),
     "controller.onic": ("fabric",),
-    "controller.rest": ("fabric", "controller", "workloads.job_settings"),
+    "controller.rest": ("fabric", "controller", "workloads.following", "workloads.job_settings"),
     "testbed": ("fabric", "containers"),
     "testbed.faults": ("controller.web.client",),
     "testbed.setup": ("testbed", "testbed.emulation", "containers"),
@@ -124,8 +124,6 @@ MAY_IMPORT["experiments.runner"] += (
     "testbed.emulation.calibration",
     "testbed.preloaded",
 )
-#: SiP-ML's models are placed by an extension; its closed forms are here until they are one that requires it.
-MAY_IMPORT["experiments.papers"] += ("extensions.models",)
 #: What every room of the controller may use, and what each of these may use besides.
 COMMON = ("bus", "errors", "store", "server_agent", "tls_session", "waiting_room")
 OF_CONTROLLER = {
@@ -138,12 +136,7 @@ MAY_IMPORT |= {f"controller.{name}": ("controller.errors", "fabric.text") for na
 MAY_IMPORT["controller.server_agent"] += ("controller.web.client",)
 for _room, _others in OF_CONTROLLER.items():
     MAY_IMPORT[f"controller.{_room}"] = ("fabric", *(f"controller.{name}" for name in (*COMMON, *_others)))
-MAY_IMPORT["controller.jobs"] += (
-    "workloads.graph",
-    "workloads.packed",
-    "workloads.phases",
-    "workloads.traffic",
-)
+MAY_IMPORT["controller.jobs"] += ("workloads.graph", "workloads.packed")
 #: Packages of others, by the only rooms of the core that may import them.
 ONLY_IN = {
     "os_ken": ["controller.openflow", "extensions"],
@@ -172,7 +165,6 @@ NEEDS_ONLY = {
     "workloads.graph_writer": {"numpy"},
     "workloads.job_settings": set(),
     "workloads.packed": {"numpy"},
-    "workloads.phases": {"numpy"},
     "containers.worker": {"numpy"},
     "testbed.simulation": {"numpy", "numba"},
 }
@@ -434,11 +426,10 @@ KINDS = frozenset(
 )
 #: Rooms of one kind, of the planes, and of what a scenario may say, which know what they are about.
 OF_KINDS = (
-    *("fabric.planes", "fabric.schema", "fabric.allocation"),
+    *("fabric.planes", "fabric.schema"),
     *("controller.light", "controller.onic"),
     "testbed.emulation.onic",
-    *("testbed.simulation.interconnects", "testbed.simulation.networks", "testbed.simulation.zoo"),
-    "experiments.backends.simulation.whole_carrier",
+    "testbed.simulation.networks",
     *("containers.worker.reducers", "experiments.papers", "extensions"),
 )
 #: Where rings are collectives, and what is divided is a layer.

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from ringlight.controller.__main__ import _address
 from ringlight.controller.bus import EventBus
 from ringlight.controller.errors import StartError
-from ringlight.controller.inventory import Inventory, read_inventory, wait_for_inventory
+from ringlight.controller.inventory import read_inventory, wait_for_inventory
 from ringlight.controller.openflow.messages import PortStats
 from ringlight.controller.packets.attachment import attachments, circuit_pairs, lit_circuits
 from ringlight.controller.packets.stats import rates
@@ -24,10 +24,7 @@ from ringlight.controller.running import read_fabric
 from ringlight.controller.store import Store
 from ringlight.controller.web.access import is_loopback, read_tokens
 from ringlight.fabric.crossconnect import CrossConnect
-from ringlight.fabric.keys import plugged
 from ringlight.fabric.parts import Port
-from ringlight.fabric.schema import FabricSpec, build_fabric
-from ringlight.testbed.emulation.__main__ import load_fabric
 from tests.unit.test_controller_rules import FABRIC, PORTS, light
 
 
@@ -207,43 +204,10 @@ def test_inventory_errors_name_file_and_key(tmp_path: Path, change: dict[str, An
     assert "inventory.json" in str(caught.value)
 
 
-def test_an_onic_in_the_inventory_says_whether_its_light_stands(tmp_path: Path) -> None:
-    ocs = {"kind": "parallel-ocs", "gpu": "a100", "gpus": 2, "rate": "1 Gbit/s", "switches": 1}
-    fabric = plugged(build_fabric(FabricSpec.model_validate({"interconnect": ocs})))
-    path = tmp_path / "inventory.json"
-
-    def read(place: dict[str, Any]) -> Inventory:
-        onics = dict.fromkeys(fabric.onics, place)
-        path.write_text(json.dumps({"lab": "abcd", "optical_switches": {"q0": {}}, "onics": onics}))
-        return read_inventory(path, fabric)
-
-    stands = read({"transmitters": "array", "standing": True})
-    assert (stands.onic_entries(), stands.flow_sockets(), stands.onics["g0"].flow) == ({}, {}, None)
-    asked = {"transmitters": "array", "flow": "/flow.sock", "directory": "/onic"}
-    with pytest.raises(StartError, match=r"onics\.g0\.standing is False, not True"):
-        read(asked)
-    with pytest.raises(StartError, match=r"onics\.g0: .*does not stand needs flow"):
-        read({"transmitters": "array", "directory": "/onic"})
-
-
 def test_waiting_for_the_inventory_has_an_end(tmp_path: Path) -> None:
     with pytest.raises(StartError, match=r"no inventory after 0\.05 s"):
         wait_for_inventory(tmp_path / "absent.json", FABRIC, 0.05, lambda: False)
     assert wait_for_inventory(tmp_path / "absent.json", FABRIC, 60, lambda: True) is None
-
-
-INTERCONNECT = {"gpus": 4, "gpu": "a100", "rate": "200 Gbit/s"}
-
-
-def test_an_interconnect_is_plugged_together(tmp_path: Path) -> None:
-    path = tmp_path / "fabric.json"
-    one = INTERCONNECT | {"kind": "parallel-ocs", "switches": 2}
-    path.write_text(json.dumps({"interconnect": one}))
-    for fabric in (read_fabric(path), load_fabric(path)):
-        assert fabric.optical_switches.keys() == {"q0", "q1"}
-    path.write_text(json.dumps({"interconnect": one | {"switches": 33}}))
-    with pytest.raises(ValueError, match=r"fabric\.json: interconnect\.switches: 33"):
-        load_fabric(path)
 
 
 def test_fabric_file_and_address_errors(tmp_path: Path) -> None:
@@ -252,10 +216,6 @@ def test_fabric_file_and_address_errors(tmp_path: Path) -> None:
         ("{", r"fabric\.json: \w"),
         (json.dumps({"servers": {}}), "servers"),
         (json.dumps({"colour": 1}), "fabric.json"),
-        (
-            json.dumps({"interconnect": INTERCONNECT | {"kind": "ideal"}}),
-            "interconnect.kind: it is simulated",
-        ),
     ):
         path.write_text(text)
         with pytest.raises(StartError, match=said):

@@ -20,11 +20,9 @@ from ringlight.controller.jobs.workload_files import WorkloadFiles
 from ringlight.controller.rest.requests import JobRequest
 from ringlight.controller.store import Store
 from ringlight.fabric.extension import Extension, InstalledExtension
-from ringlight.fabric.keys import plugged
 from ringlight.fabric.parts import Gpu
 from ringlight.fabric.planes.base import Plane
 from ringlight.fabric.planes.choice import _finders
-from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import Fabric
 from ringlight.workloads.graph_writer import Book, Writer
 from ringlight.workloads.packed import pack
@@ -65,23 +63,36 @@ def loops(fabric: Fabric) -> list[LoopPlane]:
 
 HERE = Path(__file__).stem
 LIGHT = InstalledExtension(
-    Extension("light", planes={"field": f"{HERE}:fields", "loop": f"{HERE}:loops"}), "tests.unit"
+    Extension(
+        "light",
+        planes={"field": f"{HERE}:fields", "loop": f"{HERE}:loops", "sky": f"{HERE}:skies"},
+    ),
+    "tests.unit",
 )
 
 
 @pytest.fixture(autouse=True)
 def with_planes() -> Iterator[None]:
-    """An extension with planes of two kinds."""
+    """An extension with planes of three kinds."""
     with door(LIGHT, readers=(_finders,)):
         yield
 
 
-SKY = plugged(
-    build_fabric(
-        FabricSpec.model_validate(
-            {"interconnect": {"kind": "parallel-ocs", "gpus": 4, "switches": 2, **ONIC}}
-        )
-    )
+@dataclass(frozen=True)
+class SkyPlane(Plane):
+    """Its light stands, and one job has it at a time."""
+
+    kind: ClassVar[str] = "sky"
+    standing: ClassVar[bool] = True
+
+
+def skies(fabric: Fabric) -> list[SkyPlane]:
+    return [SkyPlane(fabric, name, nodes) for name, nodes in fabric.parts.get("skies", {}).items()]
+
+
+FOUR = [Gpu.numbered(f"g{index}", f"s{index}", "titan-v", index) for index in range(4)]
+SKY = Fabric(
+    {gpu.name: gpu for gpu in FOUR}, {}, {}, (), parts={"skies": {"blue": tuple(gpu.name for gpu in FOUR)}}
 )
 
 
@@ -129,7 +140,7 @@ class Site:
         self.fabric = fabric
         self.agent = ScriptedAgent()
         self.field, self.loop, self.sky = Lamp(), Lamp(), Lamp(alone=True)
-        self.lights: dict[str, Any] = {"loop": self.loop, "field": self.field, "interconnect": self.sky}
+        self.lights: dict[str, Any] = {"loop": self.loop, "field": self.field, "sky": self.sky}
         self.manager = self.start()
 
     def start(self) -> JobManager:
@@ -215,7 +226,7 @@ def test_the_first_that_has_light_is_taken_and_a_refusal_asks_the_next(site: Sit
 
 @pytest.fixture
 def sky(tmp_path: Path) -> Any:
-    """A manager of jobs on an interconnect, whose light one job has at a time."""
+    """A manager of jobs on a plane whose light one job has at a time."""
     made = Site(tmp_path / "sky", SKY)
     yield made
     made.stop()
@@ -231,13 +242,13 @@ def test_where_light_stands_workers_do_not_ask_and_may_execute_graphs(sky: Site)
     with pytest.raises(InvalidError, match=r"^graph: there is no workload"):
         sky.manager.submit("red", ["g0", "g1"], graph, hold=True)
     put(sky.manager.workloads, digest, data)
-    assert sky.manager.workloads.traffic(digest).tolist() == [[0, 0], [0, 0]]
+    assert sky.manager.workloads.workload(digest).ranks == 2
     sky.manager.submit("red", ["g0", "g1"], graph, hold=True)
     sky.wait(lambda: "red-1" in sky.agent.alive)
     assert [sky.agent.specs[f"red-{rank}"]["posted"] for rank in (0, 1)] == [True, True]
     assert not any("onic" in spec for spec in sky.agent.specs.values())
     document = sky.manager.job("red")
-    assert document["plane"] == "parallel-ocs"
+    assert document["plane"] == "blue"
 
 
 def test_the_light_of_one_job_waits_until_that_of_the_last_is_cleared(sky: Site) -> None:

@@ -18,6 +18,7 @@ from ringlight.experiments.language.plan import RunPlan
 from ringlight.experiments.language.text import ScenarioError, parse_yaml
 from ringlight.experiments.runner.command import load_checked
 from ringlight.experiments.runner.experiment import choose
+from tests.scenario_notes import notes_of
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted(
@@ -25,13 +26,11 @@ FILES = sorted(
     for path in [*ROOT.glob("scenarios/**/*.yaml"), *ROOT.glob("tests/data/*.yaml")]
     if path.name != "wrht.yaml"
 )
-#: What makes a sweep short whose plans take longer to make than those of all other files.
-FEWER = {"sip_ml": ("parameters.pieces.value=2", "parameters.bandwidth.value=8 Tbit/s")}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_every_bundled_file_is_read(path: Path, long: bool) -> None:
-    experiment = load_checked(path, sets=() if long else FEWER.get(path.stem, ()))
+    experiment = load_checked(path, sets=() if long else notes_of(path.stem).fewer)
     assert experiment.plans
     assert len({plan.name for plan in experiment.plans}) == len(experiment.plans)
 

@@ -20,19 +20,21 @@ import yaml
 from ringlight.experiments.language.expand import parse
 from ringlight.experiments.language.job_sources import source_of
 from ringlight.experiments.language.text import ScenarioError
+from tests.examples import LARGE
 from tests.matrix import on_reference
+from tests.scenario_notes import notes_of
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted(
     path
     for path in [*ROOT.glob("scenarios/**/*.yaml"), *ROOT.glob("tests/data/*.yaml")]
     # Large studies; tests/data has them in small, and sixty_four is the last one with fewer GPUs.
-    if path.name not in ("wrht.yaml", "zoo.yaml", "sip_ml.yaml", "two_hundred_fifty_six.yaml")
+    if path.stem not in LARGE and not (notes_of(path.stem).study or notes_of(path.stem).untried)
 )
 NAMES = [str(path.relative_to(ROOT)) for path in FILES]
 #: Files that take long to read. Without --long they get mistakes of the kinds that look at each of the keys;
 #: other kinds, which are about what jobs, arms and events name, have some sixty files that are read soon.
-LONG = tuple(f"scenarios/{name}.yaml" for name in (*("sip_ml_light", "optinc", "examples/sixty_four"),))
+LONG = ("scenarios/examples/sixty_four.yaml",)
 #: Most mistakes of each kind in each file, always the same ones, without --long and with it.
 SAMPLE, LONG_SAMPLE = 1, 2
 
@@ -56,7 +58,8 @@ def read(name: str) -> dict[str, Any]:
 def slow(name: str) -> bool:
     """Whether a file takes long to read: so do studies of thousands of jobs that a source makes."""
     study = (ROOT / name).parent == ROOT / "scenarios"
-    return name in LONG or (study and source_of(read(name).get("jobs")) is not None)
+    slow = name in LONG or notes_of(Path(name).stem).slow
+    return slow or (study and source_of(read(name).get("jobs")) is not None)
 
 
 def refusal(raw: Mapping[str, Any] | str) -> str | None:

@@ -273,7 +273,7 @@ def test_examples_of_the_page_are_read() -> None:
 NAMED = """\
 name: named
 description: Workloads by name.
-fabric: {interconnect: {kind: ideal, gpus: 4, gpu: a100, rate: 400 Gbit/s}}
+fabric: {leaf_spine: {leaves: 2, spines: 2, gpus_per_leaf: 2, gpu: a100, rate: 400 Gbit/s}}
 workloads:
   small: {collective: all-reduce, size: 1 MB}
   large: {collective: all-reduce, size: 8 MB, iterations: 3}

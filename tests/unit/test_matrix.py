@@ -20,12 +20,11 @@ from ringlight.experiments.record.runs import runs_of
 from ringlight.experiments.runner.experiment import choose, one_alone
 from tests.examples import EXAMPLES, LARGE, assert_as_planned, assert_shown
 from tests.matrix import document_of, goldens, loaded, on_reference, scenarios, simulated
+from tests.scenario_notes import notes_of
 
 #: Figures agree to rounding. With another processor's BLAS another one of four million answers may be wrong.
 CLOSE = 1e-9
 CLOSE_COUNTED = {"output_off simulated": 1e-5}
-#: Of a thousand GPUs: the same kinds of fabric in small are among tests/golden and in test_sip_ml.py.
-STUDIES = ("sip_ml", "zoo")
 #: Examples with a sweep.
 OTHERWISE = ("dark_time",)
 ANEW = "python -m tests.matrix writes it anew"
@@ -77,7 +76,8 @@ def test_every_bundled_scenario_is_in_the_matrix() -> None:
 def test_the_matrix_is_as_it_was(name: str, long: bool) -> None:
     path = scenarios()[name]
     sourced = source_of(parse_yaml(path.read_text(), path.name).get("jobs")) is not None
-    if ((sourced and path.parent.name != "examples") or name in (*LARGE, *STUDIES)) and not long:
+    study = sourced and path.parent.name != "examples"
+    if (study or name in LARGE or notes_of(name).study) and not long:
         pytest.skip("computes thousands of jobs, or has 256 to 1,024 GPUs; --long does")
     experiment = loaded(path)
     records = simulated(experiment, name)

@@ -65,7 +65,7 @@ FILE = """
 name: whole
 description: Eight GPUs.
 parameters: {pieces: {value: 2, source: assumed, why: To be searched.}}
-fabric: {interconnect: {kind: servers, gpus: 8, gpu: a100, each: 4, inside: 2.4 Tbit/s, rate: 400 Gbit/s}}
+fabric: {leaf_spine: {leaves: 2, spines: 2, gpus_per_leaf: 4, gpu: a100, rate: 400 Gbit/s}}
 tcp: {headers: false}
 jobs: {red: {ranks: all, workload: {collective: all-reduce, size: 1 MB, iterations: $pieces}}}
 sweep: {parameters.pieces.value: [1, 2, 8]}

@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 
 from ringlight.experiments.runner.command import load_checked
 from ringlight.fabric.kinds import KINDS, collective_steps, matrix_bounds, vector_bytes
-from ringlight.fabric.planes.ring import wdm
 from ringlight.fabric.steps import frozen
 from ringlight.fabric.trees import leaf_spine
 from ringlight.testbed.simulation.calls import Calls
 from ringlight.testbed.simulation.jobs import Compute, Job
 from ringlight.testbed.simulation.lockstep import Classes
 from ringlight.testbed.simulation.merged_steps import in_bytes, merged_steps
-from ringlight.testbed.simulation.networks import IdealNetwork, PacketNetwork, RingNetwork
+from ringlight.testbed.simulation.networks import IdealNetwork, PacketNetwork
 from ringlight.testbed.simulation.phases import Phases, StepCost, synchronous
 from ringlight.testbed.simulation.workload import Fidelity, simulate_workload
 from ringlight.workloads.formats.timeline import Span
@@ -251,9 +250,6 @@ def test_what_does_not_fit_is_named() -> None:
         simulate_workload(ideal(4), names(4), workload, iterations=0)
     with pytest.raises(ValueError, match="rank 3: there is no GPU x"):
         simulate_workload(ideal(4), ("g0", "g1", "g2", "x"), workload)
-    fabric, ring = wdm.wdm_ring("n", 4, 4, RATE)
-    with pytest.raises(ValueError, match="a workload on a ring of wavelengths is not simulated"):
-        simulate_workload(RingNetwork(fabric, ring), ring.nodes, workload)
     book = Book()
     writer = Writer(book)
     writer.compute("forward", flops=1e9)

@@ -11,25 +11,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from ringlight.controller.onic.lease_times import Times
-from ringlight.fabric.keys import plugged
 from ringlight.fabric.parts import Gpu, OpticalSwitch, Port
-from ringlight.fabric.schema import FabricSpec, build_fabric
-from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation.buildable import check_fabric, check_names
 from ringlight.testbed.emulation.onic.wiring import (
-    Standing,
-    array_wavelengths,
     control_ip,
     control_mac,
-    is_tagged,
     laser_ids,
     lasers_of_switch,
-    standing_light,
 )
 from ringlight.testbed.emulation.optical.__main__ import main as optical_switch
 from ringlight.testbed.lab import Lab
@@ -56,37 +48,6 @@ def test_every_laser_is_plugged_into_one_port_of_one_switch() -> None:
         for number, laser in enumerate(laser_ids(fabric, gpu)):
             here = Port(gpu, number)
             assert plugged[laser] == fabric.link_at[here].other(here)
-
-
-def interconnect(**keys: Any) -> Fabric:
-    spec = {"gpu": "a100", "gpus": 5, "rate": "100 Gbit/s", **keys}
-    return plugged(build_fabric(FabricSpec.model_validate({"interconnect": spec})))
-
-
-def test_where_light_stands_a_peer_has_a_queue_for_each_number_of_lightpaths() -> None:
-    planes = interconnect(kind="parallel-ocs", switches=4)
-    light = standing_light(planes, "g1", lambda real: real / 100)
-    peers = [planes.gpus[gpu].ip for gpu in ("g0", "g2", "g3", "g4")]
-    assert light == Standing(tuple(peers), 0.25e9, 4)
-    assert list(light.queues.items()) == list(zip(peers, (1, 5, 9, 13), strict=True))
-    times = {"interval": "5 ms", "dark": "1 ms"}
-    ring = interconnect(kind="demand-ring", wavelength="50 Gbit/s", **times)
-    # A wavelength in each direction, so two lightpaths.
-    light = standing_light(ring, "g1", lambda real: real)
-    assert light is not None
-    assert (light.rate_bps, light.most) == (50e9, 2)
-    for made in (planes, ring):
-        assert (made.agents, array_wavelengths(made, "g0")) == ((), None)
-        check_fabric(made)
-        check_names(Lab("test"), made)
-    assert standing_light(onic_stars(6), "n0", lambda real: real) is None
-
-
-def test_light_tells_its_own_colour_on_rings_only() -> None:
-    planes = interconnect(kind="parallel-ocs", switches=2)
-    ring = interconnect(kind="demand-ring", wavelength="50 Gbit/s", interval="5 ms", dark="1 ms")
-    tagged = {name for made in (planes, ring) for name in made.optical_switches if is_tagged(made, name)}
-    assert tagged == {*ring.optical_switches}
 
 
 @pytest.mark.parametrize(

@@ -179,4 +179,4 @@ def busbw(context: Context, job: JobRun) -> float | None:
     if algorithm_bps is None:
         return None
     plane = job.plan.plane(context.run.plan.setting.fabric, job.gpus)
-    return algorithm_bps * plane.bus_factor(len(job.gpus), job.plan.loop.gradient_bytes)
+    return algorithm_bps * plane.times.bus_factor(len(job.gpus), job.plan.loop.gradient_bytes)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
@@ -27,6 +28,7 @@ from ringlight.experiments.backends.emulation.rest import (
     set_circuits,
 )
 from ringlight.experiments.backends.protocol import BackendError
+from ringlight.experiments.backends.simulation.carriers import Carrier, carriers
 from ringlight.experiments.client import Api, ApiError, Unreachable
 from ringlight.experiments.language.plan import EventPlan, JobPlan, RunPlan, Setting
 from ringlight.experiments.record.events import (
@@ -47,13 +49,9 @@ from ringlight.experiments.record.lab_records import (
 )
 from ringlight.experiments.record.light_records import (
     Circuits,
-    Divisions,
     LightCounters,
-    LightDecisions,
-    LightTurns,
-    PlaneShown,
 )
-from ringlight.experiments.record.lines import kinds, record_of
+from ringlight.experiments.record.lines import record_of
 from ringlight.experiments.record.writing import writing
 from ringlight.fabric.parts import Link
 from ringlight.fabric.planes.choice import lit_planes
@@ -186,7 +184,7 @@ class EmulatedLab:
             if plan.circuits or lit_circuits(self._api):
                 set_circuits(self._api, plan.circuits)
             self._actions.begin(plan)
-            # An interconnect has ports and links only as it is plugged together.
+            # What is described as a whole has ports and links only as it is plugged together.
             plan = replace(plan, setting=self.setting)
             flows = FlowLog(self._api, plan.name, self.setting.fabric)
             logs = [kind.log(self.processes.inventory) for kind in device_kinds().values()]
@@ -255,8 +253,7 @@ class EmulatedLab:
             self._found += run.flows.read()
             self._found += run.drifts.look(now=True)
             self._light("after")
-            self._show_planes("end")
-            self._divisions()
+            self._planes()
             for log in run.devices:
                 self._found += log.records(t=time.monotonic(), run=run.plan.name)
             self._note(Circuits, circuits=[list(pair) for pair in lit_circuits(self._api)])
@@ -266,7 +263,7 @@ class EmulatedLab:
                 if job.state == "SUCCEEDED" and job.plan.training is not None:
                     lab, segments = self.processes.lab, job.segments
                     # What decides what it ends with: its request, and what its plane computes.
-                    decisive = {**job.request, **job.plan.plane(self.setting.fabric).outcome}
+                    decisive = {**job.request, **job.plan.plane(self.setting.fabric).fit.outcome}
                     outcome = self._references.outcome_of(lab, decisive, segments)
                     self._note(Reference, job=job.plan.name, **outcome)
         self._tend()
@@ -458,7 +455,7 @@ class EmulatedLab:
             documents = [self._api.get(f"/v1/jobs/{job.id}") for job in jobs]
             going = [document for document in documents if document["state"] not in ENDED]
             if any(document["t_released"] is None for document in going):
-                self._show_planes("release")
+                self._released_planes()
                 self._count_before(jobs)
                 body = {"jobs": [document["id"] for document in going], "delay_s": RELEASE_DELAY_S}
                 try:
@@ -537,34 +534,27 @@ class EmulatedLab:
         }
         self._note(LightCounters, moment=moment, kernel=kernel, agents=agents)
 
-    def _show_planes(self, moment: str) -> None:
-        """Record planes as the controller shows them, those of whose kind that is kept now."""
-        kept = [kind for kind in kinds().values() if issubclass(kind, PlaneShown) and kind.moment == moment]
+    def _released_planes(self) -> None:
+        """Record planes that have light of their own, once the first jobs are released."""
         for plane in lit_planes(self.setting.fabric):
-            for kind in kept:
-                if kind.plane_kind == plane.kind:
-                    self._note(kind, **kind.shown(*self._moved(plane.name)))
+            carrier = carriers().get(plane.kind, Carrier)
+            read = partial(self._of_plane, plane.name)
+            self._found += carrier.emulated_at_release(
+                plane.name, read, t=time.monotonic(), run=self._run.plan.name
+            )
 
-    def _divisions(self) -> None:
-        """Record how the controller divided the light of each job, if the job's light is divided."""
-        fabric = self.setting.fabric
-        for job in self._run.jobs.values():
-            plane = job.plan.plane(fabric)
-            if not plane.built:
-                continue
-            shown, made = self._moved(plane.name)
-            last = shown["own"]["statistics"]
-            if last is None or last["job"] != job.id:
-                continue
-            # The controller keeps only the last decisions.
-            self._note(Divisions, job=job.plan.name, decisions=last["decisions"], dark_s=last["dark_total_s"])
-            self._note(LightDecisions, job=job.plan.name, decisions=made)
-            if job.plan.phases:
-                self._note(LightTurns, job=job.plan.name, turns=[*_turns(made)])
+    def _planes(self) -> None:
+        """Record what the controller did with planes that have light of their own."""
+        run = self._run
+        jobs = {job.id: job.plan for job in run.jobs.values()}
+        for plane in lit_planes(self.setting.fabric):
+            read = partial(self._of_plane, plane.name)
+            now_s = time.monotonic()
+            carrier = carriers().get(plane.kind, Carrier)
+            self._found += carrier.emulated(plane.name, read, jobs, t=now_s, run=run.plan.name)
 
-    def _moved(self, plane: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """Return a plane as the controller shows it, and each change of its light in the last job."""
-        return self._api.get(f"/v1/planes/{plane}"), self._api.get(f"/v1/planes/{plane}/changes")
+    def _of_plane(self, name: str, part: str) -> Any:
+        return self._api.get(f"/v1/planes/{name}{part}")
 
     def _cancel(self) -> None:
         """Jobs that still go on have been given up; the next run needs their GPUs."""
@@ -581,17 +571,6 @@ class EmulatedLab:
     def _note(self, kind: type[Record], /, t: float | None = None, **fields: Any) -> None:
         t_s = time.monotonic() if t is None else t
         self._found.append(kind(t=t_s, run=self._run.plan.name, **fields))
-
-
-def _turns(decisions: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the turns for which the controller set light while the job ran."""
-    for decision in decisions:
-        lit_s = decision["t"] + decision["decide_s"] + decision["hold_s"] + decision["dark_s"]
-        for iteration, phase in decision["turns"]:
-            yield {
-                "iteration": iteration, "phase": phase, "set": decision["t"], "lit": lit_s,
-                "moved": decision["changed"],
-            }  # fmt: skip
 
 
 #: What a run's event calls a process of each kind.

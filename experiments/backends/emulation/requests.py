@@ -9,18 +9,15 @@ from typing import Any
 from ringlight.experiments.analysis.prediction import light_wait_s, longest_iteration_s, slowest_bps
 from ringlight.experiments.backends.emulation.rest import CONNECT_S
 from ringlight.experiments.language.job_sources import made_by
-from ringlight.experiments.language.plan import Costs, JobPlan, RunPlan, Setting
+from ringlight.experiments.language.plan import Costs, JobPlan, RunPlan
 from ringlight.fabric.control_faults import ControlFaults
 from ringlight.fabric.cost import all_reduce_time
 from ringlight.fabric.keys import plugged
-from ringlight.fabric.planes.wholes.interconnect import Division
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.topology import Fabric
-from ringlight.fabric.units import format_time
 from ringlight.fabric.values import under
 from ringlight.workloads.job_settings import LIMITS, SLOWER, TRAINING, Limit
 from ringlight.workloads.packed import pack
-from ringlight.workloads.phases import phases_of
 
 #: A worker waits so long for a peer or for light in an undisturbed run, besides the all-reduce, seconds.
 USUAL_PATIENCE_S = 15.0
@@ -42,10 +39,6 @@ _KEYS = {
     "seed": "training.seed",
     "learning_rate": "training.learning_rate",
 }
-#: Between two decisions about light, emulated: each takes tens of milliseconds to write and read back.
-LEAST_INTERVAL_S = 0.2
-#: TCP's least time-out, in dark times: they are prolonged by what it takes to write and read back.
-HELD = 2
 #: Events after which jobs go on as they were.
 HARMLESS = ("regroup", "cancel", "start")
 
@@ -60,8 +53,8 @@ def job_request(plan: RunPlan, job: JobPlan) -> dict[str, Any]:
     request |= {"iterations": job.iterations, "peer_timeout_s": peer_timeout_s(plan, job)}
     if job.workload is not None:
         request |= {"workload": "graph", "graph": hashlib.sha256(pack(job.workload)).hexdigest()}
-        if job.phases:
-            request["light"] = "phases"
+        if job.light != "once":
+            request["light"] = job.light
     else:
         settings = {name: getattr(job.loop, name) for name in TRAINING}
         request |= {"workload": "train", **settings, "beacon_interval_s": job.beacon_s}
@@ -84,10 +77,12 @@ def _where(plan: RunPlan, job: JobPlan) -> dict[str, Any]:
 
 def peer_timeout_s(plan: RunPlan, job: JobPlan) -> float:
     """Return the emulated seconds that a worker waits for a peer before it treats the peer as lost."""
-    if job.plane(plan.setting.fabric).sums:
+    plane = job.plane(plan.setting.fabric)
+    if plane.sums:
         return sums_patience_s(plan, job)
     longest_s = longest_all_reduce_s(plan, job) if job.workload is None else longest_iteration_s(plan, job)
-    patience_s = USUAL_PATIENCE_S + EXCHANGE_PATIENCE * longest_s + _turns_s(plan, job)
+    light_s = plane.fit.patience_s(job, plan.setting.scale.time)
+    patience_s = USUAL_PATIENCE_S + EXCHANGE_PATIENCE * longest_s + light_s
     harmful = [event for event in plan.events if event.do not in HARMLESS]
     if harmful or plan.control != ControlFaults():
         away_s = max((event.back_after_s for event in harmful), default=0.0)
@@ -103,17 +98,6 @@ def sums_patience_s(plan: RunPlan, job: JobPlan) -> float:
     """
     factors = [job.stragglers.get(rank, 1.0) for rank in range(len(job.ranks))]
     return min(SUMS_PATIENCE_S + job.loop.compute_s * (max(factors) - min(factors)), MOST_PATIENCE_S)
-
-
-def _turns_s(plan: RunPlan, job: JobPlan) -> float:
-    """Longest time until each partner of a GPU had light that is divided anew, emulated seconds."""
-    plane = job.plane(plan.setting.fabric)
-    if job.phases and plane.phases is not None and job.workload is not None:
-        # Of an iteration, all turns one after another.
-        return len(phases_of(job.workload).phases) * sum(plane.phases) * plan.setting.scale.time
-    if (made := plane.division) is None:
-        return 0.0
-    return len(plane.nodes) * (made.interval_s + made.dark_s) * plan.setting.scale.time
 
 
 def longest_all_reduce_s(plan: RunPlan, job: JobPlan) -> float:
@@ -141,19 +125,13 @@ def only_simulated(plan: RunPlan) -> str | None:
     except ValueError as error:
         return under("fabric", error)
     planes = [job.plane(plan.setting.fabric) for job in plan.jobs]
-    if len(planes) > 1 and any(plane.built for plane in planes):
-        return f"jobs: {len(plan.jobs)} jobs; the light of an interconnect is emulated for one"
     if not plan.costs.headers:
         return "tcp.headers: only a simulation leaves packets' headers out; here they are on the wire"
     # No latency is what an emulation counts, too: nothing besides its own.
     if replace(plan.costs, latency_s=plan.costs.latency_s or None) != Costs():
         return "costs: only a simulation counts them; here a step costs what it costs"
     for plane in planes:
-        if plane.division is not None and (why := _too_fast(plan.setting, plane.division)) is not None:
-            return why
-    for job, plane in zip(plan.jobs, planes, strict=True):
-        light_s = sum(plane.phases) if job.phases and plane.phases is not None else 0.0
-        if (why := _taken_for_lost(plan.setting, light_s)) is not None:
+        if (why := plane.fit.only_simulated(plan)) is not None:
             return why
     for job in plan.jobs:
         if (why := _beyond_workers(job)) is not None:
@@ -200,29 +178,4 @@ def passes_no_packets(fabric: Fabric) -> str | None:
         if switch.is_elsewhere and any(port.node == name for port in fabric.link_at):
             what = "the testbed's packets do not get to a switch that is elsewhere"
             return f"fabric.optical_switches.{name}.address: {what}; ringlight up drives its light"
-    return None
-
-
-def _too_fast(setting: Setting, division: Division) -> str | None:
-    """Return why a controller cannot divide light as often as planned, ``key: reason``; None if it can."""
-    time = setting.scale.time
-    if division.decision_s:
-        return "fabric.interconnect.decision: the emulated controller decides in its own time; leave it out"
-    if division.interval_s * time < LEAST_INTERVAL_S:
-        return (
-            f"fabric.interconnect.interval: {format_time(division.interval_s * time)} as emulated; a "
-            f"controller divides light at most every {format_time(LEAST_INTERVAL_S)}; raise scale.time"
-        )
-    return _taken_for_lost(setting, division.dark_s)
-
-
-def _taken_for_lost(setting: Setting, dark_s: float) -> str | None:
-    """Return why TCP would treat frames held for ``dark_s`` as lost, ``key: reason``; None if not."""
-    time = setting.scale.time
-    if setting.tcp.rto_min < HELD * dark_s:
-        return (
-            f"tcp.rto_min: {format_time(setting.tcp.rto_min * time)} as emulated, and light is dark for "
-            f"{format_time(dark_s * time)}: TCP would send again what is only held; give it at least "
-            f"{HELD} times as long"
-        )
     return None

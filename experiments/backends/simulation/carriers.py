@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, ClassVar, Protocol
 
+from ringlight.controller.light.documents import LitPair
 from ringlight.experiments.backends.simulation.regrouping import light
-from ringlight.experiments.backends.simulation.workloads import WorkloadRun
+from ringlight.experiments.backends.simulation.workloads import Tell, WorkloadRun
 from ringlight.experiments.language.plan import JobPlan, RunPlan, Setting
 from ringlight.experiments.record.events import Record
 from ringlight.experiments.record.light_records import Circuits
@@ -30,6 +31,22 @@ from ringlight.testbed.simulation.phases import Phases, StepCost
 
 #: What a simulation takes for granted: of what, the value, and why.
 Assumed = tuple[str, str, str]
+
+
+#: Since when, on the lab's clock, seconds; the lightpaths; and whether they are dark yet.
+LightThen = tuple[float, list[LitPair], bool]
+
+
+@dataclass(frozen=True)
+class LitJob:
+    """A job that had light on a plane. ``gpus``: in rank order, from ``begin`` on, seconds of the lab's
+    clock."""
+
+    plane: Any
+    fabric: Fabric
+    job: JobPlan
+    gpus: Sequence[str]
+    begin: float
 
 
 class Medium(Protocol):
@@ -129,6 +146,30 @@ class Carrier:
         """Yield what any run leaves on record of such planes. ``where``: time and run of the records."""
         return iter(())
 
+    @staticmethod
+    def emulated(
+        name: str, read: Callable[[str], Any], jobs: Mapping[str, JobPlan], **where: Any
+    ) -> Iterator[Record]:
+        """Yield what an emulated run leaves on record of the light of the plane ``name``.
+
+        ``read``: returns what the REST API has at a path below the plane's; at ``/changes`` each change of
+        its light in the last job. ``jobs``: the run's, by their numbers there. ``where``: time and run of the
+        records.
+        """
+        return iter(())
+
+    @staticmethod
+    def emulated_at_release(name: str, read: Callable[[str], Any], **where: Any) -> Iterator[Record]:
+        """Yield what an emulated run leaves on record of the light of the plane ``name`` once its first jobs
+        are released. The others: as of :meth:`emulated`.
+        """
+        return iter(())
+
+    @staticmethod
+    def light_over_time(recorded: LitJob, records: Sequence[Record]) -> Iterator[LightThen]:
+        """Yield the lightpaths of a job as they changed, by the records of its run; none for circuits."""
+        return iter(())
+
     def network(self, fabric: Fabric, circuits: Sequence[tuple[str, str]]) -> Network:
         """Return the network for transfers, from ``fabric`` as plugged now and ``circuits`` as lit now."""
         # Light that leads to a fibre that is cut leads nowhere.
@@ -153,12 +194,16 @@ class Carrier:
         """Return the job as it runs on this plane. Raises ValueError if it cannot run there."""
         return job
 
-    def standing(self, job: JobPlan) -> bool:
-        """Return whether light is neither asked for nor set anew while a workload runs."""
-        return True
+    def workload_run(
+        self, job: JobPlan, gpus: Sequence[str], network: Network, tell: Tell, *, disturbed: bool
+    ) -> WorkloadRun:
+        """Return the run of a job's workload on GPUs of this plane, with what its light does meanwhile.
 
-    def divide(self, run: WorkloadRun) -> None:
-        """Divide light again, on planes that do so: for a workload's remaining traffic, or for each phase."""
+        ``network``: as of :meth:`network`; the others as of :class:`WorkloadRun`. Raises ValueError.
+        """
+        return WorkloadRun(
+            self.engine, network, job, gpus, self.cost(), tell, disturbed=disturbed, standing=True
+        )
 
     def asked(self, steps: Steps) -> Mapping[int, int]:
         """Return how often each rank requests light in an all-reduce, by rank; {} without requests."""

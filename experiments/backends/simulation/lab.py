@@ -20,7 +20,7 @@ from ringlight.experiments.backends.simulation.regrouping import (
     change,
     light,
 )
-from ringlight.experiments.backends.simulation.workloads import WorkloadRun, fidelity_of
+from ringlight.experiments.backends.simulation.workloads import fidelity_of
 from ringlight.experiments.language.plan import EventPlan, JobPlan, OnLoss, RunPlan, Setting
 from ringlight.experiments.record.events import (
     ActionBegun,
@@ -148,12 +148,10 @@ class SimulatedLab:
             raise BackendError(f"{self._plan.title}: job {job.name}: {error}") from None
         try:
             if job.workload is not None:
-                run = WorkloadRun(
-                    self._engine, self._sim.network, job, ranks, self._carrier.cost(), self._tell,
-                    disturbed=self._sim.disturbed, standing=self._carrier.standing(job),
-                )  # fmt: skip
+                run = self._carrier.workload_run(
+                    job, ranks, self._sim.network, self._tell, disturbed=self._sim.disturbed
+                )
                 self._sim.put(job.name, run)
-                self._carrier.divide(run)
             else:
                 self._add(job, ranks)
         except ValueError as error:

@@ -11,7 +11,7 @@ from ringlight.extensions.cluster.simulation.holding import ByName
 from ringlight.extensions.cluster.simulation.making_room import Room, pays, room_for
 from ringlight.extensions.cluster.simulation.placing import Placed
 from ringlight.extensions.cluster.simulation.running import Running
-from ringlight.fabric.allocation.circuits import single_shot
+from ringlight.extensions.sip_ml.allocation.circuits import single_shot
 
 
 class Still:

@@ -100,7 +100,7 @@ class Lightpaths:
             self._posting.pop(gpu, None)
 
     def turns(self, known: Mapping[str, int], wait_s: float) -> dict[str, int]:
-        """Return how many turns (``fabric.phases``) the worker of each GPU has ended, of workers that post
+        """Return how many turns the worker of each GPU has ended, of workers that post
         their progress.
 
         Waits until a number differs from ``known``, or for ``wait_s`` seconds.

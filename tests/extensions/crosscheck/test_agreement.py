@@ -81,7 +81,7 @@ def test_all_bundled_scenarios_and_cases_are_asked() -> None:
 def test_a_run_that_did_not_end_is_missed_and_a_file_that_nobody_emulates_is_left_out(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    path = ROOT / "scenarios" / "zoo.yaml"
+    path = ROOT / "scenarios" / "disaggregation.yaml"
     for error, key in ((BackendError("the testbed ended"), "failed"), (ScenarioError("no arm"), "left_out")):
 
         def fails(*_: Any, error: Exception = error, **__: Any) -> Any:
@@ -98,7 +98,7 @@ def test_a_run_that_did_not_end_is_missed_and_a_file_that_nobody_emulates_is_lef
 @pytest.mark.parametrize(
     ("file", "more"),
     [
-        ("scenarios/sip_ml_8.yaml", False),
+        ("scenarios/examples/own_algorithm.yaml", False),
         ("scenarios/examples/queue.yaml", True),
     ],
 )

@@ -10,7 +10,8 @@ import pytest
 
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.expand import load
-from ringlight.experiments.record.events import Flow, Record
+from ringlight.experiments.record.events import Record
+from ringlight.experiments.record.light_records import Flow
 from ringlight.experiments.runner.command import carry_out_experiment
 from ringlight.testbed.emulation.attached import Attached
 from ringlight.testbed.emulation.onic.tables import Transmitter
@@ -29,7 +30,7 @@ def module_of(name: str) -> Any:
 def test_containers_are_refused_where_light_is_asked_for() -> None:
     module_of(
         "own_containers.test_own_containers"
-    ).test_a_container_is_refused_where_a_rank_does_not_reach_every_other(
+    ).check_refused_where_a_rank_does_not_reach_every_other(
         SQUARE, "all", "on grid n a GPU has light for one flow at a time"
     )
 
@@ -53,7 +54,7 @@ def test_traces_are_replayed_on_it(tmp_path: Path) -> None:
 
 
 def test_its_light_is_called_by_its_port_and_colour_and_a_job_makes_some() -> None:
-    module_of("console.test_console_light").test_light_is_called_by_its_port_and_colour_and_a_job_makes_some(
+    module_of("console.test_console_light").check_light_is_called_by_its_port_and_colour_and_a_job_makes_some(
         {"grids": {"n": {"rows": 2, "columns": 2, "gpu": "t", "rate": "1 Gbit/s"}}},
         "n0", "n1", Transmitter(0, 3), "n0:0 λ3 into n-r0:1", "n0,n1",
     )  # fmt: skip

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from ringlight.experiments.backends.emulation.requests import job_request, peer_timeout_s
-from ringlight.extensions.oddl.network import GridNetwork
 from ringlight.fabric.planes.choice import plane_of
-from ringlight.fabric.planes.grid.whole_grid import GridOfGpus
 from ringlight.testbed.emulation.kernel import shaping
-from ringlight.testbed.simulation.maxmin import rates
-from ringlight.testbed.simulation.zoo import RelayedGridNetwork
 from tests.extensions.oddl.fabrics import grid_fabric
 from tests.unit import (
     test_emulation_requests,
@@ -25,7 +18,6 @@ from tests.unit import (
 )
 from tests.unit.test_frames import window
 from tests.unit.test_language import BESIDE, light, refused
-from tests.unit.test_zoo_networks import all_pairs, of_fabric, step_of
 
 ONE_LINE = "grids: {n: {rows: 1, columns: 4, gpu: t, rate: 4 Gbit/s, wavelengths: 2}}"
 SQUARE = "grids: {n: {rows: 2, columns: 2, gpu: t, rate: 4 Gbit/s, wavelengths: 2}}"
@@ -98,26 +90,3 @@ def test_a_worker_waits_for_its_peers_as_long_as_their_light_may_take() -> None:
 def test_routes_of_workers_have_a_window_of_half_a_queue_where_light_is_asked_for() -> None:
     fabric = grid_fabric(2, 2, rate="4 Gbit/s", queue="1 s", wavelengths=4)
     assert window(fabric, 40) == shaping.queue_bytes(4e9 / 40, 1.0) // 2
-
-
-def test_counts_are_those_of_a_grid_described_as_a_whole() -> None:
-    assert of_fabric(grid_fabric(2, 3)) == GridOfGpus(2, 3, 1e9, 2).counts(6)
-
-
-@given(st.data(), st.integers(2, 4), st.integers(2, 5))
-@settings(max_examples=40)
-def test_on_one_line_the_relaying_grid_is_the_grid(data: st.DataObject, rows: int, columns: int) -> None:
-    fabric = grid_fabric(rows, columns, rate="400 Gbit/s")
-    nodes = fabric.parts["grids"]["n"].nodes
-    step = all_pairs(len(nodes))
-    a, b = step.sources, step.destinations
-    line = np.flatnonzero((a // columns == b // columns) | (a % columns == b % columns))
-    chosen = np.array(data.draw(st.lists(st.sampled_from(line.tolist()), min_size=1, max_size=20)))
-    some = step_of(a[chosen], b[chosen])
-    known = GridNetwork(fabric, fabric.parts["grids"]["n"])
-    ours = RelayedGridNetwork(nodes, columns, 400e9)
-    assert ours.capacity_bps.sum() == known.capacity_bps.sum()
-    expected, routes = known.routes(nodes, some), ours.routes(nodes, some)
-    assert rates(routes.offsets, routes.links, ours.capacity_bps) == pytest.approx(
-        rates(expected.offsets, expected.links, known.capacity_bps)
-    )

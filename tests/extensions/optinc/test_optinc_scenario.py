@@ -155,8 +155,6 @@ def packets_only() -> dict[str, Any]:
          "the link at g0:1 is a cable of averager avg0, which stays as it is"),
         (scenario(one_level(), events=[{"when": {"at": "1 s"}, "do": "kill", "target": "averager avg9"}]),
          "events.1.target: there is no averager avg9"),
-        (scenario({"interconnect": {"kind": "ideal", "gpus": 4, "gpu": "g", "rate": "1 Gbit/s"}}),
-         "the fabric has no averagers"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_named(raw: dict[str, Any], named: str) -> None:

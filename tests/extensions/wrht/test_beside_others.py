@@ -6,23 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from ringlight.experiments.record.events import Iteration
+from ringlight.extensions.wrht import wdm
+from ringlight.extensions.wrht.network import RingNetwork
+from ringlight.extensions.wrht.wdm import plan_ring
 from ringlight.fabric.collectives import all_reduce, lendable
 from ringlight.fabric.frames import choose_frames
 from ringlight.fabric.planes.choice import plane_of
-from ringlight.fabric.planes.ring import wdm
-from ringlight.fabric.planes.ring.wdm import plan_ring
 from ringlight.fabric.schedules import parse_collective, steps_named
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.testbed.emulation.onic.tables import Transmitter
 from ringlight.testbed.emulation.onic.wiring import is_tagged
-from ringlight.testbed.simulation.networks import RingNetwork
-from ringlight.testbed.simulation.phases import Phases, StepCost
-from ringlight.testbed.simulation.zoo import WavelengthRingNetwork
+from ringlight.testbed.simulation.workload import simulate_workload
 from tests.extensions.console import test_console_light
 from tests.extensions.own_containers import test_own_containers
 from tests.extensions.page.test_view_page import simulated
-from tests.simulated import records_of
 from tests.unit import (
     test_cli,
     test_experiment_report,
@@ -35,7 +32,6 @@ from tests.unit import (
     test_simulation_workload,
 )
 from tests.unit.test_fabric_light import described
-from tests.unit.test_interconnect import KINDS, experiment
 from tests.unit.test_language import light, refused
 
 MINI = Path(__file__).parent / "data" / "mini_wrht.yaml"
@@ -113,31 +109,16 @@ def test_its_light_tells_its_own_colour() -> None:
     assert {name for name in fabric.optical_switches if is_tagged(fabric, name)} == {"r-w0", "r-w1", "r-w2"}
 
 
-def test_light_of_a_ring_described_as_a_whole_is_dark_where_circuits_change() -> None:
-    """Circuits of WRHT are others in its second step."""
-    job = "{ranks: all, workload: {collective: all-reduce, algorithm: wrht-8, size: 64 MB}}"
-    records = records_of(experiment(KINDS["wavelength-ring"], job))
-    found = [record.whole_s for record in records if isinstance(record, Iteration)]
-    # Eight in one group: four on one side of the middle, whose last fibre has them all, there and back.
-    step_s = 4 * 64e6 * 8 / 200e9
-    assert max(found) == pytest.approx(2 * (step_s + 25e-6), rel=1e-6)
+def test_a_workload_is_not_simulated_where_light_is_set_for_one_collective() -> None:
+    fabric, ring = wdm.wdm_ring("n", 4, 4, 10e9)
+    workload = test_simulation_workload.training([1e-3] * 4, "ring", 1 << 20)
+    with pytest.raises(ValueError, match="a workload on a ring of wavelengths is not simulated"):
+        simulate_workload(RingNetwork(fabric, ring), ring.nodes, workload)
 
 
 def test_light_without_a_packet_switch_needs_no_queue() -> None:
     ring = {"nodes": 3, "gpu": "x", "rate": "40 Mbit/s", "queue": "1 us"}
     assert choose_frames(build_fabric(FabricSpec.model_validate({"rings": {"r": ring}})), 1, 400).short == ()
-
-
-@pytest.mark.parametrize(("nodes", "wavelengths"), [(27, 1), (25, 2), (125, 2), (81, 4), (729, 4)])
-def test_a_ring_shared_fairly_is_exact_for_full_groups_of_wrht(nodes: int, wavelengths: int) -> None:
-    """Against the ring where each lightpath has a wavelength of its own."""
-    fabric, ring = wdm.wdm_ring("n", nodes, wavelengths, 10e9)
-    steps = wdm.collective_on_ring(f"wrht-{wavelengths}", nodes, wavelengths)
-    cost = StepCost(25e-6, "changed-only")
-    exact = Phases(RingNetwork(fabric, ring), ring.nodes, steps).time(1e8, cost)
-    shared = WavelengthRingNetwork(ring.nodes, wavelengths * 10e9)
-    fluid = Phases(shared, ring.nodes, steps_named(f"wrht-{wavelengths}", nodes)).time(1e8, cost)
-    assert fluid.total_s == pytest.approx(exact.total_s, rel=1e-9)
 
 
 def test_a_ring_is_planned_and_simulated_only_as_far_as_its_light_reaches() -> None:

@@ -37,18 +37,19 @@ from ringlight.experiments.report.view import view_of
 from ringlight.experiments.runner.command import carry_out_experiment, load_checked, view_of_folder
 from ringlight.experiments.runner.experiment import choose, one_alone
 from ringlight.experiments.runner.progress import Reporter
+from ringlight.extensions.wrht import wdm
 from ringlight.extensions.wrht.carrier import Around
 from ringlight.extensions.wrht.collective import fitted
+from ringlight.extensions.wrht.network import RingNetwork
 from ringlight.extensions.wrht.paper import closed_form, on_ring, verdict
 from ringlight.extensions.wrht.schedule import plan
+from ringlight.extensions.wrht.wdm import collective_on_ring, stripes
 from ringlight.fabric.planes.base import NETWORK_S
-from ringlight.fabric.planes.ring import wdm
-from ringlight.fabric.planes.ring.wdm import collective_on_ring, stripes
 from ringlight.fabric.schedules import fitting_group, parse_collective, steps_named
 from ringlight.fabric.steps import compact
 from ringlight.fabric.trees import leaf_spine
 from ringlight.testbed.simulation.maxmin import drain
-from ringlight.testbed.simulation.networks import Network, PacketNetwork, RingNetwork
+from ringlight.testbed.simulation.networks import Network, PacketNetwork
 from ringlight.testbed.simulation.phases import Phases, StepCost, needs_new_light, synchronous
 from tests.simulated import bundled
 from tests.unit.page import Page, check_alone, text_of

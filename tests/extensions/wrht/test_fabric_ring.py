@@ -11,19 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ringlight.extensions.wrht import wdm
 from ringlight.extensions.wrht.schedule import wrht
-from ringlight.fabric.crossconnect import CrossConnect, check_matching
+from ringlight.extensions.wrht.wdm import RingPlan, cross_connects, on_ring, plan_ring, set_up_steps, wdm_ring
+from ringlight.fabric.crossconnect import CrossConnect, Emit, check_matching
 from ringlight.fabric.parts import OpticalSwitch, Port
-from ringlight.fabric.planes.ring import wdm
-from ringlight.fabric.planes.ring.wdm import (
-    Emit,
-    RingPlan,
-    cross_connects,
-    on_ring,
-    plan_ring,
-    set_up_steps,
-    wdm_ring,
-)
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.steps import Steps, frozen

@@ -6,14 +6,12 @@ import dataclasses
 
 import pytest
 
+from ringlight.extensions.wrht import wdm
+from ringlight.extensions.wrht.network import RingNetwork
 from ringlight.extensions.wrht.schedule import wrht
-from ringlight.fabric.planes.ring import wdm
 from ringlight.fabric.schedules import ring
 from ringlight.fabric.steps import Step, compact, frozen, frozen_bool
 from ringlight.testbed.simulation.maxmin import rates
-from ringlight.testbed.simulation.networks import (
-    RingNetwork,
-)
 from ringlight.testbed.simulation.phases import StepCost, synchronous
 
 

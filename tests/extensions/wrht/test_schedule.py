@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ringlight.extensions.wrht import wdm
 from ringlight.extensions.wrht.schedule import exchange_lightpaths, exchange_wavelengths, plan, wrht
 from ringlight.fabric.crossconnect import CrossConnect, check_matching
-from ringlight.fabric.planes.ring import wdm
 from ringlight.fabric.schedules import STEPS, steps_named
 from ringlight.fabric.steps import Steps, frozen
-from tests.unit.test_schedules import check_spoilt, check_sums, conflict_free
+from tests.extensions.wrht.test_wavelengths_of_steps import conflict_free
+from tests.unit.test_schedules import check_spoilt, check_sums
 
 ALL: dict[str, Callable[[int], Steps]] = {
     "wrht": wrht,

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ringlight.containers.image import ROOT
-from ringlight.fabric.planes.ring.ring import WEST
+from ringlight.extensions.wrht.ring import WEST
 from ringlight.testbed.emulation.optical.datapath import Datapath
 from tests.extensions.wrht.integration.test_ring_testbed import (
     CLOCKWISE,

@@ -23,9 +23,9 @@ import pytest
 
 from ringlight.controller.optical.base import OpticalSwitchDriver
 from ringlight.controller.optical.registry import make_driver
+from ringlight.extensions.wrht.ring import ADD_CLOCKWISE, EAST, WEST
+from ringlight.extensions.wrht.wdm import cross_connects
 from ringlight.fabric.crossconnect import CrossConnect, Mode
-from ringlight.fabric.planes.ring.ring import ADD_CLOCKWISE, EAST, WEST
-from ringlight.fabric.planes.ring.wdm import cross_connects
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.steps import Step, frozen, frozen_bool
 from ringlight.fabric.topology import Fabric

@@ -1,0 +1,1 @@
+"""Providers of divided light: demand, divisions, phases, and the light of jobs."""

@@ -1,0 +1,1 @@
+"""Figures of divided light and of phases."""

@@ -1,0 +1,1 @@
+"""Interconnects and divided light in virtual time."""

@@ -1,1 +1,0 @@
-"""A ring of nodes with wavelengths in both directions: its parts, and its light."""

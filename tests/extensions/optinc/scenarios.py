@@ -1,0 +1,7 @@
+"""What tests have to know of this extension's scenarios."""
+
+from __future__ import annotations
+
+from tests.scenario_notes import Notes
+
+NOTES = {"optinc": Notes(slow=True)}
