@@ -1,1 +1,0 @@
-"""A grid of wavelength-selective switches, described as a whole."""
