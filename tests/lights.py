@@ -9,6 +9,7 @@ from typing import Any
 
 from ringlight.controller.bus import EventBus
 from ringlight.controller.light.provider import LightContext
+from ringlight.controller.onic.place import OnicPlace
 from ringlight.controller.optical.base import Deadline, OpticalSwitchDriver
 from ringlight.controller.optical.errors import Unreachable
 from ringlight.controller.optical.model import Capabilities, PortStatus, Snapshot, dual_sided
@@ -50,7 +51,7 @@ def light_context(
     agent: Any = None,
     bus: EventBus | None = None,
     circuits: Any = None,
-    onics: Any = None,
+    onics: Mapping[str, OnicPlace] | None = None,
     traffic: Any = None,
     phases: Any = None,
     time_dilation: float = 1.0,
@@ -59,4 +60,6 @@ def light_context(
     """Return a context with stand-ins for what a test does not need."""
     workloads: Any = SimpleNamespace(traffic=traffic, phases=phases)
     bus = bus or EventBus()
-    return LightContext(fabric, site, agent, bus, circuits, onics, workloads, time_dilation, sockets or {})
+    return LightContext(
+        fabric, site, agent, bus, circuits, onics or {}, workloads, time_dilation, sockets or {}
+    )

@@ -146,7 +146,7 @@ def _lights(fabric: Fabric, job: JobPlan, request: Mapping[str, Any]) -> Iterato
     wanted = request.get("ranks") or request["gpus"]
     nowhere: Any = SimpleNamespace(entries={})
     rates: Any = lambda _: sent(job.workload) if job.workload is not None else None  # noqa: E731
-    context = light_context(fabric, nowhere, circuits=nowhere, onics=nowhere, traffic=rates)
+    context = light_context(fabric, nowhere, circuits=nowhere, traffic=rates)
     lights = {provider.kind: provider(context) for provider in providers()}
     for plane in planes_for(fabric, wanted, request.get("plane")):
         provider = lights[plane.kind]
