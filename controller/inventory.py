@@ -6,48 +6,19 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ringlight.controller.errors import StartError
-from ringlight.controller.light.onics import OnicEntry
 from ringlight.controller.onic.agent_settings import FLOW_SOCKET
+from ringlight.controller.onic.place import OnicPlace
 from ringlight.fabric.topology import Fabric
 
 
 class PacketSwitchEntry(BaseModel):
     model_config = ConfigDict(extra="allow")
     dpid: int
-
-
-class OnicPlace(BaseModel):
-    """Sockets and kind of an O-NIC.
-
-    ``flow``: its flow socket as the GPU's worker sees it; None if its light is standing. ``manage`` and
-    ``control``: the agent's management socket and address, for an O-NIC with an agent (``tunable``).
-    ``directory``: directory of the flow socket, for an O-NIC without an agent (``array``).
-    """
-
-    model_config = ConfigDict(extra="allow")
-    flow: str | None = None
-    transmitters: Literal["tunable", "array"] = "tunable"
-    standing: bool = False
-    manage: str | None = None
-    control: str | None = None
-    directory: Path | None = None
-
-    @model_validator(mode="after")
-    def _has_its_agent(self) -> OnicPlace:
-        if self.standing:
-            return self
-        if self.flow is None:
-            raise ValueError("an O-NIC whose light does not stand needs flow")
-        if self.transmitters == "tunable" and (self.manage is None or self.control is None):
-            raise ValueError("an O-NIC with tunable transmitters needs manage and control")
-        if self.transmitters == "array" and self.directory is None:
-            raise ValueError("an O-NIC with an array of transmitters needs its directory")
-        return self
 
 
 class Inventory(BaseModel):
@@ -64,14 +35,6 @@ class Inventory(BaseModel):
     onics: dict[str, OnicPlace] = Field(default_factory=dict)
     time_dilation: float = Field(default=1.0, gt=0)
     payload_scale: float = Field(default=1.0, gt=0)
-
-    def onic_entries(self) -> dict[str, OnicEntry]:
-        """Return the O-NICs' agents by GPU, without the O-NICs that have no agent."""
-        return {
-            gpu: OnicEntry(gpu, place.manage, place.control, place.flow)
-            for gpu, place in self.onics.items()
-            if place.manage is not None and place.control is not None and place.flow is not None
-        }
 
     def flow_sockets(self) -> dict[str, Path]:
         """Return the paths of the flow sockets that the controller serves for O-NICs without an agent, by

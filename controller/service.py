@@ -21,7 +21,6 @@ from ringlight.controller.errors import ControllerError, InvalidError, StartErro
 from ringlight.controller.inventory import Inventory
 from ringlight.controller.jobs.manager import JobManager
 from ringlight.controller.jobs.workload_files import WorkloadFiles
-from ringlight.controller.light.onics import OnicSite
 from ringlight.controller.light.provider import LightContext, Provider, providers
 from ringlight.controller.openflow.errors import NotConnectedError
 from ringlight.controller.openflow.plane import OpenFlowPlane
@@ -148,8 +147,6 @@ class Controller:
         self.circuits = CircuitManager(
             fabric, self.site, self.forwarding, self.intents, self.bus, self.announcer.announce
         )
-        onics = inventory.onic_entries()
-        self.onics = OnicSite({gpu: onics[gpu] for gpu in fabric.onics if gpu in onics}, self.bus)
         workloads = WorkloadFiles(state / "controller" / "workloads")
         context = LightContext(
             fabric,
@@ -157,7 +154,7 @@ class Controller:
             agent,
             self.bus,
             self.circuits,
-            self.onics,
+            {gpu: inventory.onics[gpu] for gpu in fabric.onics},
             workloads,
             inventory.time_dilation,
             inventory.flow_sockets(),
@@ -266,8 +263,6 @@ class Controller:
         ]
         links = {self.fabric.link_at[port] for port in self.forwarding.down}
         reasons += sorted(f"the link from {link.a} to {link.b} is down" for link in links)
-        onics = self.onics.views()
-        reasons += [view.error for view in onics.values() if view.error is not None]
         reasons += [trouble for provider in self.lights.values() for trouble in provider.troubles()]
         reasons += [*self.jobs.set_aside, *self.regroups.set_aside]
         if self.jobs.agent_error is not None:
@@ -288,7 +283,7 @@ class Controller:
             "packet_switches": packet,
             "flow_tables": tables,
             "optical_switches": {name: view.reachable for name, view in views.items()},
-            "onics": {gpu: view.reachable for gpu, view in onics.items()},
+            "onics": {gpu: up for light in self.lights.values() for gpu, up in light.agents().items()},
             "agent": self.jobs.agent_error is None,
             "controllers": foreign["controllers"],
         }

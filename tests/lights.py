@@ -9,7 +9,9 @@ from typing import Any
 
 from ringlight.controller.bus import EventBus
 from ringlight.controller.light.provider import LightContext
-from ringlight.controller.optical.base import Deadline, OpticalSwitchDriver
+from ringlight.controller.onic.place import OnicPlace
+from ringlight.controller.optical.base import OpticalSwitchDriver
+from ringlight.controller.optical.deadline import Deadline
 from ringlight.controller.optical.errors import Unreachable
 from ringlight.controller.optical.model import Capabilities, PortStatus, Snapshot, dual_sided
 from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, PortState
@@ -50,7 +52,7 @@ def light_context(
     agent: Any = None,
     bus: EventBus | None = None,
     circuits: Any = None,
-    onics: Any = None,
+    onics: Mapping[str, OnicPlace] | None = None,
     workload: Any = None,
     time_dilation: float = 1.0,
     sockets: Mapping[str, Path] | None = None,
@@ -58,4 +60,6 @@ def light_context(
     """Return a context with stand-ins for what a test does not need."""
     workloads: Any = SimpleNamespace(workload=workload)
     bus = bus or EventBus()
-    return LightContext(fabric, site, agent, bus, circuits, onics, workloads, time_dilation, sockets or {})
+    return LightContext(
+        fabric, site, agent, bus, circuits, onics or {}, workloads, time_dilation, sockets or {}
+    )

@@ -141,7 +141,7 @@ def _lights(fabric: Fabric, job: JobPlan, request: Mapping[str, Any]) -> Iterato
     """What each provider would light for a job that nothing else is beside, by its kind."""
     wanted = request.get("ranks") or request["gpus"]
     nowhere: Any = SimpleNamespace(entries={})
-    context = light_context(fabric, nowhere, circuits=nowhere, onics=nowhere, workload=lambda _: job.workload)
+    context = light_context(fabric, nowhere, circuits=nowhere, workload=lambda _: job.workload)
     lights = {provider.kind: provider(context) for provider in providers()}
     for plane in planes_for(fabric, wanted, request.get("plane")):
         provider = lights[plane.kind]

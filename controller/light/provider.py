@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 from ringlight.controller.bus import EventBus
 from ringlight.controller.circuits.manager import CircuitManager
 from ringlight.controller.circuits.optical_site import OpticalSite
-from ringlight.controller.errors import ConflictError, ControllerError, UnavailableError
+from ringlight.controller.errors import ConflictError, ControllerError, NotFoundError, UnavailableError
 from ringlight.controller.jobs.light_provider import L
 from ringlight.controller.jobs.workload_files import WorkloadFiles
 from ringlight.controller.light.documents import (
@@ -33,8 +33,8 @@ from ringlight.controller.light.documents import (
     PlaneSwitch,
     PlannedLight,
 )
-from ringlight.controller.light.onics import OnicSite
 from ringlight.controller.light.switches import WRITE_S, Lights
+from ringlight.controller.onic.place import OnicPlace
 from ringlight.controller.server_agent import AgentClient
 from ringlight.fabric.crossconnect import CrossConnect
 from ringlight.fabric.extension import loaded
@@ -53,8 +53,9 @@ PARALLEL = 16
 class LightContext:
     """Parts that providers are made of.
 
-    ``agent``: None if the inventory names no server agent. ``time_dilation``: emulated seconds in one of the
-    fabric. ``flow_sockets``: by GPU, where the controller serves the flows of O-NICs without an agent.
+    ``agent``: None if the inventory names no server agent. ``onics``: where each O-NIC is found, by GPU.
+    ``time_dilation``: emulated seconds in one of the fabric. ``flow_sockets``: by GPU, where the controller
+    serves the flows of O-NICs without an agent.
     """
 
     fabric: Fabric
@@ -62,7 +63,7 @@ class LightContext:
     agent: AgentClient | None
     bus: EventBus
     circuits: CircuitManager
-    onics: OnicSite
+    onics: Mapping[str, OnicPlace]
     workloads: WorkloadFiles
     time_dilation: float
     flow_sockets: Mapping[str, Path]
@@ -258,6 +259,17 @@ class Provider(ABC, Generic[L]):
     @abstractmethod
     def onic(self, plane: Any, gpu: str) -> OnicDocument:
         """Return an O-NIC of a plane. Raises ControllerError if its agent does not answer."""
+
+    def agents(self) -> Mapping[str, bool]:
+        """Return whether the agent of each O-NIC that has one answered when it was last asked, by GPU."""
+        return {}
+
+    def flows(self, gpu: str, cursor: int) -> Mapping[str, Any]:
+        """Return the timeline of an O-NIC's flows after a cursor (``OnicFlows``), as its agent answers.
+
+        Raises NotFoundError for an O-NIC without an agent; ControllerError if its agent does not answer.
+        """
+        raise NotFoundError(f"the O-NIC of GPU {gpu} has no agent")
 
     @abstractmethod
     def _own(self, plane: Any) -> Any:

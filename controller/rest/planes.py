@@ -11,7 +11,7 @@ from fastapi import APIRouter
 
 from ringlight.controller.errors import InvalidError, NotFoundError
 from ringlight.controller.light.documents import OnicDocument, OnicFlows, PlaneOverview, plane_document
-from ringlight.controller.light.provider import providers
+from ringlight.controller.light.provider import Provider, providers
 from ringlight.controller.rest.common import PlainRoute, answers
 from ringlight.controller.rest.requests import Cursor, GpuName, LightRequest, PlaneName
 from ringlight.controller.service import Controller
@@ -33,6 +33,12 @@ def router(controller: Controller) -> APIRouter:
     any_plane = plane_document(_union(kind.Own for kind in kinds))
     any_planned = _union(kind.Planned for kind in kinds)
     any_changes = _union(list[kind.Change] for kind in kinds if kind.Change is not None)  # type: ignore[name-defined]
+
+    def light_of(gpu: str) -> tuple[Provider[Any], Any]:
+        for plane in planes.values():
+            if gpu in plane.nodes:
+                return lights[plane.kind], plane
+        raise NotFoundError(f"GPU {gpu} has no O-NIC")
 
     def named(name: str) -> Any:
         if name not in planes:
@@ -73,15 +79,14 @@ def router(controller: Controller) -> APIRouter:
     @routes.get("/onics/{gpu}", **answers(OnicDocument, 404, 409, 503))
     def onic(gpu: GpuName) -> Any:
         """One O-NIC, its agent asked now: map, flows, counters, lasers; or its transmit table."""
-        for plane in planes.values():
-            if gpu in plane.nodes:
-                return lights[plane.kind].onic(plane, gpu)
-        raise NotFoundError(f"GPU {gpu} has no O-NIC")
+        provider, plane = light_of(gpu)
+        return provider.onic(plane, gpu)
 
     @routes.get("/onics/{gpu}/flows", **answers(OnicFlows, 404, 409, 422, 503))
     def flows(gpu: GpuName, cursor: Cursor = 0) -> Any:
         """The timeline of its flows after ``cursor``, and the cursor to go on with."""
-        return controller.onics.ask(gpu, "trace", cursor=cursor, timeout_s=5.0)
+        provider, _ = light_of(gpu)
+        return provider.flows(gpu, cursor)
 
     @routes.get("/light-counters", **answers(dict[str, Any], 409, 503))
     def counters() -> Any:

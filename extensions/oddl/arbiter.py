@@ -21,10 +21,10 @@ from typing import Any
 from ringlight.controller.circuits.change import Target
 from ringlight.controller.errors import ConflictError, ControllerError, InvalidError, UnavailableError
 from ringlight.controller.light.documents import LitPair, OnicDocument
-from ringlight.controller.light.onics import OnicView
 from ringlight.controller.light.provider import LightContext, Provider
 from ringlight.controller.light.traffic import steps_of_job
 from ringlight.controller.onic.reach import Reach
+from ringlight.extensions.oddl.agents import OnicSite, OnicView, entries_of
 from ringlight.extensions.oddl.documents import GridPart, GridPlanned, wired
 from ringlight.extensions.oddl.grid import Grid, sockets
 from ringlight.extensions.oddl.grid_plane import GridPlane
@@ -127,7 +127,7 @@ class GridProvider(Provider[GridPlan]):
     def __init__(self, context: LightContext) -> None:
         super().__init__(context)
         self._circuits = context.circuits
-        self._onics = context.onics
+        self._onics = OnicSite(entries_of(context.onics), context.bus)
         #: Jobs whose maps should stand now; held while maps are written, so that none comes after its end.
         self._assigned: dict[str, GridPlan] = {}
         #: Position to which the timeline of each O-NIC's flows was read for :meth:`lightpaths`.
@@ -360,6 +360,16 @@ class GridProvider(Provider[GridPlan]):
         maps = {gpu: plan.maps[gpu] for plan in plans for gpu in plan.nodes}
         self._onics.on_all(list(maps), look)
         return lit_pairs
+
+    def troubles(self) -> list[str]:
+        errors = [view.error for view in self._onics.views().values() if view.error is not None]
+        return [*errors, *super().troubles()]
+
+    def agents(self) -> dict[str, bool]:
+        return {gpu: view.reachable for gpu, view in self._onics.views().items()}
+
+    def flows(self, gpu: str, cursor: int) -> dict[str, Any]:
+        return self._onics.ask(gpu, "trace", cursor=cursor, timeout_s=5.0)
 
     def onic(self, plane: GridPlane, gpu: str) -> OnicDocument:
         """Return one O-NIC with its agent's present status.

@@ -24,7 +24,7 @@ from ringlight.controller.jobs.manager import JobManager
 from ringlight.controller.jobs.reservation import placed, planes_for
 from ringlight.controller.jobs.workload_files import WorkloadFiles
 from ringlight.controller.light.documents import PlaneDocument
-from ringlight.controller.light.onics import OnicEntry, OnicSite
+from ringlight.controller.onic.place import OnicPlace
 from ringlight.controller.onic.reach import Reach
 from ringlight.controller.onic.wire import VERSION
 from ringlight.controller.packets.forwarding import Forwarding
@@ -128,13 +128,12 @@ class Bench:
         self.intents = IntentDatabase(self.directory / "circuits.sqlite")
         self.circuits = CircuitManager(self.fabric, self.site, forwarding, self.intents, self.bus)
         self.circuits.adopt()
-        entries = {
-            gpu: OnicEntry(gpu, str(agent.path), f"10.83.0.{i}:7900", f"/onic/{gpu}")
+        onics = {
+            gpu: OnicPlace(flow=f"/onic/{gpu}", manage=str(agent.path), control=f"10.83.0.{i}:7900")
             for i, (gpu, agent) in enumerate(self.agents.items())
         }
-        self.onics = OnicSite(entries, self.bus)
         self.arbiter = GridProvider(
-            light_context(self.fabric, self.site, bus=self.bus, circuits=self.circuits, onics=self.onics)
+            light_context(self.fabric, self.site, bus=self.bus, circuits=self.circuits, onics=onics)
         )
         self.arbiter.period_s = 0.05
         self.jobs = JobManager(
@@ -147,7 +146,7 @@ class Bench:
             busy_s=0.005,
             idle_s=0.01,
             lights={"grid": self.arbiter},
-            flow_sockets={gpu: entry.flow for gpu, entry in entries.items()},
+            flow_sockets={gpu: f"/onic/{gpu}" for gpu in onics},
         )
         self.jobs.start()
         self.arbiter.start()
@@ -426,7 +425,7 @@ def test_a_restart_changes_nothing_that_is_right_and_mends_what_is_not(bench: Be
     bench.log.clear()
     bench.halt()
     bench.start()
-    bench.wait(lambda: all(view.reachable for view in bench.onics.views().values()))
+    bench.wait(lambda: all(bench.arbiter.agents().values()))
     assert (bench.lit(), bench.writes(), bench.log) == (lit, writes, [])
     bench.agents["n4"].state |= {"job": None, "peers": {}}
     bench.wait(lambda: bench.has_map(plan, "red"))

@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from ringlight.controller.light.onics import OnicEntry, ask
 from ringlight.experiments.record.events import ActionEnded
 from ringlight.experiments.record.light_records import Flow, LightCounters
+from ringlight.extensions.oddl.agents import OnicEntry, ask
 from ringlight.extensions.oddl.records import GridLit
 from ringlight.testbed.faults import FaultError
 from tests.extensions.oddl.fabrics import grid_fabric

@@ -17,6 +17,7 @@ from typing import Any
 
 from ringlight.controller.bus import EventBus
 from ringlight.controller.errors import ConflictError, ControllerError, NotFoundError, UnavailableError
+from ringlight.controller.onic.place import OnicPlace
 from ringlight.controller.onic.wire import VERSION
 
 #: A longer answer is garbage; a full trace ring is well below.
@@ -37,6 +38,15 @@ class OnicEntry:
     manage: str
     control: str
     flow: str
+
+
+def entries_of(places: Mapping[str, OnicPlace]) -> dict[str, OnicEntry]:
+    """Return the O-NICs' agents by GPU, without the O-NICs that have no agent."""
+    return {
+        gpu: OnicEntry(gpu, place.manage, place.control, place.flow)
+        for gpu, place in places.items()
+        if place.manage is not None and place.control is not None and place.flow is not None
+    }
 
 
 def ask(entry: OnicEntry, op: str, *, timeout_s: float = 2.0, **fields: Any) -> dict[str, Any]:
