@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
-
-from pydantic import TypeAdapter, ValidationError
 
 from ringlight.experiments.language.checks import Draft, check_run, loss_rule
 from ringlight.experiments.language.job_keys import ALL
 from ringlight.experiments.language.job_sources import Sourced, job_source, source_of
-from ringlight.experiments.language.paths import AUTO, like, names_of
+from ringlight.experiments.language.paths import AUTO, names_of
 from ringlight.experiments.language.plan import (
-    Costs,
     EventPlan,
     JobPlan,
     Loop,
@@ -26,19 +20,21 @@ from ringlight.experiments.language.plan import (
     Setting,
     SourcePlan,
     Start,
-    Target,
-    When,
 )
-from ringlight.experiments.language.profiles import (
-    ELEMENT_BYTES,
-    LEAST_GRADIENT_BYTES,
-    MODELS,
-    scaled_gradient_bytes,
+from ringlight.experiments.language.plan_values import (
+    collective_of,
+    compute_s_of,
+    costs_of,
+    event_of,
+    faults_of,
+    gradient_bytes_of,
+    iterations_of,
+    longest_queue_s,
+    with_ports,
 )
+from ringlight.experiments.language.sections import Resolver, checked, text_of
 from ringlight.experiments.language.spec import (
     EITHER,
-    ControlSpec,
-    CostsSpec,
     EventSpec,
     JobSpec,
     RunSpec,
@@ -47,15 +43,12 @@ from ringlight.experiments.language.spec import (
     inside,
     keys_of,
 )
-from ringlight.experiments.language.text import at, first_problem, references_in, resolved, within
+from ringlight.experiments.language.text import at, resolved, within
 from ringlight.experiments.language.workloads import WorkloadSpec, emulated, problem_of, workload_of
-from ringlight.fabric.control_faults import ControlFaults
 from ringlight.fabric.keys import fabric_keys
-from ringlight.fabric.link_effects import dilated
-from ringlight.fabric.planes.choice import plane_of
 from ringlight.fabric.schema import build_fabric
 from ringlight.fabric.topology import Fabric
-from ringlight.fabric.values import Strict, under
+from ringlight.fabric.values import under
 from ringlight.workloads.graph import Workload
 
 T = TypeVar("T")
@@ -81,48 +74,6 @@ class Concrete:
     raw: Mapping[str, Any]
 
 
-def checked(kind: type[Strict], value: Any, written: Any, parameters: Any, where: str = "") -> Any:
-    """Return a section as its type. Raises ValueError, ``key: what is wrong``."""
-    try:
-        return _adapter(kind).validate_python(value)
-    except ValidationError as error:
-        raise ValueError(
-            first_problem(error, written, parameters, where, lambda location: _near(kind, location))
-        ) from None
-
-
-@cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
-
-
-def _near(kind: Any, location: Sequence[str | int]) -> str | None:
-    for step in location[:-1]:
-        kind = inside(kind, step)
-    return like(str(location[-1]), keys_of(kind))
-
-
-class _Resolver:
-    """``$name`` replaced, once for each section as written and what it refers to: most points of a sweep
-    share most of the file."""
-
-    def __init__(self) -> None:
-        #: The sections themselves are kept, so that no other can get the identity of one of them.
-        self._references: dict[int, tuple[Any, tuple[str, ...]]] = {}
-        self._found: dict[tuple[int, str], tuple[Any, str]] = {}
-
-    def __call__(self, written: Any, where: str, parameters: Any) -> tuple[Any, str]:
-        """The section, and a text that tells it from others."""
-        if id(written) not in self._references:
-            self._references[id(written)] = (written, tuple(sorted(references_in(written))))
-        names = self._references[id(written)][1]
-        key = (id(written), _text([parameters.get(name) for name in names]) if names else "")
-        if key not in self._found:
-            value = resolved(written, where, parameters)
-            self._found[key] = (value, _text(value))
-        return self._found[key]
-
-
 class Builder:
     """Makes run plans; what many runs of a file have in common is made once. ``directory``: of the file;
     ``scale``: of runs that leave it to the machine (``AUTO``)."""
@@ -131,7 +82,7 @@ class Builder:
         self._directory, self._scale = directory, scale
         #: Names of the runs that leave their scale to the machine.
         self.auto: set[str] = set()
-        self._resolved = _Resolver()
+        self._resolved = Resolver()
         self._made: dict[Hashable, Any] = {}
         #: All files that workloads were read from.
         self.files: dict[Path, None] = {}
@@ -151,7 +102,7 @@ class Builder:
         fabric = self._fabric(where, spec, key)
         test_s = link_test.duration
         if name in self.auto:
-            test_s = max(test_s, min(LONGEST_TEST_S, QUEUES * scale.time * _longest_queue_s(fabric)))
+            test_s = max(test_s, min(LONGEST_TEST_S, QUEUES * scale.time * longest_queue_s(fabric)))
         setting = self._setting(
             Setting(fabric_name, spec.title or fabric_name, fabric, section, scale, tcp, test_s)
         )
@@ -169,10 +120,10 @@ class Builder:
             jobs = self._jobs(raw, scale, fabric, events)
         section = self._section(raw, "control")
         with at("control"):
-            control = _faults(section, scale)
+            control = faults_of(section, scale)
         draft = Draft(where, key, fabric, jobs, events, control)
         check_run(draft, self._looked_at)
-        events = tuple(_with_ports(event, fabric) for event in events)
+        events = tuple(with_ports(event, fabric) for event in events)
         return RunPlan(
             name,
             run.title,
@@ -185,7 +136,7 @@ class Builder:
             control,
             tuple((str(a), str(b)) for a, b in fabric.circuits),
             {gpu: fabric.onics[gpu].tuning_s * scale.time for gpu in fabric.agents},
-            _costs(self._section(raw, "costs"), tcp.headers, scale),
+            costs_of(self._section(raw, "costs"), tcp.headers, scale),
             source,
         )
 
@@ -266,7 +217,7 @@ class Builder:
             if fabric_key.per_run and section.get(name):
                 unset = dict.fromkeys(fabric_key.per_run)
                 section[name] = {entry: {**keys, **unset} for entry, keys in section[name].items()}
-        key = _text(
+        key = text_of(
             [
                 setting.name,
                 section,
@@ -288,7 +239,7 @@ class Builder:
             if name in names[:number]:
                 raise ValueError(f"events.{name}: two events have this name")
         return tuple(
-            _event(name, self._checked(f"events.{name}", EventSpec, entry, parameters), scale)
+            event_of(name, self._checked(f"events.{name}", EventSpec, entry, parameters), scale)
             for name, entry in zip(names, written, strict=True)
         )
 
@@ -337,12 +288,12 @@ class Builder:
                     keys = " or ".join(job.does())
                     raise ValueError(f"{where}: give it {keys}, as the file has no training")
                 training = self._training(where, raw.get("training", _NOTHING), own, parameters)
-                iterations = _iterations(training, world_size)
+                iterations = iterations_of(training, world_size)
                 loop = Loop(
                     model=training.model,
-                    collective=_collective(training.collective, fabric, ranks, world_size),
-                    gradient_bytes=_gradient_bytes(training, scale, where if "gradient" in own else ""),
-                    compute_s=_compute_s(training, where if "gpu" in own else "") * scale.time,
+                    collective=collective_of(training.collective, fabric, ranks, world_size),
+                    gradient_bytes=gradient_bytes_of(training, scale, where if "gradient" in own else ""),
+                    compute_s=compute_s_of(training, where if "gpu" in own else "") * scale.time,
                     batch=training.batch,
                     seed=training.seed if "seed" in own else training.seed + number,
                     learning_rate=training.learning_rate,
@@ -416,100 +367,3 @@ class Builder:
                 raise
             raise ValueError(under(where, error)) from None
         return training
-
-
-def _text(value: Any) -> str:
-    return json.dumps(value, default=str)
-
-
-def _gradient_bytes(training: TrainingSpec, scale: Scale, where: str) -> int:
-    """Emulated bytes of a gradient, a whole number of elements."""
-    if training.gradient is None:
-        model_bytes = scaled_gradient_bytes(training.model, scale.payload)
-        real = MODELS[training.model].gradient_bytes
-    else:
-        real = training.gradient
-        model_bytes = max(1, round(real / scale.payload / ELEMENT_BYTES)) * ELEMENT_BYTES
-    if model_bytes < LEAST_GRADIENT_BYTES:
-        raise ValueError(
-            f"scale.payload: {scale.payload:g} leaves {model_bytes} bytes of the {real} byte gradient"
-            f"{f' ({where}.training.gradient)' if where else ''}; the model that is trained needs "
-            f"{LEAST_GRADIENT_BYTES}"
-        )
-    return model_bytes
-
-
-def _compute_s(training: TrainingSpec, where: str) -> float:
-    with at(f"{f'{where}.' if where else ''}training.gpu"):
-        return training.compute_s
-
-
-def _iterations(training: TrainingSpec, world_size: int) -> int:
-    """Iterations as stated, else as many as pass over the data once."""
-    if training.iterations is not None:
-        return training.iterations
-    assert training.samples is not None
-    return math.ceil(training.samples / (training.batch * world_size))
-
-
-def _collective(name: str, fabric: Fabric, ranks: Sequence[str], world_size: int) -> str:
-    """A collective as the plane that carries it has it."""
-    try:
-        plane = plane_of(fabric, ranks)
-    except ValueError:
-        # What is wrong with the ranks is said where they are checked.
-        return name
-    return plane.fit.fitted(name, world_size)
-
-
-def _costs(costs: CostsSpec, headers: bool, scale: Scale) -> Costs:
-    return Costs(
-        None if costs.latency is None else costs.latency * scale.time,
-        costs.segment * scale.time,
-        None if costs.addition is None else costs.addition / scale.rate,
-        headers,
-    )
-
-
-def _faults(faults: ControlSpec, scale: Scale) -> ControlFaults:
-    return ControlFaults(faults.delay * scale.time, faults.loss, faults.duplicate, faults.reorder)
-
-
-def _longest_queue_s(fabric: Fabric) -> float:
-    return max((link.queue_s for link in fabric.links), default=0.0)
-
-
-def _with_ports(event: EventPlan, fabric: Fabric) -> EventPlan:
-    """Return an event with the ports of a link that it names by its nodes."""
-    target = event.target
-    if target is None or target.kind != "link" or any(":" in name for name in target.names):
-        return event
-    link = fabric.link_between(*target.names)
-    return replace(event, target=Target("link", (str(link.a), str(link.b))))
-
-
-def _event(name: str, event: EventSpec, scale: Scale) -> EventPlan:
-    when = event.when
-    with at(f"events.{name}.control"):
-        control = None if event.control is None else _faults(event.control, scale)
-    return EventPlan(
-        name,
-        When(
-            when.start,
-            None if when.at is None else when.at * scale.time,
-            when.job,
-            when.iteration,
-            when.started,
-            when.ended,
-            when.after,
-            when.granted,
-        ),
-        event.do,
-        event.target,
-        event.back_after * scale.time,
-        event.jobs,
-        event.then,
-        event.circuits,
-        control,
-        dilated(event.effects, scale.time),
-    )

@@ -17,11 +17,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ringlight.experiments.language.build import Builder, Concrete, checked
+from ringlight.experiments.language.build import Builder, Concrete
 from ringlight.experiments.language.checks import check_file, circle_in
 from ringlight.experiments.language.job_sources import source_of
 from ringlight.experiments.language.paths import AUTO, like, put
 from ringlight.experiments.language.plan import ChosenScale, RunPlan, Setting
+from ringlight.experiments.language.sections import checked
 from ringlight.experiments.language.spec import FileSpec, RunSpec, keys_of
 from ringlight.experiments.language.text import (
     SCENARIO_BYTES,
