@@ -17,14 +17,8 @@ from typing import Any
 import pytest
 import requests
 
-from ringlight.experiments.backends.emulation.lab import (
-    RESTARTS,
-    WITHOUT_SWITCH_S,
-    EmulatedLab,
-    _Job,
-    _Run,
-    is_planned,
-)
+from ringlight.experiments.backends.emulation.lab import RESTARTS, WITHOUT_SWITCH_S, EmulatedLab
+from ringlight.experiments.backends.emulation.run_state import LabJob, LabRun, is_planned
 from ringlight.experiments.backends.protocol import BackendError
 from ringlight.experiments.record.events import JobState
 from ringlight.experiments.record.lab_records import ProcessBack, ProcessEnded
@@ -258,7 +252,7 @@ def test_too_few_descriptors_are_found_however_deep_they_lie() -> None:
 def test_a_recovery_between_two_looks_is_on_record_as_one_that_was_seen(*, seen: bool) -> None:
     lab = lab_of_run("")
     (plan,) = lab._now.plan.jobs[:1]
-    job = _Job(plan, "own", {}, state="RUNNING", released=True, gpus=["g0", "g1"])
+    job = LabJob(plan, "own", {}, state="RUNNING", released=True, gpus=["g0", "g1"])
     lost = {"t": 2.0, "event": "lost", "rank": 1, "gpu": "g1", "reason": ""}
     recovered = {"t": 2.14, "event": "recovered", "iteration": 3, "ranks": ["g0", "g2"]}
     answers = [("RECOVERING", ["g0", "g1"], [lost]), ("READY", ["g0", "g2"], [recovered])]
@@ -290,9 +284,9 @@ def test_a_job_is_looked_at_often_only_while_an_event_waits_for_its_iteration() 
     when = "when: {job: red, iteration: 2}"
     event = f"events: [{{name: later, {when}, do: kill, target: controller, back_after: 1 s}}]"
     (plan,) = experiment(event).plans
-    job = _Job(plan.jobs[0], "1", {}, released=True, state="RUNNING")
+    job = LabJob(plan.jobs[0], "1", {}, released=True, state="RUNNING")
     other = replace(job, plan=replace(job.plan, name="another"))
-    run = _Run(plan, *([None] * 4), jobs={"red": job})  # type: ignore[arg-type]
+    run = LabRun(plan, *([None] * 4), jobs={"red": job})  # type: ignore[arg-type]
     assert job.triggers(run.to_come)
     assert not other.triggers(run.to_come)
     assert not replace(job, state="SUCCEEDED").triggers(run.to_come)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ringlight.experiments.backends.emulation import lab as emulation
-from ringlight.experiments.backends.emulation.lab import carried
+from ringlight.experiments.backends.emulation.link_counters import carried
 from ringlight.fabric.parts import Link, Port
 from tests.unit.test_emulation_requests import SWITCH, plan_of
 

@@ -10,13 +10,14 @@ from pydantic import ValidationError
 
 from ringlight.controller.rest.requests import JobRequest
 from ringlight.experiments.backends.emulation.backend import EmulationBackend
-from ringlight.experiments.backends.emulation.lab import EmulatedLab, _Job, goes_on
+from ringlight.experiments.backends.emulation.lab import EmulatedLab
 from ringlight.experiments.backends.emulation.requests import (
     job_request,
     only_simulated,
     peer_timeout_s,
 )
 from ringlight.experiments.backends.emulation.rest import set_circuits
+from ringlight.experiments.backends.emulation.run_state import LabJob, goes_on
 from ringlight.experiments.backends.protocol import BackendError
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.expand import parse
@@ -186,7 +187,7 @@ def test_a_job_that_went_on_is_told_to_run_once(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(EmulatedLab, "_events", lambda *_: True)
     monkeypatch.setattr(EmulatedLab, "_tell_state", lambda _, job, *__: told.append(job.state))
     plan: Any = SimpleNamespace(guest=None)
-    job = _Job(plan, "1", {}, state="RUNNING", released=True)
+    job = LabJob(plan, "1", {}, state="RUNNING", released=True)
     for _ in range(3):
         lab._look_at(job)
     assert told == ["SUCCEEDED"]
@@ -207,7 +208,7 @@ def test_a_recovery_is_told_once_that_ends_between_state_and_events() -> None:
     lab._api = SimpleNamespace(get=get)  # type: ignore[assignment]
     lab._found, lab._now = [], SimpleNamespace(plan=SimpleNamespace(name="run"))  # type: ignore[assignment]
     plan: Any = SimpleNamespace(guest=None, name="red")
-    job = _Job(plan, "1", {}, state="READY", released=True)
+    job = LabJob(plan, "1", {}, state="READY", released=True)
     for _ in range(4):
         lab._look_at(job)
     told = [record.state for record in lab._found if isinstance(record, JobState)]

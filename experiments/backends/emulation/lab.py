@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Any
 
 from ringlight.experiments.backends.emulation.actions import Actions
 from ringlight.experiments.backends.emulation.drifts import DriftLog
 from ringlight.experiments.backends.emulation.flows import FlowLog
+from ringlight.experiments.backends.emulation.guest_log import GuestLog
+from ringlight.experiments.backends.emulation.light_log import LightLog
 from ringlight.experiments.backends.emulation.linktest import LinkTest
+from ringlight.experiments.backends.emulation.load_log import LoadLog
 from ringlight.experiments.backends.emulation.reference import References
 from ringlight.experiments.backends.emulation.requests import job_request
 from ringlight.experiments.backends.emulation.rest import (
@@ -27,8 +29,8 @@ from ringlight.experiments.backends.emulation.rest import (
     lit_circuits,
     set_circuits,
 )
+from ringlight.experiments.backends.emulation.run_state import LabJob, LabRun, goes_on, is_planned
 from ringlight.experiments.backends.protocol import BackendError
-from ringlight.experiments.backends.simulation.carriers import Carrier, carriers
 from ringlight.experiments.client import Api, ApiError, Unreachable
 from ringlight.experiments.language.plan import EventPlan, JobPlan, RunPlan, Setting
 from ringlight.experiments.record.events import (
@@ -40,30 +42,17 @@ from ringlight.experiments.record.events import (
     Released,
     WorkerLost,
 )
-from ringlight.experiments.record.lab_records import (
-    LinkBytes,
-    PortRate,
-    ProcessBack,
-    ProcessEnded,
-    ProcessorLoad,
-)
-from ringlight.experiments.record.light_records import (
-    Circuits,
-    LightCounters,
-)
+from ringlight.experiments.record.lab_records import PortRate, ProcessBack, ProcessEnded
+from ringlight.experiments.record.light_records import Circuits
 from ringlight.experiments.record.lines import record_of
-from ringlight.experiments.record.writing import writing
-from ringlight.fabric.parts import Link
-from ringlight.fabric.planes.choice import lit_planes
-from ringlight.testbed import load
 from ringlight.testbed.deaths import Death
-from ringlight.testbed.devices import DeviceLog, device_kinds
-from ringlight.testbed.faults import FaultClient, FaultError
+from ringlight.testbed.devices import device_kinds
+from ringlight.testbed.faults import FaultClient
 from ringlight.testbed.processes import LabProcesses
 from ringlight.workloads.packed import pack
 
-#: Seconds between two looks at everything; at what somebody waits for; at the processors' load.
-LOOK_S, GLANCE_S, LOAD_S = 0.2, 0.03, 0.5
+#: Seconds between two looks at everything; at what somebody waits for.
+LOOK_S, GLANCE_S = 0.2, 0.03
 #: Deadlines in seconds: the controller's answer when nobody killed it, a release that it refuses, the
 #: end of cancelled jobs.
 ANSWER_S, RELEASE_S, CANCEL_S = 15.0, 5.0, 30.0
@@ -71,78 +60,8 @@ ANSWER_S, RELEASE_S, CANCEL_S = 15.0, 5.0, 30.0
 RESTARTS = 3
 #: A run goes on so long without Open vSwitch, whose monitor starts it again after some of its ends, seconds.
 WITHOUT_SWITCH_S = 5.0
-#: By switch and port: bytes received and sent.
-PortBytes = Mapping[tuple[str, int], tuple[int, int]]
 #: Besides the ends: what is on record of a job's states.
 _TOLD = ("READY", "RUNNING", "RECOVERING", *ENDED)
-
-
-@dataclass
-class _Job:
-    """A submitted job. ``segments``: numbers of ranks, each from an iteration on. ``gpus``: as last told;
-    ``lost_s``: when it last lost one."""
-
-    plan: JobPlan
-    id: str
-    request: Mapping[str, Any]
-    state: str = "PENDING"
-    released: bool = False
-    cursor: int = 0
-    #: For a job of guests: the links' counters before its start, and the jobs that ran beside it.
-    before: PortBytes = field(default_factory=dict)
-    beside: set[str] = field(default_factory=set)
-    segments: list[tuple[int, int]] = field(default_factory=list)
-    gpus: list[str] = field(default_factory=list)
-    lost_s: float | None = None
-
-    @property
-    def ended(self) -> bool:
-        return self.state in ENDED
-
-    @property
-    def awaited(self) -> bool:
-        """Return whether the run waits for the job's next state."""
-        return not self.released and not self.ended
-
-    def triggers(self, events: Iterable[EventPlan]) -> bool:
-        """Return whether an event waits for an iteration of this job; False once the job has ended."""
-        name = self.plan.name
-        return not self.ended and any(event.when.job == name for event in events)
-
-
-@dataclass
-class _Run:
-    plan: RunPlan
-    flows: FlowLog
-    devices: list[DeviceLog]
-    drifts: DriftLog
-    load: load.ProcessorLoad
-    jobs: dict[str, _Job] = field(default_factory=dict)
-    #: Jobs to release together, tried until then.
-    releases: list[tuple[list[_Job], float]] = field(default_factory=list)
-    #: Where the series goes on: from the first release.
-    since_s: float | None = None
-    next_look_s: float = 0.0
-    next_load_s: float = 0.0
-    #: When the controller last answered, or was away on purpose.
-    heard_s: float = field(default_factory=time.monotonic)
-    #: Processes that have ended and are not back: since when.
-    away: dict[tuple[str, str], float] = field(default_factory=dict)
-    #: Whether an event has killed the controller, and its process is not started again yet.
-    killed: bool = False
-    #: What links had done to frames before.
-    #: Submissions that nobody answered.
-    unanswered: set[str] = field(default_factory=set)
-    #: Names of the events that have been made to happen.
-    performed: set[str] = field(default_factory=set)
-
-    @property
-    def ids(self) -> dict[str, str]:
-        return {name: job.id for name, job in self.jobs.items() if not job.ended}
-
-    @property
-    def to_come(self) -> list[EventPlan]:
-        return [event for event in self.plan.events if event.name not in self.performed]
 
 
 class EmulatedLab:
@@ -163,7 +82,9 @@ class EmulatedLab:
         self._links, self._references, self._facts = links, references, facts
         self._faults = FaultClient(processes.inventory["agent"])
         self._actions = Actions(processes, api, self._faults)
-        self._now: _Run | None = None
+        self._light = LightLog(api, self._faults, setting.fabric)
+        self._guests = GuestLog(api, processes, setting.fabric)
+        self._now: LabRun | None = None
         #: Not from the begin of a run to its end: one that was broken off leaves a lab that nobody knows.
         self._known = True
         self._found: list[Record] = []
@@ -172,7 +93,7 @@ class EmulatedLab:
         return time.monotonic()
 
     @property
-    def _run(self) -> _Run:
+    def _run(self) -> LabRun:
         if self._now is None:
             raise BackendError("no run has begun")
         return self._now
@@ -190,8 +111,8 @@ class EmulatedLab:
             logs = [kind.log(self.processes.inventory) for kind in device_kinds().values()]
             devices = [log for log in logs if log is not None]
             drifts = DriftLog(self._api, plan)
-            self._now = _Run(plan, flows, devices, drifts, load.ProcessorLoad(self.processes.lab.id))
-            self._light("before")
+            self._now = LabRun(plan, flows, devices, drifts, LoadLog(self.processes, self._faults, plan.name))
+            self._found += self._light.counters(plan.name, "before")
 
     def submit(self, job: JobPlan) -> str | None:
         run = self._run
@@ -209,7 +130,7 @@ class EmulatedLab:
                 return str(error)
             raise BackendError(f"job {job.name}: {error}") from None
         run.unanswered.discard(job.name)
-        run.jobs[job.name] = _Job(job, str(document["id"]), request)
+        run.jobs[job.name] = LabJob(job, str(document["id"]), request)
         return None
 
     def _answered(self, name: str) -> dict[str, Any] | None:
@@ -252,8 +173,8 @@ class EmulatedLab:
             self._look()
             self._found += run.flows.read()
             self._found += run.drifts.look(now=True)
-            self._light("after")
-            self._planes()
+            self._found += self._light.counters(run.plan.name, "after")
+            self._found += self._light.planes(run.plan.name, {job.id: job.plan for job in run.jobs.values()})
             for log in run.devices:
                 self._found += log.records(t=time.monotonic(), run=run.plan.name)
             self._note(Circuits, circuits=[list(pair) for pair in lit_circuits(self._api)])
@@ -307,16 +228,6 @@ class EmulatedLab:
         name = "" if self._now is None else self._now.plan.name
         self._found += [self._links.astray.record(death, name) for death in self.processes.astray()]
 
-    def _busiest(self, own: Mapping[str, float]) -> dict[str, float]:
-        """Shares of the processors' time: of the host whose processors the lab itself keeps busiest."""
-        loads = [own]
-        if "hosts" in self.processes.inventory:
-            # A host that does not answer is missed elsewhere.
-            with suppress(FaultError):
-                loads += self._faults.loads().values()
-        most = max(loads, key=lambda load: load["busy"] - load["others"])
-        return {name: round(share, 4) for name, share in most.items()}
-
     def _note_deaths(self, deaths: Iterable[Death]) -> None:
         run = self._run
         for death in deaths:
@@ -364,9 +275,7 @@ class EmulatedLab:
         whole = now_s >= run.next_look_s
         if whole:
             run.next_look_s = now_s + LOOK_S
-        if now_s >= run.next_load_s:
-            run.next_load_s = now_s + LOAD_S
-            self._note(ProcessorLoad, **self._busiest(asdict(run.load.shares())))
+        self._found += run.load.look()
         with ending_runs():
             try:
                 if not run.killed:
@@ -392,7 +301,7 @@ class EmulatedLab:
             self._found += run.flows.look()
             self._found += run.drifts.look()
 
-    def _look_at(self, job: _Job) -> None:
+    def _look_at(self, job: LabJob) -> None:
         # The state first: what it says is then already in the events.
         document, known, segments = self._api.get(f"/v1/jobs/{job.id}"), job.state, job.segments
         caught_up = self._events(job)
@@ -405,7 +314,7 @@ class EmulatedLab:
             return
         if state in ENDED and job.plan.guest is not None:
             # Before its end counts as seen: should the controller go away meanwhile, all is asked again.
-            self._keep_of_guests(job)
+            self._found += self._guests.keep(job, self._run.plan.name)
         job.state, job.gpus = state, gpus
         job.segments = job.segments or [(len(gpus), 0)]
         if state not in _TOLD:
@@ -415,10 +324,10 @@ class EmulatedLab:
             t = job.lost_s or t
         self._tell_state(job, t, reason)
 
-    def _tell_state(self, job: _Job, t: float, reason: str | None = None) -> None:
+    def _tell_state(self, job: LabJob, t: float, reason: str | None = None) -> None:
         self._note(JobState, t=t, job=job.plan.name, state=job.state, gpus=job.gpus, reason=reason)
 
-    def _events(self, job: _Job, *, fresh: bool = False) -> bool:
+    def _events(self, job: LabJob, *, fresh: bool = False) -> bool:
         """Read the new events of a job. Return whether the controller has all events that were read of the
         job before.
 
@@ -455,8 +364,8 @@ class EmulatedLab:
             documents = [self._api.get(f"/v1/jobs/{job.id}") for job in jobs]
             going = [document for document in documents if document["state"] not in ENDED]
             if any(document["t_released"] is None for document in going):
-                self._released_planes()
-                self._count_before(jobs)
+                self._found += self._light.released(run.plan.name)
+                self._guests.count_before(jobs, run.jobs.values())
                 body = {"jobs": [document["id"] for document in going], "delay_s": RELEASE_DELAY_S}
                 try:
                     going = self._api.post("/v1/jobs/release", body)
@@ -473,45 +382,6 @@ class EmulatedLab:
                 run.since_s = run.since_s or time.monotonic()
                 self._note(Released, jobs=[job.plan.name for job in jobs], at=released_s)
 
-    def _count_before(self, jobs: Sequence[_Job]) -> None:
-        """Read the byte counters of links before jobs of guests start."""
-        run = self._run
-        for job in jobs:
-            if job.plan.guest is not None:
-                job.before = self._port_bytes()
-        running = [job for job in run.jobs.values() if (job.released or job in jobs) and not job.ended]
-        for job in running:
-            job.beside |= {other.plan.name for other in running if other is not job}
-
-    def _port_bytes(self) -> PortBytes:
-        counters: Iterable[dict[str, Any]] = self._api.get("/v1/port-bytes")
-        return {
-            (entry["switch"], entry["port"]): (entry["rx_bytes"], entry["tx_bytes"]) for entry in counters
-        }
-
-    def _keep_of_guests(self, job: _Job) -> None:
-        """Record the bytes that links carried, and write the output of every rank's command to the logs."""
-        after = self._port_bytes() if job.before else {}
-        folder = self.processes.logs / "output" / self._run.plan.name
-        with writing(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            for rank in range(job.plan.gpus):
-                try:
-                    output = self._api.get(f"/v1/jobs/{job.id}/output/{rank}")
-                except ApiError as error:
-                    if error.status == HTTPStatus.NOT_FOUND:
-                        # One that was never begun has said nothing.
-                        continue
-                    output = {"stdout": "", "stderr": f"ringlight: the output could not be read: {error}\n"}
-                for stream in ("stdout", "stderr"):
-                    path = folder / f"{job.plan.name}-{rank}.{stream}.txt"
-                    path.write_text(output[stream], encoding="utf-8")
-        if job.before:
-            links = [
-                entry for link in self.setting.fabric.links for entry in carried(link, job.before, after)
-            ]
-            self._note(LinkBytes, job=job.plan.name, links=links, beside=sorted(job.beside))
-
     def _samples(self) -> None:
         run = self._run
         if run.since_s is None:
@@ -521,40 +391,6 @@ class EmulatedLab:
             run.since_s = max(run.since_s, sample["t"])
 
     # -- around a run
-
-    def _light(self, moment: str) -> None:
-        """The kernel's counters of the light and the agents', where there are O-NICs."""
-        if not self.setting.fabric.onics:
-            return
-        kernel = self._faults.light_counters()
-        agents = {
-            entry["gpu"]: {"epoch": entry["status"]["epoch"], "counters": entry["status"]["counters"]}
-            for entry in self._api.get("/v1/onics")
-            if entry.get("status")
-        }
-        self._note(LightCounters, moment=moment, kernel=kernel, agents=agents)
-
-    def _released_planes(self) -> None:
-        """Record planes that have light of their own, once the first jobs are released."""
-        for plane in lit_planes(self.setting.fabric):
-            carrier = carriers().get(plane.kind, Carrier)
-            read = partial(self._of_plane, plane.name)
-            self._found += carrier.emulated_at_release(
-                plane.name, read, t=time.monotonic(), run=self._run.plan.name
-            )
-
-    def _planes(self) -> None:
-        """Record what the controller did with planes that have light of their own."""
-        run = self._run
-        jobs = {job.id: job.plan for job in run.jobs.values()}
-        for plane in lit_planes(self.setting.fabric):
-            read = partial(self._of_plane, plane.name)
-            now_s = time.monotonic()
-            carrier = carriers().get(plane.kind, Carrier)
-            self._found += carrier.emulated(plane.name, read, jobs, t=now_s, run=run.plan.name)
-
-    def _of_plane(self, name: str, part: str) -> Any:
-        return self._api.get(f"/v1/planes/{name}{part}")
 
     def _cancel(self) -> None:
         """Jobs that still go on have been given up; the next run needs their GPUs."""
@@ -571,41 +407,3 @@ class EmulatedLab:
     def _note(self, kind: type[Record], /, t: float | None = None, **fields: Any) -> None:
         t_s = time.monotonic() if t is None else t
         self._found.append(kind(t=t_s, run=self._run.plan.name, **fields))
-
-
-#: What a run's event calls a process of each kind.
-_TARGETS = {"optical switch": "switch {}", "O-NIC agent": "agent {}"}
-
-
-def is_planned(plan: RunPlan, death: Death) -> bool:
-    """Return whether a run has an event that kills this process."""
-    words = {f"{death.kind} {death.name}", _TARGETS.get(death.kind, death.kind).format(death.name)}
-    return any(event.do == "kill" and str(event.target) in words for event in plan.events)
-
-
-def carried(link: Link, before: PortBytes, after: PortBytes) -> list[dict[str, Any]]:
-    """Return the bytes in each direction of a link with a packet switch at an end, as the switch's port
-    counted them.
-
-    Of a link between two switches the sender counts. A switch that was restarted meanwhile is left out.
-    """
-    sent_bytes: dict[tuple[str, str], int] = {}
-    for near in (link.a, link.b):
-        key, far = (near.node, near.number), link.other(near)
-        if key in before and key in after:
-            received, sent = (now - then for now, then in zip(after[key], before[key], strict=True))
-            if min(received, sent) < 0:
-                continue
-            sent_bytes[str(near), str(far)] = sent
-            sent_bytes.setdefault((str(far), str(near)), received)
-    return [{"from": a, "to": b, "bytes": count} for (a, b), count in sorted(sent_bytes.items())]
-
-
-def goes_on(segments: Sequence[tuple[int, int]], ranks: int, first: int) -> list[tuple[int, int]]:
-    """Return the numbers of ranks, each from an iteration on, of a job that resumes with ``ranks`` at
-    ``first``.
-
-    Iterations that the job did from ``first`` on before are done again.
-    """
-    kept = [segment for segment in segments if segment[1] < first]
-    return kept if kept and kept[-1][0] == ranks else [*kept, (ranks, first)]

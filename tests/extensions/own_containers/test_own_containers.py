@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from ringlight.containers.image import ROOT
 from ringlight.experiments.analysis.carrying import demand_of
 from ringlight.experiments.analysis.metrics import Context, rows_of, table
-from ringlight.experiments.backends.emulation import backend
+from ringlight.experiments.backends.emulation import backend, run_state
 from ringlight.experiments.backends.emulation import lab as emulation
 from ringlight.experiments.backends.emulation.backend import EmulationBackend
 from ringlight.experiments.backends.emulation.requests import job_request
@@ -325,8 +325,8 @@ def test_the_end_of_a_container_is_told_though_the_controller_went_away_meanwhil
     answers: Any = Answers()
     nothing: Any = None
     lab = emulation.EmulatedLab(plan.setting, processes, answers, nothing, nothing, nothing)
-    lab._now = emulation._Run(plan, nothing, nothing, nothing, nothing)
-    job = emulation._Job(plan.job("own"), "own", {}, state="RUNNING", released=True)
+    lab._now = run_state.LabRun(plan, nothing, nothing, nothing, nothing)
+    job = run_state.LabJob(plan.job("own"), "own", {}, state="RUNNING", released=True)
     answers.away.add("/v1/jobs/own/output/0")
     with pytest.raises(Unreachable):
         lab._look_at(job)
