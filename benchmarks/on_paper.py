@@ -28,13 +28,13 @@ from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.expand import parse
 from ringlight.experiments.record.events import RunEnded
 from ringlight.experiments.runner.experiment import one_alone
-from ringlight.fabric.cut import cut
+from ringlight.extensions.hosts.certificates import make_certificates
+from ringlight.extensions.hosts.cluster import hosts_of
+from ringlight.extensions.hosts.cut import cut
 from ringlight.fabric.frames import LARGEST_MTU_BYTES
 from ringlight.testbed.emulation import calibration
 from ringlight.testbed.emulation.clean import clean
 from ringlight.testbed.emulation.kernel import netlink
-from ringlight.testbed.hosts.certificates import make_certificates
-from ringlight.testbed.hosts.cluster import hosts_of
 from ringlight.testbed.lab import Lab, new_lab
 from ringlight.testbed.parts import Tunnel
 from tests.integration.controller_rig import free_port

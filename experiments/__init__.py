@@ -12,6 +12,7 @@ results.frame()        # the same for pandas, where it is installed
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from ringlight.experiments.analysis.rows import Row
+    from ringlight.experiments.backends.protocol import Backend
     from ringlight.experiments.language.expand import Experiment
 
 
@@ -57,30 +59,29 @@ def run(
     arms: Collection[str] = (),
     runs: str | Path = "runs",
     processes: int | None = None,
-    dask: str | None = None,
+    executor: str | None = None,
 ) -> Results:
     """Make the runs of an experiment, or of a YAML file. Return their results.
 
     Like ``ringlight simulate``, or ``ringlight run`` with the backend ``emulation``. A script that makes many
     runs needs the usual ``if __name__ == "__main__":``, because the runs are spread over processes that read
-    the script again. ``dask``: address of a scheduler, whose workers compute simulated runs and whose hosts
-    build the labs of emulated runs.
+    the script again. ``executor``: machines of an extension that compute simulated runs, or build the labs of
+    emulated runs, ``NAME:ADDRESS``.
 
     Raises ValueError for another backend, ScenarioError, BackendError, LabError and WriteError with one line.
     """
     from ringlight.experiments.analysis.rows import from_json
     from ringlight.experiments.runner.command import backend_named, carry_out_experiment
+    from ringlight.experiments.runner.executor_kinds import backend_at
 
     loaded = load(experiment) if isinstance(experiment, str | Path) else experiment
-    if backend == "emulation" and dask is not None:
-        from ringlight.experiments.runner.hosts import HostsBackend
-        from ringlight.testbed.hosts.cluster import hosts_of
-
-        with hosts_of(dask) as cluster:
-            on_hosts = HostsBackend("docker", cluster)
-            done, result = carry_out_experiment(loaded, on_hosts, Path(runs), arms=arms, processes=processes)
-    else:
+    with ExitStack() as opened:
+        made_by: Backend
+        if backend == "emulation" and executor is not None:
+            made_by, executor = opened.enter_context(backend_at(executor)), None
+        else:
+            made_by = backend_named(backend)
         done, result = carry_out_experiment(
-            loaded, backend_named(backend), Path(runs), arms=arms, processes=processes, dask=dask
+            loaded, made_by, Path(runs), arms=arms, processes=processes, executor=executor
         )
     return Results(done.path, from_json(result), done.failures, result)

@@ -189,9 +189,13 @@ def labs_at(ports: Iterable[int]) -> list[str]:
 
 
 class OtherParts(Protocol):
-    """Parts of a lab that stand on other hosts."""
+    """Parts of a lab that stand on other hosts. ``mtu_bytes``: IP packets of workers are no longer."""
 
-    logs: Mapping[str, bytes]
+    mtu_bytes: int
+
+    @property
+    def logs(self) -> Mapping[str, bytes]:
+        """Return the last of each part's log, by host, once the part has ended."""
 
     def begin(self, state: Path, runtime: str, options: Sequence[str]) -> list[str]:
         """Have them built with the options of all testbeds. Return the options of the first part's."""

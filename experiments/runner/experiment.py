@@ -31,12 +31,12 @@ from ringlight.experiments.record.environment import describe_machine
 from ringlight.experiments.record.events import Record, RunEnded, RunFailed, read_records
 from ringlight.experiments.record.folder import RunFolder
 from ringlight.experiments.record.version import code_version
+from ringlight.experiments.runner.executor_kinds import lost
 from ringlight.experiments.runner.larger import MOST
 from ringlight.experiments.runner.progress import COMPUTED_EVERY_S, Notes, Reporter
 from ringlight.experiments.runner.repeats import Repeats
 from ringlight.experiments.runner.timeline import run_group
 from ringlight.fabric.values import under
-from ringlight.testbed.hosts.cluster import lost
 
 #: Least time between two lines of a sweep's progress, seconds.
 _LINE_S = 5.0
@@ -236,7 +236,7 @@ def _spread(
         elif isinstance(error, BackendError):
             why = f"a worker was refused: {error}; give it the same."
         elif not isinstance(error, BrokenExecutor):
-            why = f"Dask lost runs that were under way: {str(error) or 'its scheduler is gone'}."
+            why = f"runs that were under way were lost: {str(error) or 'nobody makes them any more'}."
         raise BackendError(f"{why} Go on with: --resume {folder.path}") from None
 
 

@@ -70,16 +70,6 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "testbed.forkserver",
         "testbed.lab",
     ),
-    "testbed.hosts": (
-        "fabric",
-        "containers.image",
-        "testbed.forkserver",
-        "testbed.lab",
-        "testbed.parts",
-        "testbed.preloaded",
-        "testbed.processes",
-        "testbed.services",
-    ),
     "testbed.emulation": ("fabric", "containers", "testbed"),
     "testbed.emulation.agent": ("fabric", "containers", "testbed", "controller.web"),
     "testbed.emulation.parts": ("fabric", "testbed", "controller.web"),
@@ -113,9 +103,7 @@ for _room, _others in OF_EXPERIMENTS.items():
 MAY_IMPORT["experiments.runner"] += (
     "testbed.devices",
     "testbed.lab_programs",
-    "testbed.hosts",
     "testbed.lab",
-    "testbed.parts",
     "testbed.emulation.calibration",
     "testbed.preloaded",
 )

@@ -206,25 +206,6 @@ def test_a_bad_scenario_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
         (["simulate", str(BUNDLED), "--latency", "soon"], 2, "--latency"),
         (["simulate", str(BUNDLED), "--latency", "-1 ms"], 2, "--latency"),
         (["simulate", str(BUNDLED), "--mtu", "10"], 2, "--mtu"),
-        (["simulate", str(BUNDLED), "--dask", "local", "--processes", "1"], 2, "give one of them"),
-        (
-            ["run", str(BUNDLED), "--dask", "tcp://10.9.8.7:1"],
-            1,
-            "who reaches tcp://10.9.8.7:1 runs programs as root",
-        ),
-        (
-            ["crosscheck", str(BUNDLED), "--dask", "tls://h:1", "--rest", "127.0.0.1:1"],
-            2,
-            "--rest: without effect",
-        ),
-        (["run", str(BUNDLED), "--dask", "tls://h:1", "--tls-cert", "a"], 2, "--tls-cert: without effect"),
-        (["bench", str(BUNDLED), "--dask", "tls://h:1", "--simulate"], 2, "--dask: not with --simulate"),
-        (["bench", str(BUNDLED), "--hosts", "2", "--simulate"], 2, "--hosts: not with --simulate"),
-        *(
-            ([command, str(BUNDLED), "--hosts", "2"], 2, "--hosts: only with --dask")
-            for command in ("run", "bench", "crosscheck", "up")
-        ),
-        (["up", str(BUNDLED), "--dask", "tls://h:1", "--rest", "127.0.0.1:1"], 2, "--rest: without effect"),
         (["simulate", str(BUNDLED), "--resume", "nowhere"], 2, "nowhere: not a run folder"),
         (["crosscheck", str(BUNDLED), "--arm", "torus"], 2, "there is no arm torus"),
         (["crosscheck", str(BUNDLED), "--runtime", "vm"], 2, "'--runtime': 'vm' is not one of"),
@@ -234,6 +215,7 @@ def test_a_bad_scenario_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
         (["results", "nowhere"], 2, "nowhere/result.json: cannot be read"),
         (["bench", "nowhere.yaml", "--simulate"], 2, "ringlight: nowhere.yaml: cannot be read"),
         (["simulate", str(BUNDLED), "--executor", "none"], 2, "--executor: there is no executor 'none'"),
+        (["simulate", str(BUNDLED), "--executor", "none:1", "--processes", "1"], 2, "give one of them"),
         (["ocs", "replace", "ocs0", "1:21"], 2, "'1:21' is not INGRESS-EGRESS"),
         (["ocs", "plan", "a:1"], 2, "'a:1' is not SWITCH:INGRESS-EGRESS"),
         (["ocs", "apply", "a:1-2@"], 2, "'a:1-2@' is not SWITCH:INGRESS-EGRESS"),

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ringlight.fabric.cut import Cut
-from ringlight.testbed.hosts.cluster import Cluster, Host
-from ringlight.testbed.hosts.kept import take_left
-from ringlight.testbed.hosts.part import (
+from ringlight.extensions.hosts.cluster import Cluster, Host
+from ringlight.extensions.hosts.cut import Cut
+from ringlight.extensions.hosts.kept import take_left
+from ringlight.extensions.hosts.part import (
     PartOrder,
     free_door,
     keep_part,

@@ -27,30 +27,30 @@ from ringlight.experiments.record.events import RunFailed
 from ringlight.experiments.record.folder import RunFolder
 from ringlight.experiments.record.version import code_version
 from ringlight.experiments.record.writing import write_whole
+from ringlight.experiments.runner.executor_kinds import lost
 from ringlight.experiments.runner.experiment import one_alone
 from ringlight.experiments.runner.foretold import Foreteller
 from ringlight.experiments.runner.progress import Reporter
 from ringlight.experiments.runner.repeats import Repeats
-from ringlight.fabric.cut import Cut, cut
-from ringlight.fabric.frames import SMALLEST_MTU_BYTES
-from ringlight.fabric.keys import plugged
-from ringlight.fabric.topology import Fabric
-from ringlight.fabric.values import under
-from ringlight.testbed.hosts.cluster import Cluster, Host, OwnWorker, known_hosts, lost
-from ringlight.testbed.hosts.forks import fork_from_now_on, forked_labs
-from ringlight.testbed.hosts.kept import end_forsaken, log_of, looked_after
-from ringlight.testbed.hosts.probe import Needs, Way, checked_ways, probed
-from ringlight.testbed.hosts.readiness import (
+from ringlight.extensions.hosts.cluster import Cluster, Host, OwnWorker, known_hosts
+from ringlight.extensions.hosts.cut import Cut, cut
+from ringlight.extensions.hosts.forks import KEPT_RUN, fork_from_now_on, forked_labs
+from ringlight.extensions.hosts.kept import end_forsaken, log_of, looked_after
+from ringlight.extensions.hosts.probe import Needs, Way, checked_ways, probed
+from ringlight.extensions.hosts.readiness import (
     free_addresses,
     image_present,
     remove_stale,
     why_not_encrypted,
     why_not_ready,
 )
-from ringlight.testbed.hosts.spread import Over, SpreadLab, first_taken
+from ringlight.extensions.hosts.spread import Over, SpreadLab, first_taken
+from ringlight.fabric.frames import SMALLEST_MTU_BYTES
+from ringlight.fabric.keys import plugged
+from ringlight.fabric.topology import Fabric
+from ringlight.fabric.values import under
 from ringlight.testbed.lab import Lab, LabError
 from ringlight.testbed.parts import VXLAN_BYTES, tail
-from ringlight.testbed.preloaded import KEPT_RUN
 
 #: What keys of processes that make runs begin with; in their state, what such a process is to do, and did.
 RUN_KIND, ORDER, MADE = "run ", "order.pickle", "made.pickle"

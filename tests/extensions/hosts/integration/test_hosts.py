@@ -18,7 +18,7 @@ import yaml
 
 from ringlight.experiments.record.runs import AGAIN
 from ringlight.fabric.extension import extensions
-from tests.integration.hosts_rig import ROOT, SCHEDULER, Hosts, NamespaceHost, hosts, kill
+from tests.extensions.hosts.integration.hosts_rig import ROOT, SCHEDULER, Hosts, NamespaceHost, hosts, kill
 
 pytest.importorskip("distributed")
 pytestmark = [pytest.mark.root, pytest.mark.timeout(600)]
@@ -379,12 +379,12 @@ def test_clean_removes_labs_of_all_hosts_and_nothing_else(rig: Hosts) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=90, env=rig.environment)
     lab = json.loads(done.stdout)["lab"]
     assert any(lab in name for name in labs(host))
-    done = rig.ringlight("clean", "--dask", SCHEDULER)
+    done = rig.ringlight("hosts", "clean", "--dask", SCHEDULER)
     assert done.returncode == 0, done.stderr
     assert all(line.startswith("host h2: ") for line in done.stdout.splitlines()[:-1])
     assert not any(lab in name for name in labs(host))
     assert {"rlx-1", "other0"} <= {*labs(host)}
-    assert rig.ringlight("clean", "--dask", SCHEDULER).stdout == "nothing to remove\n"
+    assert rig.ringlight("hosts", "clean", "--dask", SCHEDULER).stdout == "nothing to remove\n"
     for line in ("ip netns del other", "ip link del rlx-1", "ovs-vsctl del-br other0"):
         subprocess.run(host.command(line.split()), check=True, timeout=20)
 
@@ -410,7 +410,13 @@ def test_a_lab_stands_over_both_hosts_for_hands(rig: Hosts, tmp_path: Path) -> N
             link["delay"] = "10 ms"
     (tmp_path / "delayed.yaml").write_text(yaml.safe_dump(scenario))
     up = rig.ringlight(
-        "up", str(tmp_path / "delayed.yaml"), "--arm", "fragmented", "--hosts", "2", "--json", *ON_HOSTS
+        *("hosts", "up", str(tmp_path / "delayed.yaml")),
+        "--arm",
+        "fragmented",
+        "--hosts",
+        "2",
+        "--json",
+        *ON_HOSTS,
     )
     assert up.returncode == 0, up.stderr
     lab = json.loads(up.stdout)
@@ -419,7 +425,7 @@ def test_a_lab_stands_over_both_hosts_for_hands(rig: Hosts, tmp_path: Path) -> N
     kill(rig.workers.pop("h1"))
     rig.start(rig.hosts[0])
     (tmp_path / "lines").write_text(PROMPTED)
-    done = rig.ringlight("shell", lab["lab"], "--file", str(tmp_path / "lines"), "--dask", SCHEDULER)
+    done = rig.ringlight("hosts", "shell", lab["lab"], "--file", str(tmp_path / "lines"), "--dask", SCHEDULER)
     # Refused, and no more: all that is at a node of another host is done there.
     assert done.returncode == 1
     assert "line 6: *** tcpdump: only on host h2 itself, where that node is" in done.stdout
@@ -430,9 +436,9 @@ def test_a_lab_stands_over_both_hosts_for_hands(rig: Hosts, tmp_path: Path) -> N
     assert 40 < shortest["g2"] < 60
     assert 20 < shortest["g3"] < 35
     assert "tor0:3<->tor1:3 (OK OK)" in done.stdout
-    other = rig.ringlight("down", "none", "--dask", SCHEDULER)
+    other = rig.ringlight("hosts", "down", "none", "--dask", SCHEDULER)
     assert (other.returncode, "lab none does not stand" in other.stderr) == (1, True)
-    assert rig.ringlight("down", "--dask", SCHEDULER).stdout == f"ended: {lab['lab']}\n"
+    assert rig.ringlight("hosts", "down", "--dask", SCHEDULER).stdout == f"ended: {lab['lab']}\n"
     until(lambda: not any(map(labs, rig.hosts)), 20)
 
 

@@ -8,9 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from ringlight.extensions.console import distant
-from ringlight.testbed.hosts import sessions
-from ringlight.testbed.hosts.cluster import Cluster, Host
+from ringlight.extensions.hosts import distant, sessions
+from ringlight.extensions.hosts.cluster import Cluster, Host
 
 #: Says each line as the prompt does, and then what becomes of it.
 PROGRAM = """

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from ringlight.testbed.hosts.certificates import make_certificates
-from ringlight.testbed.hosts.cluster import Host, hosts_of, name_of, open_doors
-from ringlight.testbed.hosts.probe import (
+from ringlight.extensions.hosts.certificates import make_certificates
+from ringlight.extensions.hosts.cluster import Host, hosts_of, name_of, open_doors
+from ringlight.extensions.hosts.probe import (
     PROBES,
     Needs,
     Way,

@@ -10,7 +10,13 @@ from functools import cache
 from importlib import import_module
 
 from ringlight.testbed.forkserver import forking
-from ringlight.testbed.preloaded import KEPT, OF_A_HOST, lab_modules
+from ringlight.testbed.preloaded import lab_modules
+
+#: Makes a run of a lab over several hosts, on the first.
+KEPT_RUN = "ringlight.extensions.hosts.kept_run"
+_KEPT = (KEPT_RUN, "distributed")
+#: What a host's worker needs for a lab: to have it made, and to remove what is left.
+_OF_A_HOST = (KEPT_RUN, "ringlight.extensions.hosts.part", "ringlight.testbed.emulation.clean", "docker")
 
 
 @contextmanager
@@ -27,6 +33,6 @@ def fork_from_now_on() -> None:
     The server ends with this process, which itself begins to import the modules that it will need.
     """
     undo = ExitStack()
-    undo.enter_context(forking((*lab_modules(), *KEPT)))
+    undo.enter_context(forking((*lab_modules(), *_KEPT)))
     atexit.register(undo.close)
-    threading.Thread(target=lambda: [*map(import_module, OF_A_HOST)], name="imports", daemon=True).start()
+    threading.Thread(target=lambda: [*map(import_module, _OF_A_HOST)], name="imports", daemon=True).start()

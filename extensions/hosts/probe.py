@@ -19,8 +19,8 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
+from ringlight.extensions.hosts.cluster import Cluster, Host
 from ringlight.fabric.units import format_rate, format_time
-from ringlight.testbed.hosts.cluster import Cluster, Host
 from ringlight.testbed.lab import LabError
 from ringlight.testbed.parts import VXLAN_BYTES, VXLAN_PORT
 

@@ -12,6 +12,8 @@ from typing import Any, cast
 
 import pytest
 
+from ringlight.extensions.hosts.certificates import make_certificates
+from ringlight.extensions.hosts.part import free_door, numbers_taken
 from ringlight.fabric.parts import Port
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.deaths import DeathLog, Deaths
@@ -22,8 +24,6 @@ from ringlight.testbed.emulation.parts.door import Door
 from ringlight.testbed.emulation.parts.front import OtherPart, WorkersOfAll
 from ringlight.testbed.emulation.parts.joint import take_deaths
 from ringlight.testbed.emulation.parts.pulse import Pulse
-from ringlight.testbed.hosts.certificates import make_certificates
-from ringlight.testbed.hosts.part import free_door, numbers_taken
 from ringlight.testbed.lab import Lab
 from ringlight.testbed.parts import CutEnds, Parts, Place, Tls, Tunnel
 from ringlight.testbed.processes import Addresses, LabProcesses
@@ -300,8 +300,8 @@ def test_workers_of_a_lost_host_have_ended_and_its_gpus_are_lost(
 
 
 def test_a_number_of_a_living_lab_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("lab", "hosts.part"):
-        monkeypatch.setattr(f"ringlight.testbed.{module}.STATE_ROOT", tmp_path)
+    for module in ("testbed.lab", "extensions.hosts.part"):
+        monkeypatch.setattr(f"ringlight.{module}.STATE_ROOT", tmp_path)
     lab = Lab("abcd")
     with lab.hold():
         plan().write(lab.state_dir / "part.json")

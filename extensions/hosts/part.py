@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ringlight.testbed.hosts.cluster import OwnWorker
-from ringlight.testbed.hosts.forks import fork_from_now_on
-from ringlight.testbed.hosts.kept import log_of, looked_after
+from ringlight.extensions.hosts.cluster import OwnWorker
+from ringlight.extensions.hosts.forks import fork_from_now_on
+from ringlight.extensions.hosts.kept import log_of, looked_after
 from ringlight.testbed.lab import STATE_ROOT, Lab, LabError
 from ringlight.testbed.parts import FILE, Parts
 

@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
+from ringlight.extensions.hosts.cluster import OwnWorker
 from ringlight.testbed.forkserver import Process, start_process
-from ringlight.testbed.hosts.cluster import OwnWorker
 from ringlight.testbed.lab import STATE_ROOT, Lab, LabError, new_lab
 from ringlight.testbed.parts import LOG, tail
 from ringlight.testbed.processes import belongs_to, remove

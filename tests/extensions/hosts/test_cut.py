@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 
 import pytest
 
+from ringlight.containers.image import ROOT
 from ringlight.experiments.language.expand import load
-from ringlight.fabric.cut import Cut, cut
+from ringlight.extensions.hosts.cut import Cut, cut
 from ringlight.fabric.topology import Fabric
 
-SCENARIOS = Path(__file__).resolve().parents[2] / "scenarios"
+SCENARIOS = ROOT / "scenarios"
 
 
 @cache

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
+from ringlight.experiments.cli.common import fail
+
 if TYPE_CHECKING:
-    from ringlight.testbed.hosts.cluster import Cluster, Host
+    from ringlight.extensions.hosts.cluster import Cluster, Host
 
 Answer = TypeVar("Answer")
 
@@ -28,7 +30,7 @@ def converse(cluster: Cluster, host: str, lab: str, lines: Iterable[str] | None)
 
     Raises LabError.
     """
-    from ringlight.testbed.hosts.sessions import begin_session, end_session, tell_session
+    from ringlight.extensions.hosts.sessions import begin_session, end_session, tell_session
 
     (there,) = (candidate for candidate in cluster.hosts if candidate.name == host)
     command = [sys.executable, "-m", "ringlight.experiments.cli.app", "shell", lab, "--file", "-"]
@@ -47,13 +49,29 @@ def converse(cluster: Cluster, host: str, lab: str, lines: Iterable[str] | None)
         _asked(cluster, there, end_session, session)
 
 
+def lab_among(cluster: Cluster, lab_id: str | None) -> tuple[str, str]:
+    """Return the first host and the id of the lab with an id, or of the only one that stands on hosts.
+
+    Raises UserError.
+    """
+    from ringlight.extensions.hosts.standing import standing_here
+
+    there = cluster.ask(standing_here)
+    labs = {str(facts["lab"]): name for name, labs_of_host in there.items() for facts in labs_of_host}
+    if lab_id is None and len(labs) == 1:
+        (lab_id,) = labs
+    if lab_id not in labs:
+        fail(f"lab {lab_id or ''} does not stand on these hosts; there is {', '.join(labs) or 'none'}")
+    return labs[lab_id], lab_id
+
+
 def _ask(heard: _Heard) -> None:
     """Ask for commands until the prompt ends, or the input does."""
     # What is typed can be edited then, and is remembered.
     with suppress(ImportError):
         import readline  # noqa: F401
 
-    from ringlight.testbed.hosts.sessions import tell_session
+    from ringlight.extensions.hosts.sessions import tell_session
 
     while heard.code is None:
         try:
@@ -83,7 +101,7 @@ class _Heard:
 
         ``until`` itself is left out. With None only the program's end stops the iteration.
         """
-        from ringlight.testbed.hosts.sessions import hear_session
+        from ringlight.extensions.hosts.sessions import hear_session
 
         rest = ""
         while True:

@@ -1,4 +1,4 @@
-"""``python -m ringlight.experiments.runner.kept_run STATE``: does what is to go on without its worker.
+"""``python -m ringlight.extensions.hosts.kept_run STATE``: does what is to go on without its worker.
 
 That is a run of a lab over several hosts, or a lab that stands. A Dask worker of the lab's first host starts
 it and waits for its end.
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ringlight.experiments.backends.protocol import BackendError
-from ringlight.experiments.runner.hosts import MADE, ORDER
+from ringlight.extensions.hosts.backend import MADE, ORDER
 from ringlight.fabric.text import visible
 from ringlight.testbed.lab import Lab, LabError
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from ringlight.testbed.hosts import kept
-from ringlight.testbed.hosts.kept import end_forsaken, log_of, looked_after, take_left
+from ringlight.extensions.hosts import kept
+from ringlight.extensions.hosts.kept import end_forsaken, log_of, looked_after, take_left
 from ringlight.testbed.lab import Lab, LabError
 
 
@@ -40,8 +40,8 @@ class Worker:
 
 @pytest.fixture(autouse=True)
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    for module in ("lab", "hosts.kept"):
-        monkeypatch.setattr(f"ringlight.testbed.{module}.STATE_ROOT", tmp_path)
+    for module in ("testbed.lab", "extensions.hosts.kept"):
+        monkeypatch.setattr(f"ringlight.{module}.STATE_ROOT", tmp_path)
     monkeypatch.setattr(kept, "remove", lambda lab: shutil.rmtree(lab.state_dir))
     monkeypatch.setattr(kept, "_EVERY_S", 0.01)
     yield tmp_path

@@ -19,11 +19,11 @@ from ringlight.experiments.backends.emulation.lab_of_setting import processes_of
 from ringlight.experiments.backends.protocol import BackendError
 from ringlight.experiments.language.plan import Setting
 from ringlight.experiments.record.writing import write_whole
-from ringlight.experiments.runner.hosts import HostsBackend, kept_by
-from ringlight.testbed.hosts.cluster import Host, OwnWorker
-from ringlight.testbed.hosts.forks import fork_from_now_on
-from ringlight.testbed.hosts.kept import end_all, kept, log_of, looked_after
-from ringlight.testbed.hosts.readiness import free_addresses
+from ringlight.extensions.hosts.backend import HostsBackend, kept_by
+from ringlight.extensions.hosts.cluster import Host, OwnWorker
+from ringlight.extensions.hosts.forks import fork_from_now_on
+from ringlight.extensions.hosts.kept import end_all, kept, log_of, looked_after
+from ringlight.extensions.hosts.readiness import free_addresses
 from ringlight.testbed.lab import Lab, LabError
 
 #: What keys of such processes begin with; in their state, what is known of the lab once it is up.

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import ipaddress
 import logging
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import CancelledError, Executor
+from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -249,14 +248,3 @@ class OwnWorker:
 
         again: Exception = Reschedule()
         return again
-
-
-def lost() -> tuple[type[BaseException], ...]:
-    """Return the exceptions that Dask raises for a call whose workers died one after the other, or whose
-    scheduler is gone.
-    """
-    if "distributed" not in sys.modules:
-        return (CancelledError,)
-    from distributed import KilledWorker
-
-    return (CancelledError, KilledWorker)

@@ -18,12 +18,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ringlight.containers.image import image_tag
+from ringlight.extensions.hosts.certificates import make_certificates
 from ringlight.testbed.emulation.kernel.netlink import in_namespace
 from ringlight.testbed.forkserver import SOCKET
-from ringlight.testbed.hosts.certificates import make_certificates
 from tests.forks import COMMAND, Command
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[4]
 HEAD_IP, PORT = "10.99.0.254", 8786
 SCHEDULER = f"tls://{HEAD_IP}:{PORT}"
 _REGISTERED = "Registered to"

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from ringlight.testbed.hosts import sessions
+from ringlight.extensions.hosts import sessions
 from ringlight.testbed.lab import LabError
 
 #: Says each line as the prompt does, and then what becomes of it.
