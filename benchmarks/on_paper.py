@@ -31,12 +31,13 @@ from ringlight.experiments.runner.experiment import one_alone
 from ringlight.extensions.hosts.certificates import make_certificates
 from ringlight.extensions.hosts.cluster import hosts_of
 from ringlight.extensions.hosts.cut import cut
+from ringlight.extensions.hosts.parts.plan import Tunnel
+from ringlight.extensions.hosts.parts.tunnel import create_vxlan
 from ringlight.fabric.frames import LARGEST_MTU_BYTES
 from ringlight.testbed.emulation import calibration
 from ringlight.testbed.emulation.clean import clean
 from ringlight.testbed.emulation.kernel import netlink
 from ringlight.testbed.lab import Lab, new_lab
-from ringlight.testbed.parts import Tunnel
 from tests.integration.controller_rig import free_port
 
 #: Seconds of one processor that a VXLAN fibre adds to a frame, both hosts together: ``vxlan`` found 22.1 µs
@@ -327,7 +328,7 @@ def _tunnelled(lab: Lab) -> Iterator[tuple[int, int]]:
                     own.link("set", index=index, mtu=LARGEST_MTU_BYTES + 100)
                     netlink.address(own, index, f"10.79.0.{number}", 24, rto_min_s=0.02)
                     tunnel = Tunnel(77, f"10.79.0.{number}", f"10.79.0.{3 - number}", 14789)
-                    netlink.create_vxlan(own, "eth0", tunnel)
+                    create_vxlan(own, "eth0", tunnel)
 
             netlink.in_namespace(end, inside)
         calibration._set_up(ends)

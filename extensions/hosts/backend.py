@@ -36,6 +36,7 @@ from ringlight.extensions.hosts.cluster import Cluster, Host, OwnWorker, known_h
 from ringlight.extensions.hosts.cut import Cut, cut
 from ringlight.extensions.hosts.forks import KEPT_RUN, fork_from_now_on, forked_labs
 from ringlight.extensions.hosts.kept import end_forsaken, log_of, looked_after
+from ringlight.extensions.hosts.parts.plan import VXLAN_BYTES, tail
 from ringlight.extensions.hosts.probe import Needs, Way, checked_ways, probed
 from ringlight.extensions.hosts.readiness import (
     free_addresses,
@@ -50,7 +51,6 @@ from ringlight.fabric.keys import plugged
 from ringlight.fabric.topology import Fabric
 from ringlight.fabric.values import under
 from ringlight.testbed.lab import Lab, LabError
-from ringlight.testbed.parts import VXLAN_BYTES, tail
 
 #: What keys of processes that make runs begin with; in their state, what such a process is to do, and did.
 RUN_KIND, ORDER, MADE = "run ", "order.pickle", "made.pickle"

@@ -12,6 +12,8 @@ from importlib import import_module
 from ringlight.testbed.forkserver import forking
 from ringlight.testbed.preloaded import lab_modules
 
+#: Builds a part of a lab over several hosts.
+TESTBED = "ringlight.extensions.hosts.testbed"
 #: Makes a run of a lab over several hosts, on the first.
 KEPT_RUN = "ringlight.extensions.hosts.kept_run"
 _KEPT = (KEPT_RUN, "distributed")
@@ -22,7 +24,7 @@ _OF_A_HOST = (KEPT_RUN, "ringlight.extensions.hosts.part", "ringlight.testbed.em
 @contextmanager
 def forked_labs() -> Iterator[None]:
     """Fork the processes of labs that this process builds in the block from a fork server."""
-    with forking(lab_modules()):
+    with forking((*lab_modules(), TESTBED)):
         yield
 
 
@@ -33,6 +35,6 @@ def fork_from_now_on() -> None:
     The server ends with this process, which itself begins to import the modules that it will need.
     """
     undo = ExitStack()
-    undo.enter_context(forking((*lab_modules(), *_KEPT)))
+    undo.enter_context(forking((*lab_modules(), TESTBED, *_KEPT)))
     atexit.register(undo.close)
     threading.Thread(target=lambda: [*map(import_module, _OF_A_HOST)], name="imports", daemon=True).start()

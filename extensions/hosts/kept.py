@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from ringlight.extensions.hosts.cluster import OwnWorker
+from ringlight.extensions.hosts.parts.plan import LOG, tail
 from ringlight.testbed.forkserver import Process, start_process
 from ringlight.testbed.lab import STATE_ROOT, Lab, LabError, new_lab
-from ringlight.testbed.parts import LOG, tail
 from ringlight.testbed.processes import belongs_to, remove
 
 #: Longest orderly end, and longest wait for another task that looks after it, seconds.

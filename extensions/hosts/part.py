@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from ringlight.extensions.hosts.cluster import OwnWorker
-from ringlight.extensions.hosts.forks import fork_from_now_on
+from ringlight.extensions.hosts.forks import TESTBED, fork_from_now_on
 from ringlight.extensions.hosts.kept import log_of, looked_after
+from ringlight.extensions.hosts.parts.plan import FILE, Parts
 from ringlight.testbed.lab import STATE_ROOT, Lab, LabError
-from ringlight.testbed.parts import FILE, Parts
+
+#: What Python executes as the testbed of a part, before the file with the plan.
+PROGRAM = ("-m", TESTBED, "--part")
 
 
 @dataclass(frozen=True)
@@ -47,9 +50,8 @@ def keep_part(order: PartOrder) -> bytes:
         order.parts.write(state / FILE)
         (state / "fabric.json").write_text(json.dumps(dict(order.section)), encoding="utf-8")
         return [
-            *(sys.executable, "-m", "ringlight.testbed.emulation", "--lab", lab.id, "--state", str(state)),
-            *("--fabric", str(state / "fabric.json"), "--runtime", order.runtime),
-            *("--part", str(state / FILE), *order.options),
+            *(sys.executable, *PROGRAM, str(state / FILE), "--lab", lab.id, "--state", str(state)),
+            *("--fabric", str(state / "fabric.json"), "--runtime", order.runtime, *order.options),
         ]
 
     fork_from_now_on()

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ringlight.extensions.hosts.cluster import Cluster, Host
+from ringlight.extensions.hosts.parts.plan import VXLAN_BYTES, VXLAN_PORT
 from ringlight.fabric.units import format_rate, format_time
 from ringlight.testbed.lab import LabError
-from ringlight.testbed.parts import VXLAN_BYTES, VXLAN_PORT
 
 #: Bytes of IP and UDP headers, by family.
 _HEADERS = {socket.AF_INET: 28, socket.AF_INET6: 48}

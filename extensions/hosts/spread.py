@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 import secrets
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import CancelledError
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from ringlight.extensions.hosts.cluster import Cluster, Host
 from ringlight.extensions.hosts.cut import Cut
 from ringlight.extensions.hosts.kept import take_left
 from ringlight.extensions.hosts.part import (
+    PROGRAM,
     PartOrder,
     free_door,
     keep_part,
@@ -22,8 +25,7 @@ from ringlight.extensions.hosts.part import (
     numbers_taken,
     tls_files,
 )
-from ringlight.testbed.lab import LabError
-from ringlight.testbed.parts import (
+from ringlight.extensions.hosts.parts.plan import (
     FILE,
     MTU_BYTES,
     VXLAN_NUMBERS,
@@ -32,11 +34,18 @@ from ringlight.testbed.parts import (
     Parts,
     Place,
     Tls,
+    log_of_part,
 )
+from ringlight.testbed.deaths import Death
+from ringlight.testbed.lab import LabError
 from ringlight.testbed.processes import UP_S
 
 #: Longest wait for parts whose testbeds have been told to end, and for what they leave to be gone, seconds.
 _ENDED_S, _GONE_S = 5.0, 30.0
+#: Between two looks at the workers of a lab's hosts, seconds.
+_BLIND_S = 2.0
+#: What their deaths are called.
+WORKER = "Dask worker of host"
 #: How often VXLAN numbers are drawn.
 _DRAWS = 20
 
@@ -73,7 +82,8 @@ def first_taken(cluster: Cluster, hosts: Sequence[Host], over: Over, count: int)
 
 
 class SpreadLab:
-    """The parts of one lab except the first, which consists of the lab's own processes.
+    """The parts of one lab except the first, which consists of the lab's own processes
+    (``testbed.processes.OtherParts``).
 
     ``hosts``: in the order of the cut's parts. Methods raise LabError, one line naming the host.
     """
@@ -89,17 +99,20 @@ class SpreadLab:
         self.mtu_bytes = over.mtu_bytes
         #: The last of each part's log, by host, once it has ended.
         self.logs: dict[str, bytes] = {}
+        self._blind: frozenset[str] = frozenset()
+        self._next_look_s = 0.0
 
     def begin(self, state: Path, runtime: str, options: Sequence[str]) -> list[str]:
-        """Have the other parts built. Return the options for the testbed of the first part. ``options``: of
-        all testbeds.
+        """Have the other parts built. Return the words that start the testbed of the first part.
+
+        ``options``: of all testbeds.
         """
         parts = self._plan()
         parts.write(state / FILE)
         for number, host in list(enumerate(self._hosts))[1:]:
             order = PartOrder(parts.at(number), self._section, runtime, tuple(options), time.time() + UP_S)
             self._futures[host.name] = self._cluster.submit(keep_part, order, host)
-        return ["--part", str(state / FILE)]
+        return [*PROGRAM, str(state / FILE)]
 
     def _plan(self) -> Parts:
         first = self._first_number()
@@ -140,16 +153,37 @@ class SpreadLab:
             error = future.exception() if future.status == "error" else None
             raise LabError(f"host {name}: {error or 'its part has ended'}")
 
-    def blind(self) -> list[str]:
-        """Return the hosts whose worker is gone: their parts keep running, but no task looks after them."""
+    def ended(self) -> list[Death]:
+        """Return the Dask workers of hosts that are gone, or back, since the last call."""
+        now_s = time.monotonic()
+        if now_s < self._next_look_s:
+            return []
+        self._next_look_s = now_s + _BLIND_S
         there = self._cluster.present()
-        return [host.name for host in self._hosts if host.ip not in there]
+        before, self._blind = (
+            self._blind,
+            frozenset(host.name for host in self._hosts if host.ip not in there),
+        )
+        how = "the host's part goes on, and is blind until it has one again"
+        gone = [Death(now_s, WORKER, host, how) for host in sorted(self._blind - before)]
+        return [*gone, *(Death(now_s, WORKER, host) for host in sorted(before - self._blind))]
 
-    def end(self) -> None:
-        """Wait for the other parts, which the ended first part has ordered to end, and take their logs.
+    def end(self, state: Path, logs: Path) -> None:
+        """Wait for the other parts, which the ended first part has ordered to end, and keep their logs.
 
-        A part that does not end is given up, which also ends it.
+        A part that does not end is given up, which also ends it. ``state``: the lab's, ``logs``: folder.
         """
+        self._await_end()
+        # If no task was left to bring a part's log, the part has sent it to the first one.
+        for file in state.glob(log_of_part("*")):
+            with suppress(OSError):
+                shutil.copyfile(file, logs / file.name)
+        for host, output in self.logs.items():
+            with suppress(OSError):
+                (logs / log_of_part(host)).write_bytes(output)
+
+    def _await_end(self) -> None:
+        """Wait for the other parts, and take their logs."""
         deadline = time.monotonic() + _ENDED_S
         for name, future in self._futures.items():
             try:

@@ -72,8 +72,6 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     "testbed.emulation": ("fabric", "containers", "testbed"),
     "testbed.emulation.agent": ("fabric", "containers", "testbed", "controller.web"),
-    "testbed.emulation.parts": ("fabric", "testbed", "controller.web"),
-    "testbed.emulation.kernel": ("testbed.parts",),
     "testbed.emulation.onic": ("fabric", "controller.onic", "testbed.emulation", "testbed.lab"),
     "testbed.emulation.optical": (
         "fabric",

@@ -22,8 +22,10 @@ from ringlight.fabric.frames import (
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation.kernel import netlink
+from ringlight.testbed.emulation.kernel.netlink import NetworkError
 from ringlight.testbed.emulation.network import Emulation, LabNetwork
 from ringlight.testbed.emulation.nodes import ControllerAddress
+from ringlight.testbed.emulation.share import Share
 from ringlight.testbed.lab import Lab
 
 MINI = Path(__file__).resolve().parents[1] / "data" / "mini.yaml"
@@ -138,3 +140,23 @@ def test_routes_of_workers_have_a_window_of_half_a_queue_only_where_light_is_ask
     grid = {"rows": 2, "columns": 2, "gpu": "x", "rate": "4 Gbit/s", "queue": "1 s", "wavelengths": 4}
     light = build_fabric(FabricSpec.model_validate({"grids": {"n": grid}}))
     assert window(light, 40) == netlink.queue_bytes(4e9 / 40, 1.0) // 2
+
+
+def test_a_share_of_a_lab_bounds_its_frames_and_has_no_cable_of_what_is_elsewhere() -> None:
+    class Rack(Share):
+        mtu_bytes = 4100
+
+        def is_here(self, node: str) -> bool:
+            return node != "g0"
+
+    network = LabNetwork(
+        Lab("fra2"),
+        fabric("40 Gbit/s", "10 ms"),
+        Emulation(payload_scale=400),
+        ControllerAddress("127.0.0.1", 6653),
+        share=Rack(),
+    )
+    assert network.frames.mtu_bytes == 4100
+    assert (network.is_plugged("g1"), network.is_plugged("g0")) == (True, False)
+    with pytest.raises(NetworkError, match="GPU g0 is elsewhere"):
+        network.check_plugged("g0")

@@ -12,20 +12,25 @@ from typing import Any, cast
 
 import pytest
 
+from ringlight.extensions.hosts import spread
 from ringlight.extensions.hosts.certificates import make_certificates
+from ringlight.extensions.hosts.cluster import Host
 from ringlight.extensions.hosts.part import free_door, numbers_taken
+from ringlight.extensions.hosts.parts import joint
+from ringlight.extensions.hosts.parts import pulse as pulses
+from ringlight.extensions.hosts.parts.door import Door
+from ringlight.extensions.hosts.parts.front import OtherPart, WorkersOfAll
+from ringlight.extensions.hosts.parts.joint import take_deaths
+from ringlight.extensions.hosts.parts.plan import CutEnds, Parts, Place, Tls, Tunnel
+from ringlight.extensions.hosts.parts.pulse import Pulse
 from ringlight.fabric.parts import Port
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.deaths import DeathLog, Deaths
+from ringlight.testbed.devices import Site
 from ringlight.testbed.emulation.agent.refusals import AgentError
 from ringlight.testbed.emulation.agent.workers import WorkerRequest, Workers
-from ringlight.testbed.emulation.parts import pulse as pulses
-from ringlight.testbed.emulation.parts.door import Door
-from ringlight.testbed.emulation.parts.front import OtherPart, WorkersOfAll
-from ringlight.testbed.emulation.parts.joint import take_deaths
-from ringlight.testbed.emulation.parts.pulse import Pulse
+from ringlight.testbed.emulation.nodes import ControllerAddress
 from ringlight.testbed.lab import Lab
-from ringlight.testbed.parts import CutEnds, Parts, Place, Tls, Tunnel
 from ringlight.testbed.processes import Addresses, LabProcesses
 
 
@@ -325,22 +330,44 @@ def test_what_ends_on_another_host_is_on_record_here(tmp_path: Path) -> None:
 
 
 def test_a_part_that_nobody_looks_after_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Parted:
+    class Present:
         def __init__(self) -> None:
-            self.gone: list[str] = []
+            self.addresses = {"10.0.0.1": "tls://10.0.0.1:1", "10.0.0.2": "tls://10.0.0.2:1"}
 
-        def blind(self) -> list[str]:
-            return self.gone
+        def present(self) -> dict[str, str]:
+            return self.addresses
 
-    parted = Parted()
-    processes = LabProcesses({}, "namespace", Addresses(), spread=cast(Any, parted))
+    present = Present()
+    hosts = [Host("a", "tls://10.0.0.1:1", 1), Host("b", "tls://10.0.0.2:1", 1)]
+    parted = spread.SpreadLab(cast(Any, present), hosts, cast(Any, None), {}, spread.Over(2))
+    monkeypatch.setattr(spread, "_BLIND_S", 0.0)
+    processes = LabProcesses({}, "namespace", Addresses(), spread=parted)
     assert processes.ended() == []
-    parted.gone = ["b"]
-    monkeypatch.setattr("ringlight.testbed.processes.BLIND_S", 0.0)
-    processes._next_look_s = 0.0
+    present.addresses = {"10.0.0.1": "tls://10.0.0.1:1"}
     (death,) = processes.ended()
     assert (death.kind, death.name) == ("Dask worker of host", "b")
     assert "blind" in str(death.how)
-    parted.gone = []
+    present.addresses = {**present.addresses, "10.0.0.2": "tls://10.0.0.2:2"}
     (back,) = processes.ended()
     assert (back.name, back.how) == ("b", None)
+
+
+def test_a_part_that_hears_nothing_from_the_first_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped = threading.Event()
+    monkeypatch.setattr(joint, "LEASE_S", 0.2)
+    monkeypatch.setattr(joint, "FORGOTTEN_S", 0.05)
+    part = joint.Joint(plan().at(1))
+    site = Site(Lab("abcd"), tmp_path, {})
+    switches_find_it = part.open(
+        site, ControllerAddress("127.0.0.1", 6653), Deaths(tmp_path / "deaths.jsonl"), stopped.set
+    )
+    try:
+        assert (part.is_here("tor1"), part.is_here("tor0")) == (True, False)
+        assert part.open_ends == {Port("tor1", 3)}
+        # It is carried to the first part.
+        assert switches_find_it.port != 6653
+        assert stopped.wait(5)
+    finally:
+        part.close()

@@ -7,28 +7,33 @@ import os
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, Field
+from pyroute2.iproute import IPRoute
 
-from ringlight.fabric.topology import Fabric
+from ringlight.extensions.hosts.parts.door import Door
+from ringlight.extensions.hosts.parts.elsewhere import Elsewhere
+from ringlight.extensions.hosts.parts.front import ANSWER_S, OtherPart, WorkersOfAll
+from ringlight.extensions.hosts.parts.plan import LOG, LOG_BYTES, Parts, Place, log_of_part, tail
+from ringlight.extensions.hosts.parts.pulse import END_S, LEASE_S, Pulse
+from ringlight.extensions.hosts.parts.tunnel import create_vxlan
+from ringlight.fabric.parts import Port
 from ringlight.testbed.deaths import FILE, Death, DeathLog, Deaths
-from ringlight.testbed.emulation.agent.http import STATES
+from ringlight.testbed.devices import Site
+from ringlight.testbed.emulation.agent.http import STATES, LabWorkers
 from ringlight.testbed.emulation.agent.refusals import AgentError
 from ringlight.testbed.emulation.agent.workers import Name, Workers
-from ringlight.testbed.emulation.parts.door import Door
-from ringlight.testbed.emulation.parts.elsewhere import Elsewhere
-from ringlight.testbed.emulation.parts.front import ANSWER_S, OtherPart, WorkersOfAll
-from ringlight.testbed.emulation.parts.pulse import END_S, LEASE_S, Pulse
-from ringlight.testbed.lab import Lab
+from ringlight.testbed.emulation.fault_targets import FaultRequest, FaultTarget
+from ringlight.testbed.emulation.nodes import ControllerAddress
+from ringlight.testbed.emulation.share import Piece, Share
 from ringlight.testbed.load import ProcessorLoad
-from ringlight.testbed.parts import LOG, LOG_BYTES, Parts, Place, log_of_part, tail
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +43,8 @@ AGENT, OPENFLOW = "agent", "openflow"
 _PASSWORD = "password"
 #: Between two questions for what has ended on other hosts, seconds.
 DEATHS_S = 2.0
+#: Between two looks whether the first part has been heard from, seconds.
+FORGOTTEN_S = 1.0
 
 
 class RunRequest(BaseModel):
@@ -63,44 +70,84 @@ def ran(request: RunRequest) -> dict[str, Any]:
     return {"stdout": out, "stderr": err, "code": done.returncode}
 
 
+@dataclass(frozen=True)
+class _Opened:
+    """What a part has from its beginning on. ``stop``: has its testbed end."""
+
+    site: Site
+    door: Door
+    deaths: Deaths
+    stop: Callable[[], None]
+    load: ProcessorLoad
+
+
 class JoinError(RuntimeError):
     """Parts of a lab do not come together; one line naming the host."""
 
 
-class Joint:
-    """The door of a part, and of the first part the pulses of all others.
+class Joint(Share):
+    """A part of a lab over several hosts: its door, and of the first part the pulses of all others."""
 
-    ``stop``: called when the first part has this one end. ``deaths``: where a host's loss is noted.
-    """
-
-    def __init__(self, lab: Lab, parts: Parts, state: Path, stop: Callable[[], None], deaths: Deaths) -> None:
-        self._load = ProcessorLoad(lab.id)
+    def __init__(self, parts: Parts) -> None:
         # The other parts are asked many times a second.
         logging.getLogger("httpx").setLevel(logging.WARNING)
-        self._parts, self._state, self._deaths = parts, state, deaths
-        self._door = Door(parts, {AGENT: state / "agent.sock"}, stop)
-        other_places = [place for number, place in enumerate(parts.places) if number != parts.own]
-        self._pulses = [Pulse(parts, place, self._lose) for place in other_places] if self.is_first else []
+        self._parts = parts
+        self.open_ends, self.mtu_bytes = frozenset(parts.tunnels), parts.mtu_bytes
+        self._opened: _Opened | None = None
+        self._pulses: list[Pulse] = []
         self._others: list[OtherPart] = []
+        self._elsewhere: Elsewhere | None = None
         self._closing = threading.Event()
-        self._follower = threading.Thread(target=self._follow, name="deaths", daemon=True)
+        work = self._follow if self.is_first else self._await_forgotten
+        self._follower = threading.Thread(target=work, name="parts", daemon=True)
 
     @property
     def is_first(self) -> bool:
         """Return whether this part has the controller."""
         return self._parts.own == 0
 
-    def open(self, controller: tuple[str, int]) -> tuple[str, int]:
-        """Open the door. Return the address at which this part's packet switches find the controller. Raises
-        JoinError."""
-        own = self._parts.places[self._parts.own]
+    def is_here(self, node: str) -> bool:
+        return node in self._parts.here
+
+    def end_link(
+        self, root: IPRoute, port: Port, name: str, *, group: int, namespace: int | None, mac: str | None
+    ) -> None:
+        create_vxlan(root, name, self._parts.tunnels[port], group=group, namespace=namespace, mac=mac)
+
+    @property
+    def _open(self) -> _Opened:
+        assert self._opened is not None
+        return self._opened
+
+    @property
+    def _state(self) -> Path:
+        return self._open.site.state
+
+    @property
+    def _door(self) -> Door:
+        return self._open.door
+
+    def open(
+        self, site: Site, controller: ControllerAddress, deaths: Deaths, stop: Callable[[], None]
+    ) -> ControllerAddress:
+        """Open the door. Return the address at which this part's packet switches find the controller.
+
+        A host's loss is noted in ``deaths``; ``stop`` is called when the first part has this one end, or has
+        not been heard from for too long. Raises JoinError.
+        """
+        parts = self._parts
+        door = Door(parts, {AGENT: site.state / "agent.sock"}, stop)
+        self._opened = _Opened(site, door, deaths, stop, ProcessorLoad(site.lab.id))
+        own = parts.places[parts.own]
         try:
-            self._door.open()
+            door.open()
             if not self.is_first:
-                return self._door.to_tcp(self._parts.places[0], OPENFLOW)
-            self._door.servers = {OPENFLOW: controller}
+                self._follower.start()
+                return ControllerAddress(*door.to_tcp(parts.places[0], OPENFLOW))
+            door.servers = {OPENFLOW: (controller.host, controller.port)}
+            self._pulses = [Pulse(parts, place, self._lose) for place in parts.places[1:]]
             for number, pulse in enumerate(self._pulses, 1):
-                self._door.to_unix(self._agent(number), pulse.place, AGENT)
+                door.to_unix(self._agent(number), pulse.place, AGENT)
         except (OSError, TimeoutError) as error:
             raise JoinError(f"host {own.host}: {own.ip}, TCP port {own.door}: {error}") from None
         return controller
@@ -108,34 +155,51 @@ class Joint:
     def _agent(self, number: int) -> Path:
         return self._state / f"agent-{number}.sock"
 
-    def workers(self, fabric: Fabric, own: Workers) -> WorkersOfAll:
-        """Return the workers of all parts, for the first part's server agent. From now on the other parts are
-        polled."""
+    def workers(self, own: Workers) -> LabWorkers:
+        """Return the workers of all parts in the first part, and those of this part in the others.
+
+        From now on the first part asks the others again and again.
+        """
+        if not self.is_first:
+            return own
+        fabric = self._open.site.fabric
+        assert fabric is not None
         for pulse in self._pulses:
             pulse.start()
         self._others = [OtherPart(pulse, self._agent(n)) for n, pulse in enumerate(self._pulses, 1)]
+        self._elsewhere = Elsewhere(fabric, self._parts, self._others)
         self._follower.start()
         return WorkersOfAll(fabric, own, self._others)
 
-    def elsewhere(self, fabric: Fabric) -> Elsewhere | None:
-        """Return the fault services of the other parts in the first part, None in the others."""
-        return Elsewhere(fabric, self._parts, self._others) if self.is_first else None
+    def pieces(self, target: FaultTarget, request: FaultRequest) -> tuple[bool, Sequence[Piece]]:
+        """Return whether a fault concerns this part, and of the first part what it is at the others."""
+        return (True, ()) if self._elsewhere is None else self._elsewhere.pieces(target, request)
 
-    def tell(self, inventory: Mapping[str, Any]) -> None:
-        """Open this part's optical switches to the first part."""
+    def impaired(self) -> list[dict[str, Any]]:
+        return [] if self._elsewhere is None else self._elsewhere.impaired()
+
+    def join(self, inventory: dict[str, Any], deadline_s: float, go_on: Callable[[], None]) -> dict[str, Any]:
+        """Return the inventory, in the first part with the switches of the others, once they are up.
+
+        The others open their optical switches to the first part. Raises JoinError.
+        """
         if self.is_first:
-            return
+            return self._with_others(inventory, deadline_s, go_on)
+        self._tell(inventory)
+        return inventory
+
+    def _tell(self, inventory: Mapping[str, Any]) -> None:
+        """Open this part's optical switches to the first part."""
         for name, entry in inventory["optical_switches"].items():
             for key in ("address", "rest"):
                 if key in entry:
                     host, _, port = entry[key].rpartition(":")
                     self._door.servers = {**self._door.servers, f"{key}-{name}": (host, int(port))}
 
-    def with_others(
+    def _with_others(
         self, inventory: dict[str, Any], deadline: float, go_on: Callable[[], None]
     ) -> dict[str, Any]:
-        """Wait in the first part until the other parts are up. Return the inventory with the switches of the
-        other parts. Raises JoinError."""
+        """Wait until the other parts are up. Return the inventory with their switches. Raises JoinError."""
         for other in self._others:
             theirs = self._inventory_of(other, deadline, go_on)
             for name, entry in theirs["optical_switches"].items():
@@ -193,19 +257,18 @@ class Joint:
         return loads
 
     def _lose(self, place: Place) -> None:
-        self._deaths.ended("host", place.host, "it does not answer any more", asked=False)
+        self._open.deaths.ended("host", place.host, "it does not answer any more", asked=False)
 
-    def routes(self, inventory: Callable[[], Mapping[str, Any]], workers: Workers) -> APIRouter:
-        """Return the additional routes of a part's server agent. ``workers``: those of the part."""
+    def routers(self, own: Workers, inventory: Callable[[], Mapping[str, Any]]) -> Sequence[APIRouter]:
         router = APIRouter()
 
         @router.get(STATES + "{job}/{iteration}")
         def state(job: Annotated[str, Name], iteration: int) -> Response:
-            return Response(workers.state(job, iteration), media_type="application/octet-stream")
+            return Response(own.state(job, iteration), media_type="application/octet-stream")
 
         @router.put(STATES + "{job}/{iteration}")
         async def take(job: Annotated[str, Name], iteration: int, request: Request) -> dict[str, Any]:
-            workers.take_state(job, iteration, await request.body())
+            own.take_state(job, iteration, await request.body())
             return {"job": job, "iteration": iteration}
 
         @router.get("/v1/inventory")
@@ -238,7 +301,7 @@ class Joint:
 
         @router.get("/v1/load")
         def load() -> dict[str, float]:
-            return asdict(self._load.shares())
+            return asdict(self._open.load.shares())
 
         @router.get("/v1/hosts/load")
         def loads() -> dict[str, dict[str, float]]:
@@ -248,15 +311,21 @@ class Joint:
         def clocks() -> dict[str, dict[str, float]]:
             return self.clocks()
 
-        return router
+        return [router]
 
-    def is_forgotten(self) -> bool:
-        """Return whether the first part has not been heard from for too long."""
-        return not self.is_first and time.monotonic() - self._door.heard_s > LEASE_S
+    def _await_forgotten(self) -> None:
+        """Have this part end once the first one has not been heard from for too long."""
+        while not self._closing.wait(FORGOTTEN_S):
+            if time.monotonic() - self._door.heard_s > LEASE_S:
+                log.warning("nothing was heard from the lab's first host for too long; it ends here")
+                self._open.stop()
+                return
 
-    def end_others(self) -> None:
-        """In the first part: have the others end, without waiting for it. What they have said is kept here,
-        as nobody may be left to bring it."""
+    def end(self) -> None:
+        """Have the other parts end, without waiting for it.
+
+        What they have said is kept here, as nobody may be left to bring it.
+        """
         for other in self._others:
             with suppress(AgentError, OSError):
                 (self._state / log_of_part(other.host)).write_bytes(other.fetch("/v1/log", timeout_s=3.0))
@@ -269,11 +338,13 @@ class Joint:
             for other in self._others:
                 # It is asked again.
                 with suppress(AgentError):
-                    take_deaths(other, self._deaths)
+                    take_deaths(other, self._open.deaths)
 
     def close(self) -> None:
         """Wait for the others' end, close the door, remove what it made."""
         self._closing.set()
+        if self._opened is None:
+            return
         deadline = time.monotonic() + END_S
         if self._follower.is_alive():
             self._follower.join(END_S)

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from ringlight.extensions.hosts.parts.front import OtherPart
+from ringlight.extensions.hosts.parts.plan import Parts
 from ringlight.fabric.parts import Port
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation.agent.refusals import AgentError
 from ringlight.testbed.emulation.fault_targets import FaultRequest, FaultTarget
-from ringlight.testbed.emulation.parts.front import OtherPart
-from ringlight.testbed.parts import Parts
+from ringlight.testbed.emulation.share import Piece
 
 #: Between two questions whether a fault has come about, and longest wait for it, seconds.
 _EVERY_S, _DONE_S = 0.02, 40.0
-#: Begin and end of a fault elsewhere.
-Piece = tuple[Callable[[], None], Callable[[], None] | None]
 
 
 class Elsewhere:

@@ -14,8 +14,8 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
-from ringlight.testbed.emulation.parts.door import ASK, CLOCK, END, TIME, client_tls
-from ringlight.testbed.parts import Parts, Place
+from ringlight.extensions.hosts.parts.door import ASK, CLOCK, END, TIME, client_tls
+from ringlight.extensions.hosts.parts.plan import Parts, Place
 
 log = logging.getLogger(__name__)
 

@@ -18,11 +18,11 @@ from typing import Any, TypeVar
 import httpx
 
 from ringlight.controller.web.client import http_client
+from ringlight.extensions.hosts.parts.pulse import Pulse
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation.agent.http import STATES
 from ringlight.testbed.emulation.agent.refusals import AgentError
 from ringlight.testbed.emulation.agent.workers import SpareRequest, WorkerRequest, Workers
-from ringlight.testbed.emulation.parts.pulse import Pulse
 
 Answer = TypeVar("Answer")
 

@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from ringlight.testbed.parts import Parts, Place, Tls
+from ringlight.extensions.hosts.parts.plan import Parts, Place, Tls
 
 log = logging.getLogger(__name__)
 
