@@ -202,6 +202,14 @@ class OtherParts(Protocol):
     def ended(self) -> list[Death]:
         """Return what ended, or is back, since the last call, besides what the testbed tells."""
 
+    def facts(self) -> Mapping[str, Any]:
+        """Return facts of the lab that follow from its parts, as they are now."""
+
+    def loads(self) -> list[Mapping[str, float]]:
+        """Return the load of the processors of each other machine since the last call, as
+        ``testbed.load.Shares``.
+        """
+
     def end(self, state: Path, logs: Path) -> None:
         """Wait until they have ended, and keep what they leave.
 
@@ -258,6 +266,11 @@ class LabProcesses:
         self._lock: Any = None
         #: What Python executes as the testbed.
         self._program: Sequence[str] = ("-m", "ringlight.testbed.emulation")
+
+    @property
+    def parts(self) -> OtherParts | None:
+        """Return the lab's parts elsewhere, None if it has none."""
+        return self._spread
 
     @property
     def pids(self) -> dict[str, int]:

@@ -112,13 +112,13 @@ def simulate(
     from ringlight.experiments.runner.machine import real_scale
 
     backend = simulation_of(mtu, latency)
-    asked = [f"{name}:{address}" for name, address in executors.items()]
-    asked += [] if executor is None else [executor]
-    if len(asked) > 1 or (asked and processes is not None):
+    chosen = [f"{name}:{address}" for name, address in executors.items()]
+    chosen += [] if executor is None else [executor]
+    if len(chosen) > 1 or (chosen and processes is not None):
         named = ", ".join(f"--{name}" for name in ("processes", *executor_kinds(), "executor"))
         fail(f"{named}: give one of them", 2)
     experiment = which.load(which.file(scenario), real_scale)
-    spread = {"processes": processes, "executor": asked[0] if asked else None}
+    spread = {"processes": processes, "executor": chosen[0] if chosen else None}
     _carry_out(experiment, backend, which, runs, as_json, suffix="-simulated", **spread)
 
 

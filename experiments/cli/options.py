@@ -282,7 +282,7 @@ def _flag(name: str) -> inspect.Parameter:
 
 @dataclass(frozen=True)
 class _Additions:
-    """What extensions add to commands with a parameter of a certain annotation.
+    """Options that extensions add to commands with a parameter of a certain annotation.
 
     ``options``: returns the parameters in place of it. ``taken``: takes their values out of those given, and
     returns the parameter's own.

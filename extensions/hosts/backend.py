@@ -95,21 +95,21 @@ class HostsBackend(EmulationBackend):
         return self._cluster
 
     def lacks_image(self, name: str) -> str | None:
-        there = self.asked(image_present, name)
+        there = self.ask_hosts(image_present, name)
         lacking = ", ".join(host for host, has in there.items() if not has)
         return f"Docker has no image {name} on {lacking}" if lacking else None
 
     def check_ready(self) -> None:
         code = code_version()
-        for host, other in self.asked(code_version).items():
+        for host, other in self.ask_hosts(code_version).items():
             if other != code:
                 raise BackendError(
                     f"host {host}: it has other code of Ringlight ({other}) than this machine ({code})"
                 )
-        for host, why in self.asked(why_not_ready, self.runtime).items():
+        for host, why in self.ask_hosts(why_not_ready, self.runtime).items():
             if why is not None:
                 raise BackendError(f"host {host}: {why}")
-        self._machines = self.asked(describe_machine, False)
+        self._machines = self.ask_hosts(describe_machine, False)
 
     def prepare(
         self,
@@ -126,7 +126,7 @@ class HostsBackend(EmulationBackend):
         # Runs that are gone on with may have been made on hosts that are there no more.
         self._machines = {**earlier.get("hosts", {}), **self._machines}
 
-    def asked(self, function: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
+    def ask_hosts(self, function: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
         """Call a function on each host. Return its results by the host's name. Raises BackendError."""
         try:
             return self.cluster.ask(function, *arguments)

@@ -1,4 +1,4 @@
-"""Where the fabrics of a scenario file would be cut, as a document and in words."""
+"""The hosts and cut fibres of a scenario file's fabrics, as a document and in words."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ from ringlight.extensions.hosts.parts.plan import (
     log_of_part,
 )
 from ringlight.testbed.deaths import Death
+from ringlight.testbed.faults import FaultClient, FaultError
 from ringlight.testbed.lab import LabError
 from ringlight.testbed.processes import UP_S
 
@@ -81,6 +83,22 @@ def first_taken(cluster: Cluster, hosts: Sequence[Host], over: Over, count: int)
     return next(lines, None)
 
 
+class AgentOfAll(FaultClient):
+    """Client of the server agent of a lab's first part, for what it knows of other hosts."""
+
+    def loads(self) -> dict[str, dict[str, float]]:
+        """Return the load of each other host's processors since the last call, by host. Raises FaultError."""
+        loads: dict[str, dict[str, float]] = self._call("GET", "/v1/hosts/load")
+        return loads
+
+    def clocks(self) -> dict[str, dict[str, float]]:
+        """Return how many seconds later each other host's clock is (``offset_s``), known to within
+        ``error_s``, by host. Raises FaultError.
+        """
+        clocks: dict[str, dict[str, float]] = self._call("GET", "/v1/hosts/clocks")
+        return clocks
+
+
 class SpreadLab:
     """The parts of one lab except the first, which consists of the lab's own processes
     (``testbed.processes.OtherParts``).
@@ -99,6 +117,7 @@ class SpreadLab:
         self.mtu_bytes = over.mtu_bytes
         #: The last of each part's log, by host, once it has ended.
         self.logs: dict[str, bytes] = {}
+        self._state: Path | None = None
         self._blind: frozenset[str] = frozenset()
         self._next_look_s = 0.0
 
@@ -107,6 +126,7 @@ class SpreadLab:
 
         ``options``: of all testbeds.
         """
+        self._state = state
         parts = self._plan()
         parts.write(state / FILE)
         for number, host in list(enumerate(self._hosts))[1:]:
@@ -168,6 +188,19 @@ class SpreadLab:
         gone = [Death(now_s, WORKER, host, how) for host in sorted(self._blind - before)]
         return [*gone, *(Death(now_s, WORKER, host) for host in sorted(before - self._blind))]
 
+    def facts(self) -> Mapping[str, Any]:
+        """Return the differences of the hosts' clocks. Raises FaultError."""
+        return {"clocks": self._agent.clocks()}
+
+    def loads(self) -> list[Mapping[str, float]]:
+        """Return the load of each other host's processors since the last call, none if the first part does
+        not answer.
+        """
+        # A host that does not answer is missed elsewhere.
+        with suppress(FaultError):
+            return list(self._agent.loads().values())
+        return []
+
     def end(self, state: Path, logs: Path) -> None:
         """Wait for the other parts, which the ended first part has ordered to end, and keep their logs.
 
@@ -181,6 +214,12 @@ class SpreadLab:
         for host, output in self.logs.items():
             with suppress(OSError):
                 (logs / log_of_part(host)).write_bytes(output)
+
+    @cached_property
+    def _agent(self) -> AgentOfAll:
+        """The server agent of the first part."""
+        assert self._state is not None
+        return AgentOfAll(f"unix:{self._state / 'agent.sock'}")
 
     def _await_end(self) -> None:
         """Wait for the other parts, and take their logs."""

@@ -24,7 +24,7 @@ Piece = tuple["Callable[[], None]", "Callable[[], None] | None"]
 
 
 class Share:
-    """Which nodes of a fabric a testbed builds, and what joins them to the lab's others.
+    """The nodes of a fabric that a testbed builds, and what joins them to the lab's others.
 
     Nothing is elsewhere unless a subclass says so. ``open_ends``: ports here at the ends of links whose other
     ends are elsewhere. ``mtu_bytes``: IP packets of workers are no longer.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from http import HTTPStatus
 from typing import Any
@@ -57,7 +57,7 @@ from ringlight.fabric.parts import Link
 from ringlight.testbed import load
 from ringlight.testbed.deaths import Death
 from ringlight.testbed.devices import NodeLog, node_kinds
-from ringlight.testbed.faults import FaultClient, FaultError
+from ringlight.testbed.faults import FaultClient
 from ringlight.testbed.processes import LabProcesses
 from ringlight.workloads.packed import pack
 
@@ -263,8 +263,8 @@ class EmulatedLab:
             for log in run.nodes:
                 self._found += log.records(t=time.monotonic(), run=run.plan.name)
             self._note(Circuits, circuits=[list(pair) for pair in lit_circuits(self._api)])
-            if "hosts" in self.processes.inventory:
-                self._facts["clocks"] = self._faults.clocks()
+            if self.processes.parts is not None:
+                self._facts.update(self.processes.parts.facts())
             for job in run.jobs.values():
                 if job.state == "SUCCEEDED" and job.plan.training is not None:
                     lab, segments = self.processes.lab, job.segments
@@ -314,12 +314,9 @@ class EmulatedLab:
         self._found += [self._links.astray.record(death, name) for death in self.processes.astray()]
 
     def _busiest(self, own: Mapping[str, float]) -> dict[str, float]:
-        """Shares of the processors' time: of the host whose processors the lab itself keeps busiest."""
-        loads = [own]
-        if "hosts" in self.processes.inventory:
-            # A host that does not answer is missed elsewhere.
-            with suppress(FaultError):
-                loads += self._faults.loads().values()
+        """Shares of the processors' time: of the machine whose processors the lab itself keeps busiest."""
+        parts = self.processes.parts
+        loads = [own] if parts is None else [own, *parts.loads()]
         most = max(loads, key=lambda load: load["busy"] - load["others"])
         return {name: round(share, 4) for name, share in most.items()}
 

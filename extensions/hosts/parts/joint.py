@@ -72,7 +72,7 @@ def ran(request: RunRequest) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Opened:
-    """What a part has from its beginning on. ``stop``: has its testbed end."""
+    """Objects of a part from its beginning on. ``stop``: has its testbed end."""
 
     site: Site
     door: Door
