@@ -21,7 +21,7 @@ _WAIT_S = 1.0
 
 if TYPE_CHECKING:
     from ringlight.fabric.topology import Fabric
-    from ringlight.testbed.emulation.share import Share
+    from ringlight.testbed.emulation.shared_lab import SharedLab
 
 
 def _address(text: str) -> tuple[str, int]:
@@ -87,7 +87,7 @@ def load_fabric(path: Path) -> Fabric:
         raise ValueError(f"{path}: {error}") from None
 
 
-def main(arguments: list[str] | None = None, share: Share | None = None) -> int:
+def main(arguments: list[str] | None = None, share: SharedLab | None = None) -> int:
     """Build a lab, or a share of it, serve it until stopped, and remove it. Return the exit code.
 
     ``arguments``: options; by default those of this process.
@@ -101,7 +101,7 @@ def main(arguments: list[str] | None = None, share: Share | None = None) -> int:
         return 1
 
 
-def _run(chosen: argparse.Namespace, share: Share | None) -> int:
+def _run(chosen: argparse.Namespace, share: SharedLab | None) -> int:
     lab = Lab(chosen.lab)
     if os.geteuid() != 0:
         raise LabError("root is needed to build networks")
@@ -113,7 +113,7 @@ def _run(chosen: argparse.Namespace, share: Share | None) -> int:
 
     from ringlight.testbed.emulation.network import Emulation
     from ringlight.testbed.emulation.nodes import ControllerAddress
-    from ringlight.testbed.emulation.share import Share
+    from ringlight.testbed.emulation.shared_lab import SharedLab
     from ringlight.testbed.emulation.testbed import KeptController, Settings, Stopped, Testbed
 
     testbed = Testbed(
@@ -136,7 +136,7 @@ def _run(chosen: argparse.Namespace, share: Share | None) -> int:
             seed=chosen.seed,
             onic_faults=chosen.onic_faults,
             devices=tuple(chosen.device),
-            share=share or Share(),
+            share=share or SharedLab(),
         )
     )
     received: list[int] = []

@@ -41,7 +41,7 @@ from ringlight.testbed.emulation.network import LabNetwork
 from ringlight.testbed.emulation.nodes import describe
 from ringlight.testbed.emulation.onic.manage import emulate
 from ringlight.testbed.emulation.openvswitch import OpenVSwitchError
-from ringlight.testbed.emulation.share import Share
+from ringlight.testbed.emulation.shared_lab import SharedLab
 from ringlight.testbed.faults import Do, FaultReport, State
 from ringlight.testbed.supervision import SupervisionError, Supervisor
 
@@ -114,7 +114,7 @@ class Faults:
         server: AgentServer,
         kept: Mapping[Kind, Kept],
         manage: Mapping[str, Path] | None,
-        share: Share = Share(),
+        share: SharedLab = SharedLab(),
     ) -> None:
         self._share = share
         self._fabric = fabric

@@ -62,7 +62,7 @@ from ringlight.testbed.emulation.onic.wiring import (
 from ringlight.testbed.emulation.optical.far_light import light_plan
 from ringlight.testbed.emulation.optical.lasers import Lasers
 from ringlight.testbed.emulation.others import Others, others_routes
-from ringlight.testbed.emulation.share import Share
+from ringlight.testbed.emulation.shared_lab import SharedLab
 from ringlight.testbed.emulation.vswitchd import VswitchdWatch
 from ringlight.testbed.forkserver import ForkServer, Process, start_process
 from ringlight.testbed.freezes import FreezeWatch, Watched
@@ -146,7 +146,7 @@ class Settings:
     onic_faults: bool = False
     onic_lease_s: float = 2.0
     devices: tuple[str, ...] = ()
-    share: Share = field(default_factory=Share)
+    share: SharedLab = field(default_factory=SharedLab)
 
 
 class Testbed:

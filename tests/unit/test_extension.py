@@ -26,6 +26,7 @@ from ringlight.controller.rest import app as rest
 from ringlight.controller.service import Controller
 from ringlight.experiments.analysis import metrics as metrics_of_core
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
+from ringlight.experiments.cli import app as cli
 from ringlight.experiments.cli import experiments as experiments_of_cli
 from ringlight.experiments.cli import options
 from ringlight.experiments.cli.emulated import emulation
@@ -301,6 +302,8 @@ def moon(cube: ModuleType) -> Iterator[None]:
             yield executor
 
     cube.__dict__["MOON"] = ExecutorKind(counted, "Compute on the moon.", OnMoon, lambda: (LostInSpace,))
+    # What other kinds of options there are is read once, and not in here.
+    cli.add_commands()
     with door(alone(executors={"moon": "torus:MOON"}), readers=(executor_kinds,)):
         yield
 

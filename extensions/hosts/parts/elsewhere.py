@@ -12,7 +12,7 @@ from ringlight.fabric.parts import Port
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation.agent.refusals import AgentError
 from ringlight.testbed.emulation.fault_targets import FaultRequest, FaultTarget
-from ringlight.testbed.emulation.share import Piece
+from ringlight.testbed.emulation.shared_lab import Piece
 
 #: Between two questions whether a fault has come about, and longest wait for it, seconds.
 _EVERY_S, _DONE_S = 0.02, 40.0

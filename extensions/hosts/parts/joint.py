@@ -32,7 +32,7 @@ from ringlight.testbed.emulation.agent.refusals import AgentError
 from ringlight.testbed.emulation.agent.workers import Name, Workers
 from ringlight.testbed.emulation.fault_targets import FaultRequest, FaultTarget
 from ringlight.testbed.emulation.nodes import ControllerAddress
-from ringlight.testbed.emulation.share import Piece, Share
+from ringlight.testbed.emulation.shared_lab import Piece, SharedLab
 from ringlight.testbed.load import ProcessorLoad
 
 log = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ class JoinError(RuntimeError):
     """Parts of a lab do not come together; one line naming the host."""
 
 
-class Joint(Share):
+class Joint(SharedLab):
     """A part of a lab over several hosts: its door, and of the first part the pulses of all others."""
 
     def __init__(self, parts: Parts) -> None:
