@@ -166,7 +166,7 @@ def one_alone(
 
 
 def made_alone(backend: Backend, plan: RunPlan) -> tuple[list[Record], tuple[str, ...]]:
-    """Make one run by itself, on another host if the backend has hosts. Return its records and failures."""
+    """Make one run by itself, elsewhere if the backend is remote. Return its records and failures."""
     made = backend.alone(plan) if isinstance(backend, RemoteBackend) else _one(backend, plan, untold)
     return made.records, made.failures
 

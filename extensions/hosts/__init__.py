@@ -7,4 +7,5 @@ EXTENSION = Extension(
     requires=("console",),
     commands="commands:register",
     executors={"dask": "executor:DASK"},
+    sections=("section:network",),
 )

@@ -47,7 +47,7 @@ def _cannot_build(setting: Setting) -> str | None:
 
 class EmulationBackend:
     """``runtime``: docker or namespace. ``programs``: what runs in every lab that is for it.
-    ``devices``: names of extensions' devices that every lab has. ``spread``: a lab's parts on other hosts.
+    ``devices``: names of extensions' devices that every lab has. ``spread``: a lab's parts elsewhere.
 
     The output of a lab's processes goes with the lab, where nobody has said where to (``prepare``).
     """

@@ -78,7 +78,7 @@ LEAVE_S = 2.0
 STREAMS = ("stdout", "stderr")
 #: From one look at the space of a guest to the next, seconds.
 LOOK_S = 0.5
-#: A job's state that goes to another host, bytes at most.
+#: A job's state that goes to another machine, bytes at most.
 STATE_BYTES = 96 << 20
 
 
@@ -757,14 +757,14 @@ class Workers:
             raise AgentError(500, f"job {job}: its checkpoint: {error.strerror or error}") from None
 
     def state(self, job: str, iteration: int) -> bytes:
-        """Return the content of the state from which a job resumes, for another host. Raises AgentError."""
+        """Return the content of the state from which a job resumes, for elsewhere. Raises AgentError."""
         try:
             return read_from(chosen_state(self._checkpoint(job), iteration), 0, STATE_BYTES)
         except OSError as error:
             raise AgentError(404, f"job {job}: its state: {error.strerror or error}") from None
 
     def take_state(self, job: str, iteration: int, data: bytes) -> None:
-        """The same, from another host. Raises AgentError."""
+        """Take the content of such a state, from elsewhere. Raises AgentError."""
         try:
             take_state(self._checkpoint(job), iteration, data, WORKER_UID)
         except OSError as error:
