@@ -28,15 +28,16 @@ from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.expand import parse
 from ringlight.experiments.record.events import RunEnded
 from ringlight.experiments.runner.experiment import one_alone
-from ringlight.fabric.cut import cut
+from ringlight.extensions.hosts.certificates import make_certificates
+from ringlight.extensions.hosts.cluster import hosts_of
+from ringlight.extensions.hosts.cut import cut
+from ringlight.extensions.hosts.parts.plan import Tunnel
+from ringlight.extensions.hosts.parts.tunnel import create_vxlan
 from ringlight.fabric.frames import LARGEST_MTU_BYTES
 from ringlight.testbed.emulation import calibration
 from ringlight.testbed.emulation.clean import clean
 from ringlight.testbed.emulation.kernel import addressing, namespaces, netlink
-from ringlight.testbed.hosts.certificates import make_certificates
-from ringlight.testbed.hosts.cluster import hosts_of
 from ringlight.testbed.lab import Lab, new_lab
-from ringlight.testbed.parts import Tunnel
 from tests.integration.controller_rig import free_port
 
 #: Seconds of one processor that a VXLAN fibre adds to a frame, both hosts together: ``vxlan`` found 22.1 µs
@@ -327,7 +328,7 @@ def _tunnelled(lab: Lab) -> Iterator[tuple[int, int]]:
                     own.link("set", index=index, mtu=LARGEST_MTU_BYTES + 100)
                     addressing.address(own, index, f"10.79.0.{number}", 24, rto_min_s=0.02)
                     tunnel = Tunnel(77, f"10.79.0.{number}", f"10.79.0.{3 - number}", 14789)
-                    netlink.create_vxlan(own, "eth0", tunnel)
+                    create_vxlan(own, "eth0", tunnel)
 
             namespaces.in_namespace(end, inside)
         calibration._set_up(ends)

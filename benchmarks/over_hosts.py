@@ -28,9 +28,9 @@ import yaml
 
 from benchmarks.harness import RINGLIGHT, ROOT, need_root, of_jobs, show, tell, until
 from ringlight.experiments.language.expand import load
-from ringlight.fabric.cut import cut
+from ringlight.extensions.hosts.cut import cut
 from ringlight.testbed.load import machine_ticks
-from tests.integration.hosts_rig import SCHEDULER, Hosts, NamespaceHost, hosts, kill
+from tests.extensions.hosts.integration.hosts_rig import SCHEDULER, Hosts, NamespaceHost, hosts, kill
 
 Runtime = Literal["docker", "namespace"]
 DEMO, MINI = ROOT / "scenarios/disaggregation.yaml", ROOT / "tests/data/mini.yaml"
@@ -396,7 +396,7 @@ def _killed(folder: Path, what: str, turn: int, after: str, after_s: float) -> d
                 until(lambda: not any(map(_ours, alive)), "nothing left", 45.0, 0.5)
         left = {host.name: len(_ours(host)) for host in alive}
         if asked:
-            assert rig.ringlight("clean", "--dask", SCHEDULER).returncode == 0
+            assert rig.ringlight("hosts", "clean", "--dask", SCHEDULER).returncode == 0
         for host in [] if asked else alive:
             clean = host.command([*RINGLIGHT, "clean"])
             subprocess.run(clean, check=True, timeout=120, capture_output=True, env=rig.environment, cwd=ROOT)

@@ -59,6 +59,9 @@ class Extension:
     #: called if the flag was given. The function's docstring is the flag's help, and its module is imported
     #: as that of ``commands``.
     lab_flags: Mapping[str, str] = field(default_factory=dict)
+    #: By its name, an ``experiments.runner.executor_kinds.ExecutorKind``: other machines that make runs. The
+    #: name is an option of commands that make runs, so its module is imported as that of ``commands``.
+    executors: Mapping[str, str] = field(default_factory=dict)
     #: Functions of the FastAPI application and the ``controller.service.Controller``, called when the
     #: application is made. Routes that they add are as the core's; middleware that they add is asked before
     #: the token is.

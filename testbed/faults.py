@@ -134,20 +134,6 @@ class FaultClient:
             raise FaultError(404, f"there is no fault {fault_id}")
         return report
 
-    def loads(self) -> dict[str, dict[str, float]]:
-        """Return the load of each other host's processors since the last call, by host, in a lab over several
-        hosts.
-        """
-        loads: dict[str, dict[str, float]] = self._call("GET", "/v1/hosts/load")
-        return loads
-
-    def clocks(self) -> dict[str, dict[str, float]]:
-        """Return how many seconds later each other host's clock is (``offset_s``), known to within
-        ``error_s``, by host.
-        """
-        clocks: dict[str, dict[str, float]] = self._call("GET", "/v1/hosts/clocks")
-        return clocks
-
     def light_counters(self) -> dict[str, Any]:
         """Return the kernel's counters of the O-NICs and WSSs since they were made."""
         counters: dict[str, Any] = self._call("GET", "/v1/onics")

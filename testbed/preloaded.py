@@ -20,10 +20,3 @@ _PROGRAMS = (
 def lab_modules() -> tuple[str, ...]:
     """Return all that a lab may start, devices of extensions among it."""
     return (*_PROGRAMS, *(module for kind in device_kinds().values() for module in kind.modules))
-
-
-#: Makes a run of a lab over several hosts, on the first.
-KEPT_RUN = "ringlight.experiments.runner.kept_run"
-KEPT = (KEPT_RUN, "distributed")
-#: What a host's worker needs for a lab: to have it made, and to remove what is left.
-OF_A_HOST = (KEPT_RUN, "ringlight.testbed.hosts.part", f"{_EMULATION}.clean", "docker")

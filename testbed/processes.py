@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -23,23 +22,20 @@ from typing import Any, Protocol
 from ringlight.containers.image import image_present, image_tag
 from ringlight.testbed import deaths, services
 from ringlight.testbed.certificates import trusting
-from ringlight.testbed.deaths import Death, DeathLog, ProcessKind
+from ringlight.testbed.deaths import Death, DeathLog
 from ringlight.testbed.forkserver import Process, start_process
 from ringlight.testbed.freezes import FreezeWatch, Watched
 from ringlight.testbed.lab import ENVIRONMENT, STATE_ROOT, Lab, LabError, new_lab
 from ringlight.testbed.lab_programs import ProgramOptions
 from ringlight.testbed.packages import check_packages
-from ringlight.testbed.parts import log_of_part
 from ringlight.testbed.supervision import ended
 
 log = logging.getLogger(__name__)
 
 #: Deadlines in seconds: the testbed's bring-up, the controller's first answer, either one's orderly end.
 UP_S, ANSWER_S, DOWN_S = 180.0, 30.0, 30.0
-#: So long parts on other hosts may take to say why they could not be built, seconds.
+#: So long parts elsewhere may take to say why they could not be built, seconds.
 REASON_S = 4.0
-#: Between two looks at who looks after a lab's other hosts, seconds.
-BLIND_S = 2.0
 #: What is known of a lab that was left standing, in its state directory.
 _STANDING = "standing.json"
 #: State of a socket that waits for callers, in /proc/net/tcp.
@@ -191,21 +187,36 @@ def labs_at(ports: Iterable[int]) -> list[str]:
 
 
 class OtherParts(Protocol):
-    """Parts of a lab that stand on other hosts."""
+    """Parts of a lab that are elsewhere. ``mtu_bytes``: IP packets of workers are no longer."""
 
-    logs: Mapping[str, bytes]
+    mtu_bytes: int
 
     def begin(self, state: Path, runtime: str, options: Sequence[str]) -> list[str]:
-        """Have them built with the options of all testbeds. Return the options of the first part's."""
+        """Have them built with the options of all testbeds.
+
+        Return the words after ``python`` that start the testbed of what is here, before its usual options: a
+        program that calls ``testbed.emulation.__main__.main``. ``state``: the lab's. Raises LabError.
+        """
 
     def check(self) -> None:
         """Check that all are being built or stand. Raises LabError if one could not be built or has ended."""
 
-    def blind(self) -> list[str]:
-        """Return the hosts whose parts go on without anybody who looks after them."""
+    def ended(self) -> list[Death]:
+        """Return what ended, or is back, since the last call, besides what the testbed tells."""
 
-    def end(self) -> None:
-        """Wait until they have ended, and take what they leave."""
+    def facts(self) -> Mapping[str, Any]:
+        """Return facts of the lab that follow from its parts, as they are now."""
+
+    def loads(self) -> list[Mapping[str, float]]:
+        """Return the load of the processors of each other machine since the last call, as
+        ``testbed.load.Shares``.
+        """
+
+    def end(self, state: Path, logs: Path) -> None:
+        """Wait until they have ended, and keep what they leave.
+
+        ``state``: folder of the lab's files, ``logs``: for the output of its processes.
+        """
 
 
 class LabProcesses:
@@ -215,7 +226,7 @@ class LabProcesses:
     ``fabric``: as a scenario writes it. ``options``: further ones of ``ringlight.testbed.emulation``.
     ``logs``: folder for the processes' output, else the lab's own. ``follow``: end the processes when this
     one dies, however it dies. ``programs``: what the testbed runs beside the controller. ``spread``: the
-    lab's parts on other hosts. ``lends``: whether the testbed may use this process's fork server, which must
+    lab's parts elsewhere. ``lends``: whether the testbed may use this process's fork server, which must
     then last as long as the lab. ``notice`` is called with one line that a person should know. ``on_freeze``
     is called, from a thread, with a process that stands still or continues.
     """
@@ -255,10 +266,13 @@ class LabProcesses:
         self._spread = spread
         self._testbed: Process | None = None
         self._lock: Any = None
-        #: Options of the testbed where it is one part of the lab.
-        self._part: Sequence[str] = ()
-        self._blind: set[str] = set()
-        self._next_look_s = 0.0
+        #: What Python executes as the testbed.
+        self._program: Sequence[str] = ("-m", "ringlight.testbed.emulation")
+
+    @property
+    def parts(self) -> OtherParts | None:
+        """Return the lab's parts elsewhere, None if it has none."""
+        return self._spread
 
     @property
     def pids(self) -> dict[str, int]:
@@ -296,7 +310,7 @@ class LabProcesses:
             }
             (self.state / _KEEPS).write_text(json.dumps(keeps), encoding="utf-8")
             if self._spread is not None:
-                self._part = self._spread.begin(self.state, self.runtime, self._options)
+                self._program = self._spread.begin(self.state, self.runtime, self._options)
             self._start_testbed()
             self._wait_for("inventory.json")
             self.read_inventory()
@@ -325,8 +339,8 @@ class LabProcesses:
     def _start_testbed(self) -> None:
         lab = ["--lab", self.lab.id, "--state", str(self.state), "--runtime", self.runtime]
         programs = [f"--program={p.name}={self._plan_of(p)}" for p in self._programs]
-        module = [sys.executable, "-m", "ringlight.testbed.emulation", *self._both, *lab]
-        command = [*module, *programs, "--keep", str(self.state / _KEEPS), *self._options, *self._part]
+        command = [sys.executable, *self._program, *self._both, *lab, *programs]
+        command += ["--keep", str(self.state / _KEEPS), *self._options]
         follow = signal.SIGTERM if self._follow else None
         with (self.logs / "testbed.log").open("ab") as output:
             self._testbed = start_process(
@@ -425,8 +439,7 @@ class LabProcesses:
         return None if document["status"] == "ok" else "; ".join(document.get("reasons") or [str(document)])
 
     def check(self) -> None:
-        """Raise LabError when the testbed has ended, could not be built on another host, or has lost its
-        state."""
+        """Raise LabError when the testbed has ended, could not be built elsewhere, or has lost its state."""
         if self._lock is not None and not (self.state / "lock").exists():
             raise LabError(f"the lab's state directory {self.state} was removed while the lab was up")
         if self._testbed is not None and (code := self._testbed.poll()) is not None:
@@ -446,20 +459,9 @@ class LabProcesses:
             time.sleep(0.1)
 
     def ended(self) -> list[Death]:
-        """Return what ended, or is back, since the last call: processes, and the Dask workers that look after
-        other hosts.
-        """
-        deaths, now_s = [death for death in self._deaths.read() if not death.is_astray], time.monotonic()
-        if self._spread is None or now_s < self._next_look_s:
-            return deaths
-        self._next_look_s = now_s + BLIND_S
-        blind = set(self._spread.blind())
-        kind: ProcessKind = "Dask worker of host"
-        how = "the host's part goes on, and is blind until it has one again"
-        deaths += [Death(now_s, kind, host, how) for host in sorted(blind - self._blind)]
-        deaths += [Death(now_s, kind, host) for host in sorted(self._blind - blind)]
-        self._blind = blind
-        return deaths
+        """Return what ended, or is back, since the last call: processes, and what parts elsewhere tell."""
+        deaths = [death for death in self._deaths.read() if not death.is_astray]
+        return deaths if self._spread is None else [*deaths, *self._spread.ended()]
 
     def astray(self) -> list[Death]:
         """Return the processes that stand still, or continue, since the last call.
@@ -485,14 +487,7 @@ class LabProcesses:
                     self._testbed.wait(5.0)
             self._testbed = None
             if self._spread is not None:
-                self._spread.end()
-                # If no task was left to bring a part's log, the part has sent it to the first one.
-                for file in self.state.glob(log_of_part("*")):
-                    with suppress(OSError):
-                        shutil.copyfile(file, self.logs / file.name)
-                for host, output in self._spread.logs.items():
-                    with suppress(OSError):
-                        (self.logs / log_of_part(host)).write_bytes(output)
+                self._spread.end(self.state, self.logs)
             if self._lock is not None:
                 # Held until nothing is left: a lab that comes up meanwhile would take it for a dead one's.
                 remove(self.lab)

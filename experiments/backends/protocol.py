@@ -110,7 +110,7 @@ class Backend(Protocol):
         say: Callable[[str], None],
         earlier: Mapping[str, Any],
     ) -> None:
-        """Prepare for the settings that will be opened, here or by a copy of this backend on another host.
+        """Prepare for the settings that will be opened, here or by a copy of this backend on another machine.
 
         ``logs``: folder for the output of the labs' processes (None: with the lab). ``say``: called with each
         line that a person should know. ``earlier``: what :meth:`facts` returned, if runs are resumed.
@@ -162,7 +162,7 @@ class BatchBackend(Backend, Protocol):
 class Made:
     """Result of a task: its records, and a line for each failure.
 
-    A run on another host also has facts of its labs, and the files that they left, by name.
+    A run on another machine also has facts of its labs, and the files that they left, by name.
     """
 
     records: list[Record]

@@ -40,9 +40,9 @@ app = typer.Typer(
 def add_commands() -> None:
     """Add all commands, those of extensions last, once. Raises ExtensionError if one cannot be used."""
     # Here, as commands that build labs have flags of extensions, of which one may be broken.
-    from ringlight.experiments.cli import examples, experiments, hosts, inspection, machine, rest, workload
+    from ringlight.experiments.cli import examples, experiments, inspection, machine, rest, workload
 
-    for module in (experiments, examples, workload, machine, inspection, hosts, rest):
+    for module in (experiments, examples, workload, machine, inspection, rest):
         module.register(app)
     for installed in extensions():
         if installed.extension.commands:

@@ -1,47 +1,42 @@
-"""The backend of commands that emulate: on this machine, or on the hosts of a Dask scheduler."""
+"""The backend of commands that emulate: on this machine, or on others that an option names."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from ringlight.experiments.cli import options
-from ringlight.experiments.cli.common import fail, say
+from ringlight.experiments.cli.common import fail
+from ringlight.experiments.runner.executor_kinds import remote_labs
 from ringlight.testbed.forkserver import forking
-from ringlight.testbed.lab_programs import ProgramOptions, waiting
+from ringlight.testbed.lab_programs import ProgramOptions
 from ringlight.testbed.packages import check_packages
 from ringlight.testbed.preloaded import lab_modules
 
 if TYPE_CHECKING:
     from ringlight.experiments.backends.emulation.backend import EmulationBackend
-    from ringlight.fabric.topology import Fabric
-    from ringlight.testbed.hosts.cluster import Cluster
 
-#: Without effect where each host chooses for its labs, or bound to files and addresses of one machine.
+#: Without effect where each machine chooses for its labs, or bound to files and addresses of one machine.
 _OF_ONE_MACHINE = ("rest", "openflow", "tls_cert", "tls_key", "rest_insecure", "openflow_insecure")
-#: How a lab is over hosts.
-OVER_HOSTS = ("hosts", "vxlan_port", "vxlan_number", "wireguard")
 
 
 @contextmanager
 def emulation(
     lab: options.LabOptions,
     context: typer.Context,
-    dask: str | None,
+    remote: options.Remote,
     programs: Sequence[ProgramOptions] = (),
-    over: options.OverHosts | None = None,
 ) -> Iterator[EmulationBackend]:
-    """Yield the backend that emulates on this machine, or on the hosts of the Dask cluster ``dask``.
+    """Yield the backend that emulates on this machine, or on the others that ``remote`` names.
 
-    Raises UserError, and LabError if the hosts cannot be reached.
+    Raises UserError, and LabError if other machines cannot be reached.
     """
-    if dask is None:
-        refuse_hosts(context)
+    where = _asked(remote, context)
+    if where is None:
         check_packages()
         # It imports what labs are made of while this process imports its own and reads the scenario.
         with forking(lab_modules()):
@@ -51,60 +46,26 @@ def emulation(
         return
     of_programs = [field.name for group in options.program_options() for field in fields(group)]
     of_one_machine = [*_OF_ONE_MACHINE, *of_programs, *options.lab_flags()]
-    refuse(context, of_one_machine, "without effect on labs of other hosts (--dask)")
-    from ringlight.experiments.runner.hosts import HostsBackend
-    from ringlight.testbed.hosts.cluster import hosts_of
-
-    with hosts_of(dask) as cluster:
-        places = sum(host.labs for host in cluster.hosts)
-        named = ", ".join(host.name for host in cluster.hosts)
-        say(f"{len(cluster.hosts)} hosts for labs, {places} labs at once: {named}")
-        backend = HostsBackend(lab.runtime, cluster, lab.devices, None if over is None else over.chosen())
+    refuse(context, of_one_machine, f"without effect on labs of other machines (--{where})")
+    with remote[where].backend(lab.runtime, lab.devices) as backend:
         yield backend
-        backend.tidy()
 
 
-@contextmanager
-def standing(
-    scenario: Path,
-    place: options.Place,
-    lab: options.OpenLab,
-    context: typer.Context,
-    dask: str,
-    over: options.OverHosts,
-) -> Iterator[tuple[Cluster, dict[str, Any], Any]]:
-    """Build a lab on hosts that stays up. Yield the hosts' cluster, the lab's facts, and the lab's Dask
-    future.
+def _asked(remote: options.Remote, context: typer.Context) -> str | None:
+    """Return the kind of machines that labs are to be on, None for this machine. Raises UserError.
 
-    The lab ends with its future. Raises UserError, ScenarioError, BackendError, LabError.
+    Options of machines that were not named have no effect, and are refused.
     """
-    with emulation(lab, context, dask, (), over) as backend:
-        from ringlight.experiments.backends.emulation.lab_of_setting import cannot_drive
-        from ringlight.experiments.runner.hosts import HostsBackend
-        from ringlight.experiments.runner.standing import stand
-
-        assert isinstance(backend, HostsBackend)
-        setting = place.setting(scenario, options.machine(lab))
-        fabric = setting.fabric
-        why = cannot_drive(fabric) or _waits(fabric) or backend.cannot_spread(fabric)
-        if why is not None:
-            fail(f"{scenario}: {why}", 2)
-        backend.check_ready()
-        backend.prepare([setting], None, say, {})
-        yield backend.cluster, *stand(backend, setting, str(scenario))
+    where = None
+    for name, labs in remote.items():
+        if getattr(labs, name) is None:
+            refuse(context, [field.name for field in fields(remote_labs()[name])], f"only with --{name}")
+        else:
+            where = name
+    return where
 
 
-def _waits(fabric: Fabric) -> str | None:
-    why = waiting(fabric)
-    return None if why is None else f"fabric.{why}"
-
-
-def refuse_hosts(context: typer.Context) -> None:
-    """Fails where a lab of this machine was to be over hosts."""
-    refuse(context, OVER_HOSTS, "only with --dask")
-
-
-def refuse(context: typer.Context, names: Sequence[str], why: str) -> None:
+def refuse(context: typer.Context, names: Iterable[str], why: str) -> None:
     """Fails, naming the first of these options that was given, whatever its value."""
     for name in names:
         source = context.get_parameter_source(name)

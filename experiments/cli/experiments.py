@@ -13,6 +13,7 @@ from ringlight.experiments.cli import options
 from ringlight.experiments.cli.common import answer, echo, fail, say, show_json
 from ringlight.experiments.cli.emulated import emulation
 from ringlight.experiments.cli.labs import with_programs
+from ringlight.experiments.runner.executor_kinds import executor_kinds
 
 if TYPE_CHECKING:
     from ringlight.experiments.backends.protocol import Backend
@@ -47,7 +48,7 @@ def demo(
     from ringlight.testbed.setup import ensure_ready
 
     ensure_ready(say, runtime=lab.runtime)
-    _run(BUNDLED, options.Runs(repeat=repeat), options.OpenLab(**vars(lab)), runs, as_json, context)
+    _run(BUNDLED, options.Runs(repeat=repeat), options.OpenLab(**vars(lab)), runs, as_json, context, {})
 
 
 @options.with_groups
@@ -57,13 +58,12 @@ def run(
     scenario: options.ResumedFile = None,
     which: options.Runs,
     lab: options.OpenLab,
-    over: options.OverHosts,
-    dask: options.Dask = None,
+    remote: options.Remote,
     runs: options.RunsFolder = options.RUNS,
     as_json: options.Json = False,
 ) -> None:
     """Run an experiment on the emulated testbed; leaves a run folder with result.json and report.html."""
-    _run(which.file(scenario), which, lab, runs, as_json, context, dask, over)
+    _run(which.file(scenario), which, lab, runs, as_json, context, remote)
 
 
 def _run(
@@ -73,10 +73,9 @@ def _run(
     runs: Path,
     as_json: bool,
     context: typer.Context,
-    dask: str | None = None,
-    over: options.OverHosts | None = None,
+    remote: options.Remote,
 ) -> None:
-    with emulation(lab, context, dask, lab.wanted_programs, over) as backend:
+    with emulation(lab, context, remote, lab.wanted_programs) as backend:
         experiment = with_programs(which.load(scenario, options.machine(lab)), lab)
         lab.heed_flags()
         again = functools.partial(_again_at, experiment, lab)
@@ -101,10 +100,7 @@ def simulate(
         int | None,
         typer.Option("--processes", min=1, max=1024, help="Number of processes that compute a sweep's runs."),
     ] = None,
-    dask: Annotated[
-        str | None,
-        typer.Option("--dask", metavar="ADDRESS", help="Compute on Dask: tcp://HOST:PORT, or local."),
-    ] = None,
+    executors: options.Executors,
     executor: Annotated[
         str | None,
         typer.Option("--executor", metavar="NAME:ADDRESS", help="Compute on an installed executor."),
@@ -115,11 +111,14 @@ def simulate(
     """Simulate an experiment in virtual time: the same run folder and report, without root."""
     from ringlight.experiments.runner.machine import real_scale
 
-    backend, spread = (
-        simulation_of(mtu, latency),
-        {"processes": processes, "dask": dask, "executor": executor},
-    )
+    backend = simulation_of(mtu, latency)
+    chosen = [f"{name}:{address}" for name, address in executors.items()]
+    chosen += [] if executor is None else [executor]
+    if len(chosen) > 1 or (chosen and processes is not None):
+        named = ", ".join(f"--{name}" for name in ("processes", *executor_kinds(), "executor"))
+        fail(f"{named}: give one of them", 2)
     experiment = which.load(which.file(scenario), real_scale)
+    spread = {"processes": processes, "executor": chosen[0] if chosen else None}
     _carry_out(experiment, backend, which, runs, as_json, suffix="-simulated", **spread)
 
 
@@ -162,17 +161,11 @@ def check(
     scenario: options.ScenarioFile,
     sets: options.Sets = None,
     devices: options.Devices = (),
-    hosts: Annotated[
-        int | None,
-        typer.Option(
-            "--hosts", metavar="N", min=1, max=1024, help="Say where fabrics would be cut for N hosts."
-        ),
-    ] = None,
     as_json: options.Json = False,
 ) -> None:
     """Check a scenario file and say what it describes; runs nothing and needs no root."""
     from ringlight.experiments.backends.simulation.workloads import MOST_RANKS
-    from ringlight.experiments.cli.show import add_cuts, check_document, show_check
+    from ringlight.experiments.cli.show import check_document, show_check
     from ringlight.experiments.runner.command import load_checked
     from ringlight.experiments.runner.machine import scale_here
 
@@ -183,10 +176,7 @@ def check(
         scale_for=functools.partial(scale_here, devices=devices),
         most_gpus=MOST_RANKS,
     )
-    document = check_document(experiment)
-    if hosts is not None:
-        add_cuts(document, experiment, hosts)
-    answer(document, as_json, show_check)
+    answer(check_document(experiment), as_json, show_check)
 
 
 def report(

@@ -15,7 +15,6 @@ import typer
 
 from ringlight.experiments.cli import options, suite
 from ringlight.experiments.cli.common import Column, answer, echo, fail, listing, say
-from ringlight.experiments.cli.emulated import refuse_hosts, standing
 from ringlight.experiments.cli.labs import processes_of_lab
 from ringlight.testbed.forkserver import forking
 from ringlight.testbed.packages import check_packages
@@ -26,24 +25,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @options.with_groups
 def up(
-    context: typer.Context,
     scenario: options.ScenarioFile,
     place: options.Place,
     lab: options.OpenLab,
-    over: options.OverHosts,
-    dask: options.Dask = None,
     as_json: options.Json = False,
 ) -> None:
     """Build an experiment's fabric, start its controller and leave both running for REST use."""
-    if dask is not None:
-        with standing(scenario, place, lab, context, dask, over) as (cluster, facts, future):
-            cluster.leave(future)
-        there = f"{', '.join(facts['hosts'])}; REST at {facts['url']}/docs of {facts['host']}"
-        ending = f"end it with: ringlight down {facts['lab']} --dask {dask}"
-        message = f"lab {facts['lab']} is up on {there}; {ending}"
-        answer(facts, as_json, lambda _: echo(message))
-        return
-    refuse_hosts(context)
     check_packages()
     with forking(TESTBED) as brief:
         from ringlight.experiments.record.writing import writing
@@ -61,18 +48,9 @@ def up(
 
 def down(
     lab: Annotated[str | None, typer.Argument(help="Lab id; default: every lab left up.")] = None,
-    dask: Annotated[
-        str | None,
-        typer.Option("--dask", metavar="ADDRESS", help="Labs on the hosts of this Dask scheduler, not here."),
-    ] = None,
 ) -> None:
     """End labs that `up` left running."""
     from ringlight.testbed import services
-
-    if dask is not None:
-        ended = _end_on_hosts(lab, dask)
-        echo(f"ended: {', '.join(ended)}" if ended else "no lab is up")
-        return
     from ringlight.testbed.processes import end_standing
 
     # Another user does not see whether there is one.
@@ -80,18 +58,6 @@ def down(
         fail(services.root_needed("end a lab"))
     ended = end_standing(lab, say)
     echo(f"ended: {', '.join(ended)}" if ended else "no lab is up")
-
-
-def _end_on_hosts(lab: str | None, dask: str) -> list[str]:
-    """Raises UserError where there is no such lab."""
-    from ringlight.experiments.runner.standing import end_standing_here
-    from ringlight.testbed.hosts.cluster import hosts_of
-
-    with hosts_of(dask) as cluster:
-        ended = [name for names in cluster.ask(end_standing_here, lab).values() for name in names]
-    if lab is not None and not ended:
-        fail(f"lab {lab} does not stand on hosts of {dask}")
-    return ended
 
 
 def test(context: typer.Context) -> None:
@@ -198,35 +164,22 @@ def calibrate(as_json: options.Json = False) -> None:
     answer(dataclasses.asdict(calibration), as_json, lambda _: listing(rows, "what", written))
 
 
-def clean(
-    dask: Annotated[
-        str | None,
-        typer.Option("--dask", metavar="ADDRESS", help="On all hosts of this Dask scheduler, and not here."),
-    ] = None,
-    as_json: options.Json = False,
-) -> None:
+def clean(as_json: options.Json = False) -> None:
     """Remove everything that Ringlight ever made on this machine, and nothing else."""
     from ringlight.testbed import services
     from ringlight.testbed.emulation.clean import clean as clean_machine
 
-    if dask is None and os.geteuid() != 0:
+    if os.geteuid() != 0:
         fail(services.root_needed("remove networks and containers"))
+    answer({"removed": clean_machine()}, as_json, show_removed)
 
-    def write(paths_of: dict[str, list[str]]) -> None:
-        for line in paths_of["removed"]:
-            echo(line)
-        count = len(paths_of["removed"])
-        echo(f"{count} things removed" if count else "nothing to remove")
 
-    if dask is None:
-        removed = clean_machine()
-    else:
-        from ringlight.testbed.hosts.cluster import hosts_of
-
-        with hosts_of(dask) as cluster:
-            paths_of = cluster.ask(clean_machine)
-        removed = [f"host {name}: {line}" for name, lines in paths_of.items() for line in lines]
-    answer({"removed": removed}, as_json, write)
+def show_removed(document: dict[str, list[str]]) -> None:
+    """Print what was removed, and how much."""
+    for line in document["removed"]:
+        echo(line)
+    count = len(document["removed"])
+    echo(f"{count} things removed" if count else "nothing to remove")
 
 
 def register(app: typer.Typer) -> None:

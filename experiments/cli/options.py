@@ -6,14 +6,15 @@ import functools
 import inspect
 import os
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from ringlight.experiments.cli.common import fail, say
+from ringlight.experiments.runner.executor_kinds import RemoteLabs, executor_kinds, remote_labs
 from ringlight.fabric.extension import loaders
 from ringlight.testbed.devices import DeviceKind, optional_kinds
 from ringlight.testbed.lab_programs import ProgramOptions, program_kinds
@@ -21,7 +22,6 @@ from ringlight.testbed.lab_programs import ProgramOptions, program_kinds
 if TYPE_CHECKING:
     from ringlight.experiments.language.expand import Experiment, ScaleFor
     from ringlight.experiments.language.plan import Setting
-    from ringlight.testbed.hosts.spread import Over
     from ringlight.testbed.processes import Addresses
 
 EXPERIMENTS, MACHINE = "Experiments", "Labs and this machine"
@@ -81,14 +81,12 @@ LabFlags = Annotated[tuple[str, ...], "flags"]
 Devices = tuple[str, ...]
 #: What was said of each kind of program, whose options :func:`with_groups` takes for this.
 Programs = tuple[ProgramOptions, ...]
-Dask = Annotated[
-    str | None,
-    typer.Option(
-        "--dask",
-        metavar="ADDRESS",
-        help="Build labs on hosts: workers of this Dask scheduler (tls://HOST:PORT) with the resource HOST.",
-    ),
-]
+#: Addresses of other machines that compute, by the name of their kind of executor. :func:`with_groups` makes
+#: an option of each kind's name.
+Executors = dict[str, str]
+#: What was said of machines on which labs may be built, by the name of their kind of executor;
+#: :func:`with_groups` takes their options for this.
+Remote = dict[str, RemoteLabs]
 
 
 @dataclass(frozen=True)
@@ -230,45 +228,6 @@ class OpenLab(LabOptions):
         )
 
 
-@dataclass(frozen=True)
-class OverHosts:
-    """Options of one lab over several hosts."""
-
-    hosts: Annotated[
-        int | None,
-        typer.Option("--hosts", metavar="N", min=2, max=64, help="With --dask: one lab over N hosts."),
-    ] = None
-    vxlan_port: Annotated[
-        int,
-        typer.Option("--vxlan-port", min=1, max=65535, help="UDP port of light between the hosts of a lab."),
-    ] = 14789
-    vxlan_number: Annotated[
-        int | None,
-        typer.Option(
-            "--vxlan-number",
-            min=1,
-            max=(1 << 24) - 1,
-            help="VXLAN number of a lab's first cut fibre; the others follow. Default: drawn.",
-        ),
-    ] = None
-
-    wireguard: Annotated[
-        bool,
-        typer.Option(
-            "--wireguard",
-            help="Only where light between hosts is encrypted: workers are at WireGuard addresses.",
-        ),
-    ] = False
-
-    def chosen(self) -> Over | None:
-        """Return the options of a lab over several hosts; None for a lab on one host."""
-        from ringlight.testbed.hosts.spread import Over
-
-        if self.hosts is None:
-            return None
-        return Over(self.hosts, self.vxlan_port, self.vxlan_number, wireguard=self.wireguard)
-
-
 def machine(lab: LabOptions) -> ScaleFor:
     """Return the function that chooses the scale of labs on this machine. It measures the machine if it is
     not calibrated.
@@ -296,16 +255,11 @@ def program_options() -> tuple[type[Any], ...]:
     return tuple(kind.options() for kind in program_kinds().values())
 
 
-def _expanded(parameter: inspect.Parameter) -> list[inspect.Parameter]:
-    """Return the parameters of the options that a parameter of extensions stands for; any other as it is."""
-    if parameter.annotation == Devices:
-        return _device_options(optional_kinds())
-    if parameter.annotation == Programs:
-        groups = (inspect.signature(group, eval_str=True).parameters for group in program_options())
-        return [option for group in groups for option in group.values()]
-    if parameter.annotation == LabFlags:
-        return [_flag(name) for name in lab_flags()]
-    return [parameter]
+def _executor_option(name: str, help_text: str) -> inspect.Parameter:
+    """Return the parameter of an option for the address of a kind's machines."""
+    option = typer.Option(f"--{name}", metavar="ADDRESS", help=help_text)
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, kind, default=None, annotation=Annotated[str | None, option])
 
 
 def _taken(group: type[Any], given: dict[str, Any]) -> Any:
@@ -326,42 +280,107 @@ def _flag(name: str) -> inspect.Parameter:
     return inspect.Parameter(name, kind, default=False, annotation=Annotated[bool, option])
 
 
-def with_groups(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command whose options include those of each parameter that is a group, and one for each kind
-    of device where a parameter is of devices.
+@dataclass(frozen=True)
+class _Additions:
+    """Options that extensions add to commands with a parameter of a certain annotation.
 
-    The same goes for programs and flags. The command gets one object for each group. Raises ExtensionError.
+    ``options``: returns the parameters in place of it. ``taken``: takes their values out of those given, and
+    returns the parameter's own.
+    """
+
+    annotation: Any
+    options: Callable[[], list[inspect.Parameter]]
+    taken: Callable[[dict[str, Any]], Any]
+
+
+def _options_of(groups: Iterable[type[Any]]) -> list[inspect.Parameter]:
+    """Return the parameters of groups of options."""
+    return [
+        option for group in groups for option in inspect.signature(group, eval_str=True).parameters.values()
+    ]
+
+
+def _chosen(names: Iterable[str], given: dict[str, Any]) -> tuple[str, ...]:
+    """Return the names of the flags that were given, all of which are taken out of ``given``."""
+    return tuple(name for name in list(names) if given.pop(name))
+
+
+def _taken_addresses(given: dict[str, Any]) -> dict[str, str]:
+    """Return the addresses of executors that were given, by kind, which are taken out of ``given``."""
+    addresses = {name: given.pop(name) for name in executor_kinds()}
+    return {name: address for name, address in addresses.items() if address is not None}
+
+
+_ADDITIONS = (
+    _Additions(
+        Devices, lambda: _device_options(optional_kinds()), lambda given: _chosen(optional_kinds(), given)
+    ),
+    _Additions(
+        Programs,
+        lambda: _options_of(program_options()),
+        lambda given: tuple(_taken(group, given) for group in program_options()),
+    ),
+    _Additions(
+        LabFlags, lambda: [_flag(name) for name in lab_flags()], lambda given: _chosen(lab_flags(), given)
+    ),
+    _Additions(
+        Executors,
+        lambda: [_executor_option(name, kind.help) for name, kind in executor_kinds().items()],
+        _taken_addresses,
+    ),
+    _Additions(
+        Remote,
+        lambda: _options_of(remote_labs().values()),
+        lambda given: {name: _taken(labs, given) for name, labs in remote_labs().items()},
+    ),
+)
+
+
+def _additions_of(parameter: inspect.Parameter) -> _Additions | None:
+    """Return what extensions add in place of a parameter; None if it stands for itself."""
+    return next((added for added in _ADDITIONS if parameter.annotation == added.annotation), None)
+
+
+def _is_group(annotation: Any) -> bool:
+    """Return whether a parameter stands for the options that are the fields of its class."""
+    return is_dataclass(annotation)
+
+
+def with_groups(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command whose options include those of each parameter that is a group, and those that
+    extensions add: devices, programs, flags, executors and labs on other machines.
+
+    The command gets one object for each. Raises ExtensionError.
     """
     groups: dict[str, tuple[type, list[str]]] = {}
     parameters: list[inspect.Parameter] = []
     for own in inspect.signature(command, eval_str=True).parameters.values():
-        if own.annotation in (Runs, Place, LabOptions, OpenLab, OverHosts):
+        if _is_group(own.annotation):
             options = inspect.signature(own.annotation, eval_str=True).parameters
             groups[own.name] = own.annotation, list(options)
             parameters += options.values()
         else:
             parameters.append(own)
-    devices, programs = optional_kinds(), program_options()
-    has_devices, has_programs, has_flags = (
-        any(parameter.annotation == group for parameter in parameters)
-        for group in (Devices, Programs, LabFlags)
-    )
-    parameters = [option for parameter in parameters for option in _expanded(parameter)]
+    expanded: list[inspect.Parameter] = []
+    added: dict[str, _Additions] = {}
+    for parameter in parameters:
+        additions = _additions_of(parameter)
+        if additions is None:
+            expanded.append(parameter)
+        else:
+            expanded += additions.options()
+            added[parameter.name] = additions
 
     @functools.wraps(command)
     def called(**given: Any) -> None:
-        if has_devices:
-            given["devices"] = tuple(name for name in devices if given.pop(name))
-        if has_programs:
-            given["programs"] = tuple(_taken(group, given) for group in programs)
-        if has_flags:
-            given["flags"] = tuple(name for name in lab_flags() if given.pop(name))
+        for name, additions in added.items():
+            given[name] = additions.taken(given)
         for name, (group, options) in groups.items():
             given[name] = group(**{option: given.pop(option) for option in options})
         command(**given)
 
     # What is left of annotations names the groups.
     called.__annotations__ = {}
-    only_names = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
+    only_names = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in expanded]
     called.__dict__["__signature__"] = inspect.Signature(only_names)
     return called

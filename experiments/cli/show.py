@@ -102,51 +102,6 @@ def _said_of_scale(scale: Mapping[str, Any]) -> Iterator[str]:
     )
 
 
-def add_cuts(document: dict[str, Any], experiment: Experiment, hosts: int) -> None:
-    """Say of each fabric of a checked file where it is cut when its lab is built on so many hosts."""
-    from ringlight.fabric.cut import cut
-    from ringlight.fabric.keys import plugged
-
-    for setting in {plan.setting.name: plan.setting for plan in experiment.plans}.values():
-        try:
-            made = cut(plugged(setting.fabric), hosts)
-        except ValueError as error:
-            document["fabrics"][setting.name]["cut"] = {"refused": str(error)}
-            continue
-        document["fabrics"][setting.name]["cut"] = {
-            "hosts": made.hosts,
-            "fibres": [
-                {
-                    "number": fibre.number,
-                    "ends": [str(fibre.link.a), str(fibre.link.b)],
-                    "hosts": [1 + host for host in fibre.hosts],
-                    "emulated_bps": fibre.link.rate_bps / setting.scale.rate,
-                }
-                for fibre in made.fibres
-            ],
-            "crossing": [
-                {"hosts": [1 + a, 1 + b], "emulated_bps": rate_bps / setting.scale.rate}
-                for (a, b), rate_bps in made.crossing_bps.items()
-            ],
-        }
-
-
-def _show_cuts(fabrics: Mapping[str, Any]) -> None:
-    for name, fabric in fabrics.items():
-        if (made := fabric.get("cut")) is None:
-            continue
-        if "refused" in made:
-            echo(f"{name} cannot be cut: {made['refused']}")
-            continue
-        for number, nodes in enumerate(made["hosts"], 1):
-            echo(f"{name}, host {number}: {' '.join(nodes)}")
-        for pair in made["crossing"]:
-            a, b = pair["hosts"]
-            count = sum(sorted(fibre["hosts"]) == [a, b] for fibre in made["fibres"])
-            rate = format_rate(pair["emulated_bps"])
-            echo(f"{name}, hosts {a} and {b}: {_counted(count, 'fibre')}, {rate} each way as emulated")
-
-
 def _carried(experiment: Experiment, arm: str) -> dict[str, Any]:
     """Return the load that an emulation of an arm puts on a machine, by point; at most the first
     _MOST_CARRIED points.
@@ -286,7 +241,6 @@ def show_check(document: Mapping[str, Any]) -> None:
     notes = [note.partition(": ")[::2] for fabric in document["fabrics"].values() for note in fabric["notes"]]
     for line in (*alike(events), *alike(refused), *alike(notes), *_what_is_carried(document)):
         echo(line)
-    _show_cuts(document["fabrics"])
 
 
 def _list_jobs(jobs: Sequence[Mapping[str, Any]]) -> None:

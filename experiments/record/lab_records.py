@@ -59,8 +59,8 @@ class LinkRateDisturbed(LinkRate, event="link_rate_disturbed"):
 
 class ProcessEnded(Record, event="process_ended"):
     """A process of the lab ended. ``kind``: optical switch, O-NIC agent, controller, a device, the name of a
-    program of an extension, Open vSwitch (the machine's), or of a lab over several hosts a host, or the Dask
-    worker of one; ``how`` in words; ``planned``: by an event of the run."""
+    program of an extension, Open vSwitch (the machine's), or what a lab's parts elsewhere tell of; ``how`` in
+    words; ``planned``: by an event of the run."""
 
     kind: str
     name: str

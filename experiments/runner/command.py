@@ -36,8 +36,8 @@ from ringlight.experiments.record.writing import write_json, write_whole, writin
 from ringlight.experiments.report.report import prepare, write_report
 from ringlight.experiments.report.sections import names as sections_known
 from ringlight.experiments.report.view import View, view_of
-from ringlight.experiments.runner.executors import beside, by_entry_point, in_forks
-from ringlight.experiments.runner.executors import dask as dask_executor
+from ringlight.experiments.runner.executor_kinds import executor_of
+from ringlight.experiments.runner.executors import beside, in_forks
 from ringlight.experiments.runner.executors import processes as local
 from ringlight.experiments.runner.experiment import Done, carry_out, choose, runs_in
 from ringlight.experiments.runner.foretold import Foreteller
@@ -131,7 +131,6 @@ def carry_out_experiment(
     resume: Path | None = None,
     suffix: str = "",
     processes: int | None = None,
-    dask: str | None = None,
     executor: str | Executor | None = None,
     reporter: Reporter | None = None,
     watched: bool = False,
@@ -144,11 +143,11 @@ def carry_out_experiment(
     """Make an experiment's runs, then its result and report. Return the outcome with the folder, and
     result.json's object.
 
-    ``executor``: ``NAME:ADDRESS`` of an installed executor, or an executor, which stays the caller's.
-    ``resume``: an unfinished folder, in which finished runs stay. ``watched``: is passed to :func:`finish`.
-    ``facts``: further facts for environment.json, which are there before the first run. ``again``: the
-    command that resumes runs that come from no file of the user. ``early`` is called with the result before
-    the report is drawn, which takes longer.
+    ``executor``: an extension's that computes simulated runs, ``NAME:ADDRESS``, or an executor, which stays
+    the caller's. ``resume``: an unfinished folder, in which finished runs stay. ``watched``: is passed to
+    :func:`finish`. ``facts``: further facts for environment.json, which are there before the first run.
+    ``again``: the command that resumes runs that come from no file of the user. ``early`` is called with the
+    result before the report is drawn, which takes longer.
 
     If the machine does not carry the scale that was chosen for it, all runs are made again at a larger scale,
     in another folder. ``at``: returns the experiment at that scale. ``many``: number of simulated runs from
@@ -165,7 +164,7 @@ def carry_out_experiment(
                 backend, mtu_bytes=min(plan.setting.frames.mtu_bytes for plan in experiment.plans)
             )
         chosen = choose(experiment, fitted, arms, points)
-        spread = _pool(len(chosen.plans) >= many, fitted, processes, dask, executor)
+        spread = _pool(len(chosen.plans) >= many, fitted, processes, executor)
         fitted.check_ready()
         with ExitStack() as opened:
             # Before the run folder is made, so that an executor that cannot be had leaves none behind.
@@ -250,20 +249,16 @@ def _pool(
     are_many: bool,
     backend: Backend,
     processes: int | None,
-    dask: str | None,
     executor: str | Executor | None,
 ) -> AbstractContextManager[Executor] | None:
-    options = [option for option in (processes, dask, executor) if option is not None]
     if not isinstance(backend, SimulationBackend):
-        if options:
+        if processes is not None or executor is not None:
             raise ScenarioError("only a simulation is spread over processes: a host emulates in one")
         return nullcontext(backend.executor()) if isinstance(backend, RemoteBackend) else None
-    if len(options) > 1:
-        raise ScenarioError("--processes, --dask, --executor: give one of them")
-    if dask is not None:
-        return dask_executor(dask)
+    if processes is not None and executor is not None:
+        raise ScenarioError("--processes, and other machines: give one of them")
     if isinstance(executor, str):
-        return by_entry_point(executor)
+        return executor_of(executor)
     if executor is not None:
         return nullcontext(executor)
     return local(processes) if processes is not None or are_many else None

@@ -1,7 +1,6 @@
-"""Executors that compute the runs of a sweep: of ``concurrent.futures``, or with its interface.
+"""Processes of this machine that compute the runs of a sweep, or a part of a command's work.
 
-Local processes by default; Dask for many machines; others by the entry point ``ringlight.executors``, a
-function from an address to a context manager that gives an executor.
+Those of other machines are extensions' (``executor_kinds``).
 """
 
 from __future__ import annotations
@@ -13,19 +12,12 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
-from importlib import metadata
 from typing import Any, TypeVar
-
-from ringlight.experiments.language.text import ScenarioError
 
 A = TypeVar("A")
 R = TypeVar("R")
-#: The group of entry points, by the name before the colon of ``--executor NAME:ADDRESS``.
-GROUP = "ringlight.executors"
-#: Seconds that a Dask scheduler has to answer.
-DASK_S = 30.0
 #: Seconds after which a wait for a result heeds a signal that came just before the wait began.
 _HEEDED_S = 1.0
 _PR_SET_PDEATHSIG = 1
@@ -169,42 +161,3 @@ def in_forks(function: Callable[[int], R], count: int) -> list[R]:
 def _call_shared(argument: Any) -> Any:
     assert _shared is not None
     return _shared(argument)
-
-
-@contextmanager
-def dask(address: str, workers: int | None = None) -> Iterator[Executor]:
-    """Yield the executor of a Dask cluster: ``local`` makes one of ``workers`` processes, else a scheduler's
-    address.
-
-    A worker without this version of ringlight is refused. Raises ScenarioError if no scheduler answers.
-    """
-    try:
-        from distributed import Client, LocalCluster
-    except ImportError:
-        raise ScenarioError(
-            "--dask: Dask is not installed; install it with: pip install distributed"
-        ) from None
-    with ExitStack() as opened:
-        cluster = address
-        if address == "local":
-            size = {"n_workers": workers or os.cpu_count() or 1, "threads_per_worker": 1}
-            cluster = opened.enter_context(LocalCluster(**size, host="127.0.0.1", dashboard_address=None))
-        try:
-            client = opened.enter_context(Client(cluster, timeout=DASK_S))
-        except (OSError, ValueError) as error:
-            raise ScenarioError(f"--dask: {address} does not answer: {error}") from None
-        yield client.get_executor()
-
-
-@contextmanager
-def by_entry_point(written: str) -> Iterator[Executor]:
-    """Yield the executor that the entry point NAME makes for ADDRESS, given ``NAME:ADDRESS``. Raises
-    ScenarioError.
-    """
-    name, _, address = written.partition(":")
-    points = {point.name: point for point in metadata.entry_points(group=GROUP)}
-    if name not in points:
-        known = ", ".join(sorted(points)) or "none is installed"
-        raise ScenarioError(f"--executor: there is no executor {name!r}; {known}")
-    with points[name].load()(address) as executor:
-        yield executor

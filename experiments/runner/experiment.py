@@ -32,12 +32,12 @@ from ringlight.experiments.record.events import Record, RunEnded, RunFailed
 from ringlight.experiments.record.folder import RunFolder
 from ringlight.experiments.record.lines import read_records
 from ringlight.experiments.record.version import code_version
+from ringlight.experiments.runner.executor_kinds import lost
 from ringlight.experiments.runner.larger import MOST
 from ringlight.experiments.runner.progress import COMPUTED_EVERY_S, Notes, Reporter
 from ringlight.experiments.runner.repeats import Repeats
 from ringlight.experiments.runner.timeline import run_group
 from ringlight.fabric.values import under
-from ringlight.testbed.hosts.cluster import lost
 
 #: Least time between two lines of a sweep's progress, seconds.
 _LINE_S = 5.0
@@ -167,7 +167,7 @@ def one_alone(
 
 
 def made_alone(backend: Backend, plan: RunPlan) -> tuple[list[Record], tuple[str, ...]]:
-    """Make one run by itself, on another host if the backend has hosts. Return its records and failures."""
+    """Make one run by itself, elsewhere if the backend is remote. Return its records and failures."""
     made = backend.alone(plan) if isinstance(backend, RemoteBackend) else _one(backend, plan, untold)
     return made.records, made.failures
 
@@ -237,7 +237,7 @@ def _spread(
         elif isinstance(error, BackendError):
             why = f"a worker was refused: {error}; give it the same."
         elif not isinstance(error, BrokenExecutor):
-            why = f"Dask lost runs that were under way: {str(error) or 'its scheduler is gone'}."
+            why = f"runs that were under way were lost: {str(error) or 'nobody makes them any more'}."
         raise BackendError(f"{why} Go on with: --resume {folder.path}") from None
 
 

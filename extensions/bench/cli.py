@@ -8,7 +8,8 @@ import typer
 
 from ringlight.experiments.cli import options
 from ringlight.experiments.cli.common import echo, fail, say, show_json, table
-from ringlight.experiments.cli.emulated import OVER_HOSTS, emulation, refuse
+from ringlight.experiments.cli.emulated import emulation, refuse
+from ringlight.experiments.runner.executor_kinds import remote_options
 
 Kind = Annotated[
     str, typer.Option("--collective", help="Kind of collective; default: that of a file, or all-reduce.")
@@ -50,11 +51,10 @@ def bench(
     calls: Calls = 5,
     skew: Skew = 0.0,
     simulate: Simulated = False,
-    dask: options.Dask = None,
     *,
     context: typer.Context,
     lab: options.LabOptions,
-    over: options.OverHosts,
+    remote: options.Remote,
     as_json: options.Json = False,
 ) -> None:
     """Time, algorithm and bus bandwidth of a collective over the scenario's fabric, size by size."""
@@ -84,8 +84,8 @@ def bench(
     except ValueError as error:
         fail(f"{'--algorithm' if benching.is_file(algorithm) else '--collective'}: {error}", 2)
     if simulate:
-        refuse(context, ("dask", *OVER_HOSTS), "not with --simulate")
-    with nullcontext(SimulationBackend()) if simulate else emulation(lab, context, dask, (), over) as backend:
+        refuse(context, remote_options(), "not with --simulate")
+    with nullcontext(SimulationBackend()) if simulate else emulation(lab, context, remote) as backend:
         if (why := backend.refuses(plan)) is not None:
             fail(f"{scenario}: {why}", 2)
         backend.check_ready()

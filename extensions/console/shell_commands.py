@@ -13,9 +13,7 @@ import typer
 
 from ringlight.experiments.cli import calls, options, rest
 from ringlight.experiments.cli.common import answer, echo, fail, listing, say, table
-from ringlight.experiments.cli.emulated import refuse_hosts, standing
 from ringlight.experiments.cli.labs import processes_of_lab
-from ringlight.extensions.console.distant import converse
 from ringlight.extensions.console.looking import PANEL, LabId, capture, graph, is_scenario
 from ringlight.testbed.forkserver import forking
 from ringlight.testbed.lab_programs import program_kinds
@@ -23,7 +21,6 @@ from ringlight.testbed.preloaded import lab_modules
 
 if TYPE_CHECKING:
     from ringlight.testbed.emulation.attached import Attached
-    from ringlight.testbed.hosts.cluster import Cluster
 
 
 class _Asked:
@@ -105,24 +102,14 @@ def shell(
     file: Annotated[
         Path | None, typer.Option("--file", "-f", help="File of commands, one a line; -: standard input.")
     ] = None,
-    dask: options.Dask = None,
     *,
-    context: typer.Context,
     place: options.Place,
     built: options.OpenLab,
-    over: options.OverHosts,
 ) -> None:
-    """Mininet's prompt over a lab: nodes, net, light, g0 ping g3, pingall, iperf, link, regroup, py.
-
-    With --dask the lab is on hosts, and what is typed goes to the first of them.
-    """
-    lines = _lines(file)
-    if dask is not None:
-        _shell_on_hosts(where, lines, dask, context, place, built, over)
-        return
+    """Mininet's prompt over a lab: nodes, net, light, g0 ping g3, pingall, iperf, link, regroup, py."""
     from ringlight.testbed.emulation.attached import attach
 
-    refuse_hosts(context)
+    lines = lines_of(file)
     if where is not None and is_scenario(where):
         with _own_lab(Path(where), place, built) as lab:
             errors = _prompt(lab, lines)
@@ -138,45 +125,11 @@ def shell(
         raise typer.Exit(1)
 
 
-def _shell_on_hosts(
-    where: str | None,
-    lines: Iterable[str] | None,
-    dask: str,
-    context: typer.Context,
-    place: options.Place,
-    built: options.OpenLab,
-    over: options.OverHosts,
-) -> None:
-    """Raises UserError, and typer.Exit where a command of a file was refused."""
-    from ringlight.testbed.hosts.cluster import hosts_of
+def lines_of(file: Path | None) -> Iterable[str] | None:
+    """Return the commands of a file, or of standard input if nobody types there; None to ask for them.
 
-    if where is not None and is_scenario(where):
-        with standing(Path(where), place, built, context, dask, over) as (cluster, lab, _):
-            say(f"lab {lab['lab']} is up on {', '.join(lab['hosts'])} until this prompt ends")
-            code = converse(cluster, lab["host"], lab["lab"], lines)
-    else:
-        with hosts_of(dask) as cluster:
-            host, lab_id = _of_hosts(cluster, where)
-            code = converse(cluster, host, lab_id, lines)
-    if code and lines is not None:
-        raise typer.Exit(1)
-
-
-def _of_hosts(cluster: Cluster, lab_id: str | None) -> tuple[str, str]:
-    """First host and id of the lab that stands on hosts, or of the only one. Raises UserError."""
-    from ringlight.experiments.runner.standing import standing_here
-
-    there = cluster.ask(standing_here)
-    labs = {str(facts["lab"]): name for name, labs_of_host in there.items() for facts in labs_of_host}
-    if lab_id is None and len(labs) == 1:
-        (lab_id,) = labs
-    if lab_id not in labs:
-        fail(f"lab {lab_id or ''} does not stand on these hosts; there is {', '.join(labs) or 'none'}")
-    return labs[lab_id], lab_id
-
-
-def _lines(file: Path | None) -> Iterable[str] | None:
-    """The commands of a file, or of standard input where nobody types; None to ask for them."""
+    Raises UserError.
+    """
     if file is not None and str(file) != "-":
         from ringlight.experiments.language.text import SCENARIO_BYTES, ScenarioError, read_text
 

@@ -9,8 +9,9 @@ import typer
 
 from ringlight.experiments.cli import options
 from ringlight.experiments.cli.common import answer, fail
-from ringlight.experiments.cli.emulated import OVER_HOSTS, emulation, refuse
+from ringlight.experiments.cli.emulated import emulation, refuse
 from ringlight.experiments.cli.experiments import Latency, Mtu, simulation_of
+from ringlight.experiments.runner.executor_kinds import remote_options
 
 
 @options.with_groups
@@ -46,10 +47,9 @@ def crosscheck(
     ] = 10.0,
     mtu: Mtu = None,
     latency: Latency = "0 s",
-    dask: options.Dask = None,
     *,
     lab: options.LabOptions,
-    over: options.OverHosts,
+    remote: options.Remote,
     runs: options.RunsFolder = options.RUNS,
     as_json: options.Json = False,
 ) -> None:
@@ -65,7 +65,7 @@ def crosscheck(
 
     if random is not None:
         refuse(context, ("scenario", "arm", "iterations", "emulated"), "not with --random")
-        with emulation(lab, context, dask, (), over) as backend:
+        with emulation(lab, context, remote) as backend:
             folder, document = run_blind(
                 random,
                 seed,
@@ -85,9 +85,9 @@ def crosscheck(
         fail("give a SCENARIO, or --random N", 2)
 
     if emulated is not None:
-        names = ("arm", "iterations", "runtime", "rest", "openflow", "dask", *OVER_HOSTS)
+        names = ("arm", "iterations", "runtime", "rest", "openflow", *remote_options())
         refuse(context, names, "without effect on a run made before (--emulated)")
-    with emulation(lab, context, dask, (), over) as backend:
+    with emulation(lab, context, remote) as backend:
         experiment = load_checked(scenario, scale_for=options.machine(lab), auto=True)
         folder, document = run_crosscheck(
             experiment,

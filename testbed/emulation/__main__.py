@@ -16,11 +16,12 @@ from ringlight.testbed.devices import optional_kinds
 from ringlight.testbed.lab import ENVIRONMENT, Lab, LabError
 from ringlight.testbed.lab_programs import LabProgram, program_kinds
 
-#: Between two looks at who the lab is for, seconds.
-_LOOK_S = 1.0
+#: Longest wait for a request to stop before the next, seconds.
+_WAIT_S = 1.0
 
 if TYPE_CHECKING:
     from ringlight.fabric.topology import Fabric
+    from ringlight.testbed.emulation.shared_lab import SharedLab
 
 
 def _address(text: str) -> tuple[str, int]:
@@ -65,7 +66,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--image", help="worker image (default: the one made from this source tree)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--part", type=Path, help="file that says which part of a lab over hosts this is")
     return parser
 
 
@@ -87,17 +87,21 @@ def load_fabric(path: Path) -> Fabric:
         raise ValueError(f"{path}: {error}") from None
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(arguments: list[str] | None = None, share: SharedLab | None = None) -> int:
+    """Build a lab, or a share of it, serve it until stopped, and remove it. Return the exit code.
+
+    ``arguments``: options; by default those of this process.
+    """
     chosen = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s testbed %(levelname)s %(message)s")
     try:
-        return _run(chosen)
+        return _run(chosen, share)
     except (LabError, RuntimeError, ValueError, OSError) as error:
         sys.stderr.write(f"testbed: {too_few(error) or error}\n")
         return 1
 
 
-def _run(chosen: argparse.Namespace) -> int:
+def _run(chosen: argparse.Namespace, share: SharedLab | None) -> int:
     lab = Lab(chosen.lab)
     if os.geteuid() != 0:
         raise LabError("root is needed to build networks")
@@ -105,12 +109,12 @@ def _run(chosen: argparse.Namespace) -> int:
     # Every process that this one starts carries the label; so must this one, which clean looks for.
     if os.environ.get(ENVIRONMENT) != lab.id:
         os.environ[ENVIRONMENT] = lab.id
-        os.execv(sys.executable, [sys.executable, "-m", "ringlight.testbed.emulation", *sys.argv[1:]])
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
     from ringlight.testbed.emulation.bridges import ControllerAddress
     from ringlight.testbed.emulation.network import Emulation
+    from ringlight.testbed.emulation.shared_lab import SharedLab
     from ringlight.testbed.emulation.testbed import KeptController, Settings, Stopped, Testbed
-    from ringlight.testbed.parts import Parts
 
     testbed = Testbed(
         Settings(
@@ -132,7 +136,7 @@ def _run(chosen: argparse.Namespace) -> int:
             seed=chosen.seed,
             onic_faults=chosen.onic_faults,
             devices=tuple(chosen.device),
-            parts=Parts.read(chosen.part) if chosen.part else None,
+            share=share or SharedLab(),
         )
     )
     received: list[int] = []
@@ -149,10 +153,8 @@ def _run(chosen: argparse.Namespace) -> int:
         return 128 + received[0] if received else 1
     try:
         logging.info("lab %s is up: %s", lab.id, json.dumps(testbed.inventory["packet_switches"]))
-        while not testbed.wait(_LOOK_S):
-            if testbed.is_forgotten():
-                logging.warning("nothing was heard from the lab's first host for too long; it ends here")
-                break
+        while not testbed.wait(_WAIT_S):
+            pass
     finally:
         testbed.stop()
     return 130 if signal.SIGINT in received else 0

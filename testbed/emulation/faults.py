@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fastapi import APIRouter, BackgroundTasks, Body
 from fastapi.responses import JSONResponse
@@ -41,12 +41,10 @@ from ringlight.testbed.emulation.kernel.network_errors import NetworkError
 from ringlight.testbed.emulation.network import LabNetwork
 from ringlight.testbed.emulation.onic.manage import emulate
 from ringlight.testbed.emulation.openvswitch import OpenVSwitchError
+from ringlight.testbed.emulation.shared_lab import SharedLab
 from ringlight.testbed.emulation.worker_hosts import describe
 from ringlight.testbed.faults import FaultReport, State
 from ringlight.testbed.supervision import SupervisionError, Supervisor
-
-if TYPE_CHECKING:
-    from ringlight.testbed.emulation.parts.elsewhere import Elsewhere
 
 log = logging.getLogger(__name__)
 
@@ -106,7 +104,7 @@ class Faults:
 
     ``kept``: the supervised processes of optical switches and of O-NICs' agents, where the lab has any.
     ``manage``: management sockets of the agents by GPU; None where they were not told to allow faults.
-    ``elsewhere``: the lab's parts on other hosts.
+    ``share``: what of the lab is here.
     """
 
     def __init__(
@@ -117,9 +115,9 @@ class Faults:
         server: AgentServer,
         kept: Mapping[Kind, Kept],
         manage: Mapping[str, Path] | None,
-        elsewhere: Elsewhere | None = None,
+        share: SharedLab = SharedLab(),
     ) -> None:
-        self._elsewhere = elsewhere
+        self._share = share
         self._fabric = fabric
         self._network = network
         self._workers = workers
@@ -179,7 +177,7 @@ class Faults:
     def counters(self) -> Mapping[str, list[Mapping[str, Any]]]:
         """Return what the lab's devices have counted since it came up, by the name of a kind of counters."""
         counters = self._network.counters()
-        for theirs in [] if self._elsewhere is None else self._elsewhere.counters():
+        for theirs in self._share.counters():
             for name, counted in theirs.items():
                 counters.setdefault(name, []).extend(counted)
         return counters
@@ -248,10 +246,8 @@ class Faults:
     # -- what there is
 
     def _course_everywhere(self, fault_id: str, target: FaultTarget, request: FaultRequest) -> _Course:
-        """The same with what it is at other parts of the lab. Raises TargetError."""
-        if self._elsewhere is None:
-            return self._course(fault_id, target, request)
-        here, pieces = self._elsewhere.pieces(target, request)
+        """Return a fault's course, with what it is elsewhere. Raises TargetError."""
+        here, pieces = self._share.pieces(target, request)
         courses = [self._course(fault_id, target, request)] if here else []
         courses += [_Course(*piece) for piece in pieces]
         ends = [course.end for course in courses if course.end is not None]

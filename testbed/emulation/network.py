@@ -36,10 +36,10 @@ from ringlight.testbed.emulation.kernel import addressing, namespaces, netlink, 
 from ringlight.testbed.emulation.kernel.network_errors import NetworkError
 from ringlight.testbed.emulation.nodes import (
     Cable,
-    CutCable,
     DeviceNode,
     IdleHost,
     Jack,
+    OpenCable,
     OpticalNode,
     ShellLess,
 )
@@ -50,11 +50,11 @@ from ringlight.testbed.emulation.onic.wiring import (
     array_wavelengths,
     standing_light,
 )
+from ringlight.testbed.emulation.share import Share
 from ringlight.testbed.emulation.windows import LATE_S, WAITING_FRAMES, Windows
 from ringlight.testbed.emulation.worker_hosts import WorkerHost, WorkerPlace
 from ringlight.testbed.lab import NIC, OVS_LABEL, SECOND_NIC, Lab
 from ringlight.testbed.lab_programs import program_kinds, waiting
-from ringlight.testbed.parts import Parts, Tunnel
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +99,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
 
     ``programs``: where switches find the programs that write their tables, by the program's name.
     ``devices``: makes the lab's devices, given the datapath id of each bridge here that our controller
-    drives. ``parts``: of a lab over several hosts, of which only one part is here.
+    drives. ``share``: what of the lab is here.
 
     Methods raise NetworkError or OpenVSwitchError with one line. They may be called from several threads.
     """
@@ -112,7 +112,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         controller: ControllerAddress,
         programs: Mapping[str, ControllerAddress] | None = None,
         devices: Callable[[Mapping[str, int]], list[Device]] = lambda _: [],
-        parts: Parts | None = None,
+        share: Share = Share(),
     ) -> None:
         check_fabric(fabric)
         self._programs = {program_kinds()[name].controller: where for name, where in (programs or {}).items()}
@@ -127,7 +127,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         self.fabric = fabric
         self.emulation = emulation
         self.target = controller
-        self._parts = parts
+        self._share = share
         ours = [switch for switch in fabric.packet_switches.values() if switch.is_ours]
         self._devices = devices({lab.bridge(s.name): s.dpid for s in ours if self.is_here(s.name)})
         #: Whether no switch that packets may meet is Open vSwitch alone.
@@ -138,7 +138,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
             and all(not switch.is_bridge for switch in fabric.optical_switches.values())
         )
         self._nodes: dict[str, ShellLess] = {}
-        self._cables: dict[Port, Cable | CutCable] = {}
+        self._cables: dict[Port, Cable | OpenCable] = {}
         self._control: ControlNetwork | None = None
         self._qos: str | None = None
         self._held: frozenset[Port] = frozenset()
@@ -147,8 +147,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         self.frames = choose_frames(fabric, emulation.time_dilation, emulation.payload_scale)
         if self.frames.problem is not None:
             raise ValueError(self.frames.problem)
-        if parts is not None:
-            self.frames = replace(self.frames, mtu_bytes=min(self.frames.mtu_bytes, parts.mtu_bytes))
+        self.frames = replace(self.frames, mtu_bytes=min(self.frames.mtu_bytes, share.mtu_bytes))
         self._queue_s = {
             link: self.frames.queue_s(index, emulation.seconds(link.queue_s))
             for index, link in enumerate(fabric.links)
@@ -166,12 +165,8 @@ class LabNetwork(Mininet):  # type: ignore[misc]
     # -- the fixed part
 
     def is_here(self, name: str) -> bool:
-        """Return whether a node is on this host."""
-        return self._parts is None or name in self._parts.here
-
-    def _tunnel(self, port: Port) -> Tunnel | None:
-        """Return the tunnel to the other end of a fibre that is on another host, None if there is none."""
-        return None if self._parts is None else self._parts.tunnels.get(port)
+        """Return whether a node is on this machine."""
+        return self._share.is_here(name)
 
     def build(self) -> None:
         """Make bridges (not yet known to Open vSwitch), and namespaces of optical switches and O-NICs."""
@@ -340,7 +335,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
                 return [self._programs.get(other) or ControllerAddress.parse(other)]
 
     def handed_over(self) -> dict[str, tuple[str, str]]:
-        """Return the bridge and the controller's address in the fabric of each packet switch on this host
+        """Return the bridge and the controller's address in the fabric of each packet switch here
         that connects to a foreign controller, by switch."""
         return {
             name: (self.lab.bridge(name), self.fabric.packet_switches[name].controller)
@@ -389,15 +384,15 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         )
 
     def _ends_here(self, link: Link) -> list[Port]:
-        """Ends of a link that are on this host."""
+        """Return the ends of a link that are here."""
         return [port for port in (link.a, link.b) if self.is_here(port.node)]
 
     def _connect(self, link: Link) -> list[Port]:
-        """A cable between two switches' ports, or the end here of one that is cut; its ports here."""
+        """Plug a cable between two switches' ports, or what of it is here. Return its ports here."""
         ports = self._ends_here(link)
         if len(ports) == 1:
             (near,) = ports
-            self._end_of_cut(near, self._nodes[near.node], self._interface(near))
+            self._open_cable(near, self._nodes[near.node], self._interface(near))
         if len(ports) < 2:
             return ports
         a, b = ports
@@ -411,14 +406,12 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         )
         return [a, b]
 
-    def _end_of_cut(self, near: Port, node: ShellLess, name: str, mac: str | None = None) -> CutCable:
-        """The end of a cut fibre that is here, as an interface of a node."""
-        tunnel = self._tunnel(near)
-        assert tunnel is not None
+    def _open_cable(self, near: Port, node: ShellLess, name: str, mac: str | None = None) -> OpenCable:
+        """Make the end here of a link whose other end is elsewhere, as an interface of a node. Return it."""
         with IPRoute() as root:
             group = node.link_group(name)
-            netlink.create_vxlan(root, name, tunnel, group=group, namespace=node.namespace, mac=mac)
-        cable = CutCable(node, near.number, name)
+            self._share.end_link(root, near, name, group=group, namespace=node.namespace, mac=mac)
+        cable = OpenCable(node, near.number, name)
         self.links.append(cable)
         return cable
 
@@ -481,10 +474,10 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         """Hold these ports of switches and O-NICs down, and no others, whatever is plugged in there later.
 
         A port that is down has no carrier, and neither has what it leads to. Read back. Raises NetworkError.
-        Where the other end is on another host, this end is held down, too, as the kernel would not tell it.
+        Where the other end is elsewhere, this end is held down, too, as the kernel would not tell it.
         """
-        cut = [] if self._parts is None else [p for p in self._parts.tunnels if not self._is_bare(p)]
-        far = {port for port in cut if self.fabric.link_at[port].other(port) in ports}
+        ends = [port for port in self._share.open_ends if not self._is_bare(port)]
+        far = {port for port in ends if self.fabric.link_at[port].other(port) in ports}
         with self._lock:
             held = frozenset({*ports, *far})
             changed = sorted(port for port in self._held ^ held if self.is_here(port.node))
@@ -613,8 +606,8 @@ class LabNetwork(Mininet):  # type: ignore[misc]
     def _directions(self, link: Link) -> Iterator[Direction]:
         """Yield the directions of a link whose frames can be met here."""
         for port in self._ends_here(link):
-            far, from_afar = link.other(port), self._tunnel(port) is not None
-            # What comes from another host is received, whatever sent it.
+            far, from_afar = link.other(port), port in self._share.open_ends
+            # What comes from elsewhere is received, whatever sent it.
             sends = not from_afar and self._redirects(far)
             if (place := self._place_of(far if sends else port)) is not None:
                 yield Direction(far, port, *place, sends, from_afar)
@@ -725,13 +718,13 @@ class LabNetwork(Mininet):  # type: ignore[misc]
             return host
 
     def is_plugged(self, gpu: str) -> bool:
-        """Return whether the GPU is on this host and the fabric has a link at its NIC port."""
+        """Return whether the GPU is here and the fabric has a link at its NIC port."""
         return Port(gpu, 0) in self.fabric.link_at and self.is_here(gpu)
 
     def check_plugged(self, gpu: str) -> None:
         """Raises NetworkError when the fabric has no link at the GPU's NIC port, or the GPU is not here."""
         if not self.is_here(gpu):
-            raise NetworkError(f"GPU {gpu} is on another host")
+            raise NetworkError(f"GPU {gpu} is elsewhere")
         if not self.is_plugged(gpu):
             raise NetworkError(f"GPU {gpu} is not plugged into anything")
 
@@ -791,9 +784,9 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         link = self.fabric.link_at[near]
         far = link.other(near)
         onic = self.onics.get(gpu.name)
-        if onic is None and self._tunnel(near) is not None:
+        if onic is None and near in self._share.open_ends:
             with self._lock:
-                self._cables[near] = self._end_of_cut(near, host, NIC, gpu.mac)
+                self._cables[near] = self._open_cable(near, host, NIC, gpu.mac)
         else:
             node = onic or self._nodes[far.node]
             name, number = (HOST_NAME, HOST) if onic else (self._interface(far), far.number)

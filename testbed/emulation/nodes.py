@@ -99,8 +99,8 @@ class Cable(Link):  # type: ignore[misc]
             )
 
 
-class CutCable:
-    """The end, on this host, of a fibre whose other end is on another; as a cable, which has two."""
+class OpenCable:
+    """The end here of a link whose other end is elsewhere; as a cable, which has two."""
 
     def __init__(self, node: ShellLess, port: int, name: str) -> None:
         self.intf1 = self.intf2 = Jack(name, node=node, port=port, moveIntfFn=lambda *_: None)

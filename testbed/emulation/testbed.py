@@ -18,7 +18,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import docker
 import docker.errors
@@ -35,7 +35,7 @@ from ringlight.testbed.descriptors import too_few
 from ringlight.testbed.devices import NodeProcesses, Site, device_kinds, plan_devices
 from ringlight.testbed.emulation import clean, openvswitch
 from ringlight.testbed.emulation.agent.hosts import IdleHosts
-from ringlight.testbed.emulation.agent.http import AgentServer, make_app
+from ringlight.testbed.emulation.agent.http import AgentServer, LabWorkers, make_app
 from ringlight.testbed.emulation.agent.lightpaths import Lightpaths
 from ringlight.testbed.emulation.agent.onics import Onics
 from ringlight.testbed.emulation.agent.workers import Workers
@@ -57,19 +57,15 @@ from ringlight.testbed.emulation.onic.wiring import (
 from ringlight.testbed.emulation.optical.far_light import light_plan
 from ringlight.testbed.emulation.optical.lasers import Lasers
 from ringlight.testbed.emulation.others import Others, others_routes
+from ringlight.testbed.emulation.shared_lab import SharedLab
 from ringlight.testbed.emulation.vswitchd import VswitchdWatch
 from ringlight.testbed.emulation.worker_hosts import WorkerHost, WorkerPlace
 from ringlight.testbed.forkserver import ForkServer, Process, start_process
 from ringlight.testbed.freezes import FreezeWatch, Watched
 from ringlight.testbed.lab import Lab
 from ringlight.testbed.lab_programs import LabProgram
-from ringlight.testbed.parts import Parts
 from ringlight.testbed.preloaded import WORKER
 from ringlight.testbed.supervision import Life, Start, Supervisor
-
-if TYPE_CHECKING:
-    from ringlight.testbed.emulation.parts.front import WorkersOfAll
-    from ringlight.testbed.emulation.parts.joint import Joint
 
 log = logging.getLogger(__name__)
 
@@ -129,8 +125,7 @@ class Settings:
     emulated seconds that a grant of light lasts unless it is renewed. ``programs``: of extensions, by
     name.
     ``keeps``: the controller's command, if the testbed starts the controller and keeps it running.
-    ``devices``: names of extensions' devices. ``parts``: the parts of a lab over several hosts, of which this
-    testbed is one.
+    ``devices``: names of extensions' devices. ``share``: what of the lab is here.
     """
 
     lab: Lab
@@ -147,7 +142,7 @@ class Settings:
     onic_faults: bool = False
     onic_lease_s: float = 2.0
     devices: tuple[str, ...] = ()
-    parts: Parts | None = None
+    share: SharedLab = field(default_factory=SharedLab)
 
 
 class Testbed:
@@ -174,7 +169,7 @@ class Testbed:
         #: Of the processes that it starts.
         self._environment = importing(settings.lab.environment())
         self._inventory_lock = threading.Lock()
-        self._joint: Joint | None = None
+        self._share = settings.share
         self._undo = ExitStack()
         self._stop = threading.Event()
 
@@ -197,10 +192,6 @@ class Testbed:
         """Return whether a request to stop came within ``timeout_s`` seconds."""
         return self._stop.wait(timeout_s)
 
-    def is_forgotten(self) -> bool:
-        """Return whether this is a part of a lab whose first part has not been heard from for too long."""
-        return self._joint is not None and self._joint.is_forgotten()
-
     def stop(self) -> None:
         """Take everything down. Every part is tried; what fails is logged."""
         self._stop.set()
@@ -208,9 +199,8 @@ class Testbed:
             # First: it needs the others for an orderly end.
             self.controller.stop()
             self.controller = None
-        if self._joint is not None:
-            # They take theirs down meanwhile.
-            self._joint.end_others()
+        # What is elsewhere is taken down meanwhile.
+        self._share.end()
         self._undo.close()
 
     def _build(self) -> None:
@@ -237,15 +227,8 @@ class Testbed:
         api, image = self._check_runtime()
         self._go_on()
         forked = self._open_fork_server()
-        controller = settings.controller
-        if settings.parts is not None:
-            # Here, as a lab on one machine comes up sooner without.
-            from ringlight.testbed.emulation.parts.joint import Joint
-
-            self._joint = Joint(lab, settings.parts, settings.state, self.ask_to_stop, self._deaths)
-            self._undo.callback(self._joint.close)
-            controller = ControllerAddress(*self._joint.open((controller.host, controller.port)))
-
+        self._undo.callback(self._share.close)
+        controller = self._share.open(self._site({}), settings.controller, self._deaths, self.ask_to_stop)
         self._undo.enter_context(FreezeWatch(("testbed", "testbed"), self._watched, self._deaths.add))
         # First, as a file that cannot be loaded ends it all.
         for name in settings.programs:
@@ -259,7 +242,7 @@ class Testbed:
         network = LabNetwork(
             *(lab, settings.fabric, settings.emulation, controller, where),
             lambda bridges: plan_devices(settings.devices, self._site(bridges)),
-            settings.parts,
+            self._share,
         )
         self.network = network
         self._undo.callback(self._attempt, "the network", network.stop)
@@ -296,14 +279,17 @@ class Testbed:
         self.workers = workers
         self._undo.callback(workers.close)
         about = {"lab": lab.id, "runtime": settings.runtime, "gpus": list(settings.fabric.gpus)}
-        app = make_app(self._for_all(workers), Onics(settings.fabric, lab.bpf_dir), lightpaths, about)
-        if self._joint is not None:
-            app.include_router(self._joint.routes(lambda: self.inventory, workers))
+        all_workers: LabWorkers = self._share.workers(workers)
+        if all_workers is not workers:
+            self._undo.callback(all_workers.close)
+        app = make_app(all_workers, Onics(settings.fabric, lab.bpf_dir), lightpaths, about)
+        for router in self._share.routers(workers, lambda: self.inventory):
+            app.include_router(router)
         server = AgentServer(app, settings.state / "agent.sock")
         self._undo.callback(server.stop)
         faults = Faults(
             *(settings.fabric, network, workers, server, self._kept(), self._disturbable()),
-            None if self._joint is None else self._joint.elsewhere(settings.fabric),
+            self._share,
         )
         self._undo.callback(faults.close)
         app.include_router(fault_routes(faults))
@@ -316,41 +302,26 @@ class Testbed:
         network.hand_over()
         self._undo.enter_context(NetworkWatch(network.astray, self._deaths))
         with self._inventory_lock:
-            self.inventory = self._make_inventory()
-            if self._joint is not None:
-                deadline = time.monotonic() + START_S
-                self._joint.tell(self.inventory)
-                self.inventory = self._joint.with_others(self.inventory, deadline, self._go_on)
+            own, deadline_s = self._make_inventory(), time.monotonic() + START_S
+            self.inventory = self._share.join(own, deadline_s, self._go_on)
             self._write_inventory()
 
     def _site(self, bridges: Mapping[str, int]) -> Site:
         settings = self.settings
         return Site(settings.lab, settings.state, bridges, settings.fabric, settings.emulation.rate_bps)
 
-    def _for_all(self, workers: Workers) -> Workers | WorkersOfAll:
-        """Workers that the server agent is asked for: in a lab's first part those of all."""
-        joint = self._joint
-        if joint is None or not joint.is_first:
-            return workers
-        all_workers = joint.workers(self.settings.fabric, workers)
-        self._undo.callback(all_workers.close)
-        return all_workers
-
-    def _is_here(self, name: str) -> bool:
-        parts = self.settings.parts
-        return parts is None or name in parts.here
-
     def _open_fork_server(self) -> list[str]:
         """Have the lab's processes forked, where that costs nothing or they are so many that it pays; the
         modules that the server should import for them."""
         fabric, emulation = self.settings.fabric, "ringlight.testbed.emulation"
         in_namespaces = self.settings.runtime == "namespace" and self.settings.command is None
-        optical = sum(s.has_datapath and self._is_here(s.name) for s in fabric.optical_switches.values())
+        here = self._share.is_here
+        optical = sum(s.has_datapath and here(s.name) for s in fabric.optical_switches.values())
         kinds = (
             (optical, [f"{emulation}.optical.__main__"]),
             (len(fabric.agents), [f"{emulation}.onic.__main__"]),
             (len(fabric.devices), [name for kind in device_kinds().values() for name in kind.modules]),
-            (sum(map(self._is_here, fabric.gpus)) * in_namespaces, WORKER),
+            (sum(map(here, fabric.gpus)) * in_namespaces, WORKER),
         )
         worth = sum(count for count, _ in kinds) >= _WORTH_FORKING
         if forkserver.SOCKET not in self._environment and (worth or forkserver.can_fork_server()):
@@ -433,7 +404,7 @@ class Testbed:
         starts = {
             switch.name: partial(self._start_optical, index, switch)
             for index, switch in enumerate(fabric.optical_switches.values())
-            if switch.has_datapath and self._is_here(switch.name)
+            if switch.has_datapath and self._share.is_here(switch.name)
         }
         for name in starts:
             self._make_user(name)
@@ -701,7 +672,7 @@ class Testbed:
         switches = self._lives("optical_switches")
         optical: dict[str, Any] = {}
         for index, switch in enumerate(fabric.optical_switches.values()):
-            if not self._is_here(switch.name):
+            if not self._share.is_here(switch.name):
                 continue
             # A switch that is elsewhere does not know that time passes slower here.
             dilation = 1.0 if switch.is_elsewhere else settings.emulation.time_dilation
@@ -748,7 +719,7 @@ class Testbed:
         packet = {
             s.name: {"dpid": s.dpid, "bridge": lab.bridge(s.name)}
             for s in fabric.packet_switches.values()
-            if self._is_here(s.name)
+            if self._share.is_here(s.name)
         }
         return {
             "lab": lab.id,
@@ -799,9 +770,6 @@ class Testbed:
         if state == lab.state_dir:
             for name in ("workers", "workloads"):
                 shutil.rmtree(state / name, ignore_errors=True)
-        if self.settings.parts is not None and not lab.is_alive():
-            # Nobody keeps it who would remove the rest.
-            shutil.rmtree(lab.state_dir, ignore_errors=True)
         # Where others, who are dead now, have left files, the locks stay: by them the next lab sees that all
         # of it is stale.
         locks = {"lock", "owner.lock"}

@@ -72,20 +72,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "testbed.forkserver",
         "testbed.lab",
     ),
-    "testbed.hosts": (
-        "fabric",
-        "containers.image",
-        "testbed.forkserver",
-        "testbed.lab",
-        "testbed.parts",
-        "testbed.preloaded",
-        "testbed.processes",
-        "testbed.services",
-    ),
     "testbed.emulation": ("fabric", "containers", "testbed"),
     "testbed.emulation.agent": ("fabric", "containers", "testbed", "controller.web"),
-    "testbed.emulation.parts": ("fabric", "testbed", "controller.web"),
-    "testbed.emulation.kernel": ("testbed.parts",),
     "testbed.emulation.onic": ("fabric", "controller.onic", "testbed.emulation", "testbed.lab"),
     "testbed.emulation.optical": (
         "fabric",
@@ -118,9 +106,7 @@ for _room, _others in OF_EXPERIMENTS.items():
 MAY_IMPORT["experiments.runner"] += (
     "testbed.devices",
     "testbed.lab_programs",
-    "testbed.hosts",
     "testbed.lab",
-    "testbed.parts",
     "testbed.emulation.calibration",
     "testbed.preloaded",
 )

@@ -212,24 +212,13 @@ def test_a_bad_scenario_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
         (["simulate", str(BUNDLED), "--latency", "soon"], 2, "--latency"),
         (["simulate", str(BUNDLED), "--latency", "-1 ms"], 2, "--latency"),
         (["simulate", str(BUNDLED), "--mtu", "10"], 2, "--mtu"),
-        (["simulate", str(BUNDLED), "--dask", "local", "--processes", "1"], 2, "give one of them"),
-        (
-            ["run", str(BUNDLED), "--dask", "tcp://10.9.8.7:1"],
-            1,
-            "who reaches tcp://10.9.8.7:1 runs programs as root",
-        ),
-        (["run", str(BUNDLED), "--dask", "tls://h:1", "--tls-cert", "a"], 2, "--tls-cert: without effect"),
-        *(
-            ([command, str(BUNDLED), "--hosts", "2"], 2, "--hosts: only with --dask")
-            for command in ("run", "up")
-        ),
-        (["up", str(BUNDLED), "--dask", "tls://h:1", "--rest", "127.0.0.1:1"], 2, "--rest: without effect"),
         (["simulate", str(BUNDLED), "--resume", "nowhere"], 2, "nowhere: not a run folder"),
         (["up", "scenarios/examples/two_cables.yaml", "--arm", "torus"], 2, "there is no arm torus"),
         (["up", "scenarios/examples/two_cables.yaml"], 2, "name one by its arm with --arm: one, two"),
         (["report", "nowhere"], 2, "nowhere: not a run folder"),
         (["results", "nowhere"], 2, "nowhere/result.json: cannot be read"),
         (["simulate", str(BUNDLED), "--executor", "none"], 2, "--executor: there is no executor 'none'"),
+        (["simulate", str(BUNDLED), "--executor", "none:1", "--processes", "1"], 2, "give one of them"),
         (["ocs", "replace", "ocs0", "1:21"], 2, "'1:21' is not INGRESS-EGRESS"),
         (["ocs", "plan", "a:1"], 2, "'a:1' is not SWITCH:INGRESS-EGRESS"),
         (["ocs", "apply", "a:1-2@"], 2, "'a:1-2@' is not SWITCH:INGRESS-EGRESS"),

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 import typer
@@ -23,12 +26,21 @@ from ringlight.controller.rest import app as rest
 from ringlight.controller.service import Controller
 from ringlight.experiments.analysis import metrics as metrics_of_core
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
+from ringlight.experiments.cli import app as cli
+from ringlight.experiments.cli import experiments as experiments_of_cli
 from ringlight.experiments.cli import options
 from ringlight.experiments.cli.app import add_commands
 from ringlight.experiments.cli.app import app as typer_app
+from ringlight.experiments.cli.emulated import emulation
 from ringlight.experiments.language.expand import load
 from ringlight.experiments.report import sections as sections_of_core
 from ringlight.experiments.runner import command
+from ringlight.experiments.runner.executor_kinds import (
+    ExecutorKind,
+    backend_at,
+    executor_kinds,
+    lost,
+)
 from ringlight.experiments.runner.progress import Reporter
 from ringlight.fabric.extension import (
     CORE,
@@ -273,6 +285,74 @@ def test_commands_that_build_labs_have_the_flags_of_extensions(
     assert "--glow" in shown
     assert "Let it glow." in shown
     assert heard == ["http://127.0.0.1:7"]
+
+
+@dataclass(frozen=True)
+class OnMoon:
+    moon: Annotated[str | None, typer.Option("--moon", help="Build labs on the moon.")] = None
+    craters: Annotated[int, typer.Option("--craters")] = 1
+
+    @contextmanager
+    def backend(self, runtime: str, devices: Sequence[str]) -> Iterator[Any]:
+        yield f"{runtime} at {self.moon} in {self.craters}"
+
+
+class LostInSpace(Exception):
+    pass
+
+
+@pytest.fixture
+def moon(cube: ModuleType) -> Iterator[None]:
+    """An extension whose executor counts what it is given, and builds labs."""
+
+    @contextmanager
+    def counted(address: str) -> Iterator[Executor]:
+        cube.__dict__.setdefault("asked", []).append(address)
+        with ThreadPoolExecutor(1) as executor:
+            yield executor
+
+    cube.__dict__["MOON"] = ExecutorKind(counted, "Compute on the moon.", OnMoon, lambda: (LostInSpace,))
+    # What other kinds of options there are is read once, and not in here.
+    cli.add_commands()
+    with door(alone(executors={"moon": "torus:MOON"}), readers=(executor_kinds,)):
+        yield
+
+
+@pytest.mark.usefixtures("moon")
+def test_runs_are_made_by_executors_of_extensions(cube: ModuleType, tmp_path: Path) -> None:
+    app = typer.Typer()
+    app.command()(options.with_groups(inspect.unwrap(experiments_of_cli.simulate)))
+    words = [str(MINI), "--runs", str(tmp_path), "--json"]
+    assert CliRunner().invoke(app, [*words, "--moon", "sea"]).exit_code == 0
+    assert CliRunner().invoke(app, [*words, "--executor", "moon:hill"]).exit_code == 0
+    both = CliRunner().invoke(app, [*words, "--moon", "sea", "--processes", "1"])
+    assert "--processes, --moon, --executor: give one of them" in str(both.exception)
+    assert cube.__dict__["asked"] == ["sea", "hill"]
+    assert LostInSpace in lost()
+
+
+@pytest.mark.usefixtures("moon")
+def test_labs_are_built_where_options_of_extensions_say() -> None:
+    app, made = typer.Typer(), list[object]()
+
+    @app.command()
+    @options.with_groups
+    def build(context: typer.Context, lab: options.OpenLab, remote: options.Remote) -> None:
+        with emulation(lab, context, remote) as backend:
+            made.append(backend)
+
+    assert CliRunner().invoke(app, ["--moon", "sea", "--craters", "3"]).exit_code == 0
+    assert made == ["docker at sea in 3"]
+    for words, why in (
+        (["--craters", "1"], "--craters: only with --moon"),
+        (
+            ["--moon", "sea", "--rest", "127.0.0.1:1"],
+            "--rest: without effect on labs of other machines (--moon)",
+        ),
+    ):
+        assert why in str(CliRunner().invoke(app, words).exception)
+    with backend_at("moon:sea") as backend:
+        assert str(backend) == "docker at sea in 1"
 
 
 def test_routes_of_extensions_are_asked_for_a_token_and_their_middleware_is_not(

@@ -23,7 +23,9 @@ from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation.bridges import ControllerAddress
 from ringlight.testbed.emulation.kernel import netlink, shaping
+from ringlight.testbed.emulation.kernel.network_errors import NetworkError
 from ringlight.testbed.emulation.network import Emulation, LabNetwork
+from ringlight.testbed.emulation.share import Share
 from ringlight.testbed.lab import Lab
 
 MINI = Path(__file__).resolve().parents[1] / "data" / "mini.yaml"
@@ -135,3 +137,23 @@ def window(fabric: Fabric, scale: float, *, bounded: bool = True) -> int | None:
 
 def test_routes_of_workers_have_no_window_where_light_is_not_asked_for() -> None:
     assert window(fabric("4 Gbit/s", "1 s", "1 s"), 40) is None
+
+
+def test_a_share_of_a_lab_bounds_its_frames_and_has_no_cable_of_what_is_elsewhere() -> None:
+    class Rack(Share):
+        mtu_bytes = 4100
+
+        def is_here(self, node: str) -> bool:
+            return node != "g0"
+
+    network = LabNetwork(
+        Lab("fra2"),
+        fabric("40 Gbit/s", "10 ms"),
+        Emulation(payload_scale=400),
+        ControllerAddress("127.0.0.1", 6653),
+        share=Rack(),
+    )
+    assert network.frames.mtu_bytes == 4100
+    assert (network.is_plugged("g1"), network.is_plugged("g0")) == (True, False)
+    with pytest.raises(NetworkError, match="GPU g0 is elsewhere"):
+        network.check_plugged("g0")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -32,10 +31,10 @@ from ringlight.experiments.record.events import Record, RunEnded, RunFailed
 from ringlight.experiments.record.folder import RunFolder, read_json, read_port_rates
 from ringlight.experiments.record.lab_records import PortRate
 from ringlight.experiments.record.lines import read_records
-from ringlight.experiments.record.version import code_version
 from ringlight.experiments.runner import command, experiment
 from ringlight.experiments.runner.command import backend_named, carry_out_experiment, finish, load_checked
-from ringlight.experiments.runner.executors import by_entry_point, dask, processes
+from ringlight.experiments.runner.executor_kinds import executor_of
+from ringlight.experiments.runner.executors import processes
 from ringlight.experiments.runner.experiment import carry_out, choose, one_alone, runs_in
 from ringlight.experiments.runner.progress import Reporter
 from tests.simulated import SIX_GPUS, build
@@ -83,47 +82,6 @@ def test_rows_are_the_same_in_one_process_and_in_two(tmp_path: Path, alone: list
     (folder,) = (tmp_path / "two").iterdir()
     # What the simulation rests on is told whoever computed it.
     assert read_json(folder / "environment.json")["assumptions"][0]["what"].startswith("payload's share")
-
-
-def test_rows_are_the_same_on_a_local_dask_cluster(tmp_path: Path, alone: list[Row]) -> None:
-    assert rows(swept(), tmp_path, dask("local", 2)) == alone
-
-
-def test_a_dask_worker_with_other_code_is_refused_in_one_line(tmp_path: Path) -> None:
-    distributed = pytest.importorskip("distributed")
-    other = tmp_path / "other"
-    shutil.copytree(
-        ROOT / "src/ringlight", other / "ringlight", ignore=shutil.ignore_patterns("__pycache__", "data")
-    )
-    with (other / "ringlight" / "fabric" / "units.py").open("a") as file:
-        file.write("# Changed.\n")
-    experiment, backend = swept(), SimulationBackend()
-    with distributed.LocalCluster(n_workers=0, host="127.0.0.1", dashboard_address=None) as cluster:
-        address = cluster.scheduler_address
-        command = [
-            sys.executable,
-            "-m",
-            "distributed.cli.dask_worker",
-            address,
-            "--no-nanny",
-            "--no-dashboard",
-        ]
-        worker = subprocess.Popen(
-            command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(other)}, stderr=subprocess.DEVNULL
-        )
-        try:
-            with (
-                RunFolder.new(tmp_path / "runs", "swept", experiment.text) as folder,
-                pytest.raises(
-                    BackendError,
-                    match=rf"^a worker was refused: .* has other code of ringlight \(\w+\) than the sweep "
-                    rf"\({code_version()}\); give it the same. Go on with: --resume {folder.path}$",
-                ),
-            ):
-                carry_out(experiment, choose(experiment, backend), backend, folder, Reporter(), dask(address))
-        finally:
-            worker.terminate()
-            worker.wait(20)
 
 
 def test_a_point_that_cannot_be_made_does_not_lose_the_others(tmp_path: Path) -> None:
@@ -234,7 +192,7 @@ def test_from_python_with_repeats(tmp_path: Path) -> None:
 def test_wrong_executors_are_one_line() -> None:
     with (
         pytest.raises(ScenarioError, match="--executor: there is no executor 'nowhere'"),
-        by_entry_point("nowhere:tcp://127.0.0.1:1"),
+        executor_of("nowhere:tcp://127.0.0.1:1"),
     ):
         pass
 

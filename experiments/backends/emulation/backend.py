@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ringlight.containers.image import OWN_IMAGE, ImageError, image_present
 from ringlight.experiments.backends.emulation.astray import freeze_line
@@ -33,10 +33,7 @@ from ringlight.fabric.values import under
 from ringlight.testbed.devices import optional_kinds
 from ringlight.testbed.emulation.buildable import building_problem
 from ringlight.testbed.lab_programs import ProgramOptions, waiting, writers
-from ringlight.testbed.processes import Addresses, LabProcesses, check_ready
-
-if TYPE_CHECKING:
-    from ringlight.testbed.hosts.spread import SpreadLab
+from ringlight.testbed.processes import Addresses, LabProcesses, OtherParts, check_ready
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +47,7 @@ def _cannot_build(setting: Setting) -> str | None:
 
 class EmulationBackend:
     """``runtime``: docker or namespace. ``programs``: what runs in every lab that is for it.
-    ``devices``: names of extensions' devices that every lab has. ``spread``: a lab's parts on other hosts.
+    ``devices``: names of extensions' devices that every lab has. ``spread``: a lab's parts elsewhere.
 
     The output of a lab's processes goes with the lab, where nobody has said where to (``prepare``).
     """
@@ -65,7 +62,7 @@ class EmulationBackend:
         addresses: Addresses = Addresses(),
         programs: Sequence[ProgramOptions] = (),
         devices: Sequence[str] = (),
-        spread: Callable[[Setting], SpreadLab] | None = None,
+        spread: Callable[[Setting], OtherParts] | None = None,
     ) -> None:
         self.devices, self._spread = tuple(devices), spread
         self.runtime, self._addresses, self._programs = runtime, addresses, tuple(programs)

@@ -111,7 +111,7 @@ class EmulatedLab:
             logs = [kind.log(self.processes.inventory) for kind in device_kinds().values()]
             devices = [log for log in logs if log is not None]
             drifts = DriftLog(self._api, plan)
-            self._now = LabRun(plan, flows, devices, drifts, LoadLog(self.processes, self._faults, plan.name))
+            self._now = LabRun(plan, flows, devices, drifts, LoadLog(self.processes, plan.name))
             self._found += self._light.counters(plan.name, "before")
 
     def submit(self, job: JobPlan) -> str | None:
@@ -178,8 +178,8 @@ class EmulatedLab:
             for log in run.devices:
                 self._found += log.records(t=time.monotonic(), run=run.plan.name)
             self._note(Circuits, circuits=[list(pair) for pair in lit_circuits(self._api)])
-            if "hosts" in self.processes.inventory:
-                self._facts["clocks"] = self._faults.clocks()
+            if self.processes.parts is not None:
+                self._facts.update(self.processes.parts.facts())
             for job in run.jobs.values():
                 if job.state == "SUCCEEDED" and job.plan.training is not None:
                     lab, segments = self.processes.lab, job.segments

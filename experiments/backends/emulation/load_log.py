@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict
 
 from ringlight.experiments.record.events import Record
 from ringlight.experiments.record.lab_records import ProcessorLoad
 from ringlight.testbed import load
-from ringlight.testbed.faults import FaultClient, FaultError
 from ringlight.testbed.processes import LabProcesses
 
 #: Seconds between two looks.
@@ -20,8 +18,8 @@ LOAD_S = 0.5
 class LoadLog:
     """Looks at the processors from now on, for the run named ``run``."""
 
-    def __init__(self, processes: LabProcesses, faults: FaultClient, run: str) -> None:
-        self._processes, self._faults, self._run = processes, faults, run
+    def __init__(self, processes: LabProcesses, run: str) -> None:
+        self._processes, self._run = processes, run
         self._load = load.ProcessorLoad(processes.lab.id)
         self._next_s = 0.0
 
@@ -34,11 +32,8 @@ class LoadLog:
         return [ProcessorLoad(t=time.monotonic(), run=self._run, **shares)]
 
     def _busiest(self, own: Mapping[str, float]) -> dict[str, float]:
-        """Return shares of the processors' time, of the host that the lab itself keeps busiest."""
-        loads = [own]
-        if "hosts" in self._processes.inventory:
-            # A host that does not answer is missed elsewhere.
-            with suppress(FaultError):
-                loads += self._faults.loads().values()
+        """Return shares of the processors' time, of the machine that the lab itself keeps busiest."""
+        parts = self._processes.parts
+        loads = [own] if parts is None else [own, *parts.loads()]
         most = max(loads, key=lambda load: load["busy"] - load["others"])
         return {name: round(share, 4) for name, share in most.items()}

@@ -14,7 +14,7 @@ from ringlight.experiments.report.page import folded, listing, mark, table_of, t
 from ringlight.experiments.report.sections import section
 from ringlight.experiments.report.view import Draw, View, seconds_and_real
 from ringlight.experiments.report.words import percent
-from ringlight.fabric.units import format_rate, format_time
+from ringlight.fabric.units import format_rate
 
 _MEANING = {
     "good": "The emulation gave what it was set to give.",
@@ -61,7 +61,7 @@ def _measured(verdict: Entry) -> str:
         f"{_processors(verdict)}"
         "<p>Shares of all processors, measured. Stolen is what the hypervisor gave to other machines, "
         "others' what processes took that are no part of the lab; either may be why a link or a timer is "
-        f"late.</p>{_network(verdict.get('network', ()))}"
+        "late.</p>"
     )
 
 
@@ -151,24 +151,6 @@ def _links(links: Sequence[Entry]) -> str:
     median = ratios[len(ratios) // 2]
     between = f"{ratios[0]:.1f} to {ratios[-1]:.1f} % of their settings, median {median:.1f} %"
     return folded(f"{len(links)} rates, {between}", shown)
-
-
-def _network(ways: Sequence[Entry]) -> str:
-    """Return the measured network between hosts, from before labs over several hosts came up; empty for
-    one host."""
-    shown = table_of(
-        ways,
-        [
-            ("from", lambda way: text(way["a"])),
-            ("to", lambda way: text(way["b"])),
-            ("largest packet", lambda way: f"{way['mtu_bytes']} bytes"),
-            ("rate, or more", lambda way: format_rate(way["rate_bps"])),
-            ("round trip", lambda way: format_time(way["round_trip_s"])),
-        ],
-        2,
-    )
-    about = "<p>Measured before the labs came up. A rate is looked for up to twice what fibres need.</p>"
-    return f"<h3>The network between hosts</h3>{about}{shown}" if shown else ""
 
 
 def _timers(verdict: Entry) -> str:

@@ -22,7 +22,7 @@ from ringlight.testbed.emulation.onic.tables import PeerLight, Transmitter
 #: Bodies, bytes: of a packed workload, and any other, such as the specs of all workers of a large job.
 PACKED_BYTES, BODY_BYTES = 96 << 20, 16 << 20
 _WORKLOADS = "/v1/workloads/"
-#: States of jobs that go on, from one part of a lab to another.
+#: States of jobs that go on, which are copied to where the job is.
 STATES = "/v1/states/"
 
 
@@ -86,7 +86,7 @@ class LightSpec(BaseModel):
 
 
 class LabWorkers(Protocol):
-    """Workers of a lab, those of other hosts included where it has any; methods as of :class:`Workers`."""
+    """Workers of a lab, those elsewhere included if it has any; methods as of :class:`Workers`."""
 
     workloads: Path
 
@@ -103,6 +103,7 @@ class LabWorkers(Protocol):
     def hosts(self, *, fill: bool) -> list[dict[str, Any]]: ...
     def announce(self, gpus: Collection[str], *, forget: bool) -> list[str]: ...
     def remove(self, name: str) -> None: ...
+    def close(self) -> object: ...
 
 
 def make_app(workers: LabWorkers, onics: Onics, lightpaths: Lightpaths, about: Mapping[str, Any]) -> FastAPI:

@@ -23,7 +23,6 @@ from pyroute2.netlink.rtnl.ifinfmsg import ifinfbase
 
 from ringlight.testbed.emulation.kernel.netns import set_ipv6_off
 from ringlight.testbed.emulation.kernel.network_errors import NetworkError, failing
-from ringlight.testbed.parts import Tunnel
 
 # pyroute2 does not know the two attributes of linux/if_link.h that come after those it knows.
 if ifinfbase.nla_map[-1][0] == "IFLA_ALLMULTI":
@@ -139,46 +138,6 @@ def create_veth(
         far["address"] = peer_mac
     with failing(f"veth pair {name} - {peer}"):
         netlink.link("add", **near)
-
-
-def create_vxlan(
-    netlink: IPRoute,
-    name: str,
-    tunnel: Tunnel,
-    *,
-    group: int = 0,
-    namespace: int | None = None,
-    mac: str | None = None,
-) -> None:
-    """One end of a fibre to another host, with the lab's MTU; it is born in its namespace (a descriptor).
-
-    What leaves there goes from the namespace of ``netlink``, whole or not at all. Whoever had its number
-    before may just be leaving.
-    """
-    attributes: dict[str, Any] = {
-        "ifname": name,
-        "mtu": MTU_BYTES,
-        "kind": "vxlan",
-        "vxlan_id": tunnel.number,
-    }
-    attributes |= {"vxlan_group": tunnel.remote, "vxlan_local": tunnel.local, "vxlan_port": tunnel.udp_port}
-    attributes |= {"vxlan_learning": 0, "vxlan_df": 1}
-    if group:
-        attributes["group"] = group
-    if namespace is not None:
-        attributes["net_ns_fd"] = namespace
-    if mac is not None:
-        attributes["address"] = mac
-    deadline = time.monotonic() + LEAVING_S
-    with failing(f"VXLAN {tunnel.number} to {tunnel.remote} ({name})"):
-        while True:
-            try:
-                netlink.link("add", **attributes)
-                return
-            except NetlinkError as error:
-                if error.code != errno.EEXIST or time.monotonic() > deadline:
-                    raise
-            time.sleep(0.02)
 
 
 def set_up(netlink: IPRoute, name: str) -> int:

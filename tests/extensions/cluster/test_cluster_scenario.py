@@ -83,7 +83,7 @@ def test_from_a_file_to_its_report(tmp_path: Path) -> None:
     assert {path.stem for path in (folder / "plots").iterdir()} >= {"completion", "course", "map-packed"}
 
 
-def test_a_sweep_of_repeats_goes_on_where_it_was_and_is_the_same_on_dask(tmp_path: Path) -> None:
+def test_a_sweep_of_repeats_goes_on_where_it_was_and_is_the_same_in_one_process(tmp_path: Path) -> None:
     over = "sweep: {over: {jobs.trace.sharing: [always, duty]}}\nrepeat: 2\n"
     (tmp_path / "small.yaml").write_text(SMALL + over)
     experiment = load(tmp_path / "small.yaml")
@@ -101,9 +101,8 @@ def test_a_sweep_of_repeats_goes_on_where_it_was_and_is_the_same_on_dask(tmp_pat
         )
 
     assert rows(again) == rows(result)
-    pytest.importorskip("distributed")
-    _, on_dask = _run(experiment, tmp_path / "dask", dask="local")
-    assert rows(on_dask) == rows(result)
+    _, alone = _run(experiment, tmp_path / "alone", processes=1)
+    assert rows(alone) == rows(result)
 
 
 def test_a_sweep_with_a_title_is_drawn_of_the_run(tmp_path: Path) -> None:

@@ -49,12 +49,6 @@ def test_commands_of_a_scenario_take_a_point(command: str, tmp_path: Path) -> No
     assert f"{file}: --set nix: unknown key" in said
 
 
-def test_the_lab_of_a_prompt_is_on_one_host_unless_hosts_are_named() -> None:
-    done = ringlight("shell", str(BUNDLED), "--hosts", "2")
-    assert done.returncode == 2
-    assert "--hosts: only with --dask" in one_line(done)
-
-
 def test_the_lab_of_a_prompt_ends_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
 

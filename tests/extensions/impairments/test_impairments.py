@@ -10,7 +10,6 @@ import pytest
 import yaml
 
 from ringlight.experiments.backends.emulation.lab_of_setting import processes_of
-from ringlight.experiments.backends.emulation.link_counters import since
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.expand import Experiment, parse
 from ringlight.experiments.record.events import ActionEnded, Iteration

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from ringlight.containers.image import ROOT
 from ringlight.controller.rest.app import create_app
 from ringlight.controller.service import Controller
 from ringlight.experiments.cli import options
@@ -34,11 +33,6 @@ def test_a_lab_tells_where_its_page_is(capsys: pytest.CaptureFixture[str]) -> No
     lab = options.OpenLab(rest="127.0.0.1:9", flags=("view",))
     lab.heed_flags()
     assert capsys.readouterr().err == "ringlight: watch the light at http://127.0.0.1:9/view/\n"
-
-
-def test_a_flag_without_effect_on_labs_of_other_hosts_is_refused() -> None:
-    done = ringlight("up", str(ROOT / "scenarios/disaggregation.yaml"), "--dask", "tls://h:1", "--view")
-    assert "--view: without effect on labs of other hosts" in one_line(done)
 
 
 def test_the_page_of_a_lab_asks_for_no_token_and_its_api_does(controller: Controller) -> None:
